@@ -1,0 +1,149 @@
+"""Settings as frozen dataclasses, to and from TOML and JSON.
+
+A kind's settings are a dataclass of sections, each a flat dataclass; in TOML a section is a table. Values arrive in layers
+(preset, file, `--set`), each over the one before. An unknown key is an error that names the nearest one. The docstring under a
+field is its documentation everywhere: in `--help`, and as the comment in the TOML that `to_toml` writes.
+"""
+
+import ast
+import dataclasses
+import difflib
+import inspect
+import json
+import textwrap
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from relmo.errors import SettingError
+
+S = TypeVar("S")
+
+
+def build(cls: type[S], *layers: Mapping[str, Any], source: str = "settings") -> S:
+    """A settings object from nested dictionaries, later layers over earlier ones; what none of them names keeps its default."""
+    merged: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        check_keys(cls, layer, source)
+        for section, values in layer.items():
+            merged.setdefault(section, {}).update(values)
+    sections = {
+        field.name: field.type(  # type: ignore[operator]
+            **{key: convert(field.type, key, value, f"{field.name}.{key}") for key, value in values.items()}
+        )
+        for field in dataclasses.fields(cls)  # type: ignore[arg-type]
+        if (values := merged.get(field.name)) is not None
+    }
+    return cls(**sections)
+
+
+def check_keys(cls: type, values: Mapping[str, Any], source: str) -> None:
+    """Every section and key must exist; the error names the nearest that does."""
+    known = {
+        f"{section.name}.{f.name}" for section in dataclasses.fields(cls) for f in dataclasses.fields(section.type)
+    }  # type: ignore[arg-type]
+    sections = {section.name for section in dataclasses.fields(cls)}
+    for section, keys in values.items():
+        if section not in sections or not isinstance(keys, Mapping):
+            raise SettingError(unknown(source, section, [*sections, *known]))
+        for key in keys:
+            if f"{section}.{key}" not in known:
+                raise SettingError(unknown(source, f"{section}.{key}", known))
+
+
+def unknown(source: str, key: str, known: Iterable[str]) -> str:
+    """The message for a key that does not exist, with the nearest one that does."""
+    last = {name: name.rsplit(".", 1)[-1] for name in known}
+    near = difflib.get_close_matches(key, last, n=1, cutoff=0.6)
+    near = near or [n for n in last if last[n] in difflib.get_close_matches(key.rsplit(".", 1)[-1], last.values(), n=1)]
+    hint = f"did you mean '{near[0]}'?" if near else f"known settings: {', '.join(sorted(last))}"
+    return f"{source}: unknown setting '{key}'; {hint}"
+
+
+def convert(section: Any, key: str, value: Any, name: str) -> Any:
+    """The value in the type its field declares, or an error that says what was expected and what was found."""
+    hint = typing.get_type_hints(section)[key]
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        if value in arguments:
+            return value
+        raise SettingError(f"{name} must be one of {', '.join(map(str, arguments))}, not '{value}'")
+    if origin in (typing.Union, types.UnionType):
+        hint = next(option for option in arguments if option is not type(None))
+        return None if value is None else scalar(hint, value, name)
+    if origin is tuple:
+        items = value if isinstance(value, list | tuple) else [value]
+        return tuple(scalar(arguments[0], item, name) for item in items)
+    return scalar(hint, value, name)
+
+
+def scalar(kind: type, value: Any, name: str) -> Any:
+    """A number, a truth value or a string; an integer may stand for a float, nothing else is bent into shape."""
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise SettingError(f"{name} must be {kind.__name__}, not {value!r}")
+    return value
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML settings file."""
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path}: cannot read settings: {error}") from error
+
+
+def read_preset(name: str, prefix: str) -> dict[str, Any]:
+    """The tables of a preset that ships with relmo: `presets/PREFIX-NAME.toml`."""
+    folder = resources.files("relmo") / "presets"
+    names = sorted(
+        p.name.removeprefix(f"{prefix}-").removesuffix(".toml") for p in folder.iterdir() if p.name.startswith(prefix)
+    )
+    if name not in names:
+        raise SettingError(f"unknown preset '{name}'; there are {', '.join(names)}")
+    return tomllib.loads((folder / f"{prefix}-{name}.toml").read_text(encoding="utf-8"))
+
+
+def parse_override(text: str) -> dict[str, Any]:
+    """`train.lr=0.1` -> {"train": {"lr": 0.1}}; the value is read as TOML, or as a plain string where it is not TOML."""
+    key, equals, value = text.partition("=")
+    section, dot, name = key.strip().partition(".")
+    if not (equals and dot):
+        raise SettingError(f"--set takes section.key=value, for example train.lr=0.001, not '{text}'")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    return {section: {name: parsed}}
+
+
+def to_toml(settings: Any) -> str:
+    """Settings as TOML with each field's documentation as a comment above it; None is left out, as TOML has no such value."""
+    lines: list[str] = []
+    for section in dataclasses.fields(settings):
+        values = getattr(settings, section.name)
+        documentation = field_docs(type(values))
+        lines.append(f"[{section.name}]")
+        for field in dataclasses.fields(values):
+            lines += [f"# {line}" for line in textwrap.wrap(documentation.get(field.name, ""), 110)]
+            value = getattr(values, field.name)
+            lines.append(f"# {field.name} =" if value is None else f"{field.name} = {json.dumps(value)}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def field_docs(cls: type) -> dict[str, str]:
+    """The docstring under each field of a dataclass, read from its source."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(definition, ast.ClassDef)
+    docs = {}
+    for field, after in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
+            docs[field.target.id] = inspect.cleandoc(str(getattr(after.value, "value", ""))).replace("\n", " ")
+    return docs

@@ -1,0 +1,169 @@
+"""A model <-> a folder: config.json, model.safetensors, vocabulary.txt and a model card, README.md.
+
+Nothing is unpickled. Every file is written under a temporary name and renamed; config.json comes last, so a folder with one is whole.
+Weights carry a digest of themselves and are checked, names, shapes and bytes, against the network that the config describes before
+memory is taken for it.
+"""
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import relmo
+from relmo.errors import ModelError, StorageError
+
+FORMAT_VERSION = 1
+CONFIG, WEIGHTS, VOCABULARY, CARD = "config.json", "model.safetensors", "vocabulary.txt", "README.md"
+LARGEST_CONFIG = 1 << 22
+
+N = TypeVar("N", bound=nn.Module)
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` to write to; renamed to `path` when all went well, removed when not."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with storage_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield temporary
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turns a full disk or a forbidden place into one line."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise StorageError(f"{path}: the disk is full; free some space, then go on with --resume") from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+            raise StorageError(f"{path}: cannot be written: {error.strerror}; choose another place") from error
+        raise
+    except SafetensorError as error:
+        if "No space left" in str(error) or "os error 28" in str(error):
+            raise StorageError(f"{path}: the disk is full; free some space, then go on with --resume") from error
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """A JSON file, whole or not at all."""
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], values: Any = None) -> None:
+    """A safetensors file with a digest of its tensors and a JSON value in its header, whole or not at all."""
+    tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    header = {"digest": digest(tensors), "values": json.dumps(values)}
+    with atomic(path) as temporary:
+        save_file(tensors, temporary, metadata=header)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
+    """What `write_tensors` wrote, or an error where the file is damaged."""
+    with open_tensors(path) as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        header = file.metadata() or {}
+    if header.get("digest") != digest(tensors):
+        raise ModelError(f"{path}: the file is damaged (its checksum does not match); restore it from a copy")
+    return tensors, json.loads(header.get("values", "null"))
+
+
+@contextmanager
+def open_tensors(path: Path) -> Iterator[Any]:
+    """A safetensors file; one that is missing, cut short or no such file is one clear line."""
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file; the model folder is incomplete")
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except SafetensorError as error:
+        raise ModelError(f"{path}: the file is damaged ({error}); restore it from a copy or train again") from error
+
+
+def digest(tensors: dict[str, Tensor]) -> str:
+    """SHA-256 over the names and bytes of all tensors."""
+    sha = hashlib.sha256()
+    for name in sorted(tensors):
+        sha.update(name.encode())
+        sha.update(tensors[name].contiguous().flatten().view(torch.uint8).numpy())
+    return sha.hexdigest()
+
+
+def own_tensors(network: nn.Module) -> dict[str, Tensor]:
+    """The network's weights and buffers by name, a tied one once, under its first name."""
+    seen: dict[int, str] = {}
+    return {
+        name: tensor
+        for name, tensor in network.state_dict(keep_vars=True).items()
+        if seen.setdefault(id(tensor), name) == name
+    }
+
+
+def save_config(folder: Path, kind: str, values: dict[str, Any]) -> None:
+    """config.json: what kind of model this is, and what its loader needs to know."""
+    header = {"format_version": FORMAT_VERSION, "kind": kind, "relmo_version": relmo.__version__}
+    write_json(folder / CONFIG, header | values)
+
+
+def save_weights(folder: Path, network: nn.Module) -> None:
+    """model.safetensors."""
+    write_tensors(folder / WEIGHTS, own_tensors(network))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json, checked for what every kind has."""
+    path = folder / CONFIG
+    if not path.is_file():
+        what = "is not a model folder (it has no config.json)" if folder.is_dir() else "does not exist"
+        raise ModelError(f"{folder}: {what}; give a folder that relmo has saved")
+    if path.stat().st_size > LARGEST_CONFIG:
+        raise ModelError(f"{path}: {path.stat().st_size} bytes is too large for a config.json")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ModelError(f"{path}: is not valid JSON ({error}); restore it from a copy") from error
+    if not isinstance(config, dict) or "kind" not in config or "format_version" not in config:
+        raise ModelError(f"{path}: is not a relmo config (no 'kind' and 'format_version')")
+    if config["format_version"] != FORMAT_VERSION:
+        raise ModelError(
+            f"{path}: format version {config['format_version']} is not {FORMAT_VERSION}, the one this relmo reads; update relmo"
+        )
+    return config
+
+
+def load_weights(folder: Path, make: Callable[[], N]) -> N:
+    """The network that `make` makes, with the folder's weights; made on no memory first, to compare it with the file."""
+    with torch.device("meta"):
+        expected = {name: tuple(tensor.shape) for name, tensor in own_tensors(make()).items()}
+    path = folder / WEIGHTS
+    with open_tensors(path) as file:
+        found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    if found != expected:
+        name = sorted(n for n in expected.keys() | found.keys() if expected.get(n) != found.get(n))[0]
+        raise ModelError(
+            f"{path}: does not fit config.json: '{name}' is {found.get(name, 'missing')}, expected {expected.get(name, 'nothing')}"
+        )
+    tensors, _ = read_tensors(path)
+    network = make()
+    own = own_tensors(network)
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            own[name].copy_(tensor)
+    return network.eval()

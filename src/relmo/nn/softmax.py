@@ -1,0 +1,109 @@
+"""Output layers: from features (N, D) to a distribution over V symbols.
+
+Each has the same three methods: `loss(x, targets)`, the mean training loss; `nll(x, targets)`, the exact negative
+log-likelihood of each target (N,); and `log_probs(x)`, the whole distribution (N, V).
+
+    full       exact
+    sampled    trains against a sample of the vocabulary (Jean et al. 2015), scores exactly
+    adaptive   clusters by frequency, rare ones in fewer dimensions (Grave et al. 2017); symbols must be sorted by frequency
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear, log_softmax
+
+LOGITS_AT_ONCE = 1 << 26  # how many logits scoring holds in memory at a time
+
+
+class FullSoftmax(nn.Module):
+    """p(y | x) = softmax(W x + b)."""
+
+    def __init__(self, size: int, vocab_size: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab_size, size))
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        nn.init.normal_(self.weight, std=1 / math.sqrt(size))
+
+    def logits(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+    def loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        return cross_entropy(self.logits(x).float(), targets)
+
+    def nll(self, x: Tensor, targets: Tensor) -> Tensor:
+        rows = max(1, LOGITS_AT_ONCE // len(self.weight))
+        chunks = zip(x.split(rows), targets.split(rows), strict=True)
+        return torch.cat([cross_entropy(self.logits(a).float(), b, reduction="none") for a, b in chunks])
+
+    def log_probs(self, x: Tensor) -> Tensor:
+        return log_softmax(self.logits(x).float(), dim=-1)
+
+
+class SampledSoftmax(FullSoftmax):
+    """Trains on the target and `samples` other symbols, drawn log-uniformly without replacement; the vocabulary must be
+    sorted by frequency.
+
+    The logit of every symbol is lowered by the log of its expected count in the sample, so that the estimate's gradient
+    approaches the full softmax's; a sampled symbol that is the target itself is taken out.
+
+    Drawing until `samples` distinct symbols have come up is the same as keeping the `samples` largest of log p + Gumbel
+    noise, which needs no loop. The expected count of symbol k is 1 - (1 - p_k)^T, T being the number of draws after which
+    `samples` distinct symbols are expected.
+    """
+
+    def __init__(self, size: int, vocab_size: int, *, samples: int):
+        super().__init__(size, vocab_size)
+        self.samples = min(samples, vocab_size)
+        log_p = log_uniform(vocab_size)
+        draws = expected_draws(log_p.exp(), self.samples)
+        log_count = torch.log(-torch.expm1(draws * torch.log1p(-log_p.exp())))
+        self.register_buffer("log_p", log_p.float(), persistent=False)
+        self.register_buffer("log_count", log_count.float(), persistent=False)
+
+    def loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        if not self.training:
+            return super().loss(x, targets)
+        noise = -torch.log(torch.empty_like(self.log_p).exponential_())  # Gumbel
+        sample = torch.topk(self.log_p + noise, self.samples, sorted=False).indices  # (S,)
+        true = (x * self.weight[targets]).sum(-1) + self.bias[targets] - self.log_count[targets]  # (N,)
+        others = linear(x, self.weight[sample], self.bias[sample]) - self.log_count[sample]  # (N, S)
+        others = others.masked_fill(targets.unsqueeze(1) == sample, -torch.inf)
+        logits = torch.cat([true.unsqueeze(1), others], dim=1).float()
+        return cross_entropy(logits, torch.zeros_like(targets))
+
+
+class AdaptiveSoftmax(nn.Module):
+    """torch's adaptive softmax; each next cluster of rarer symbols has a quarter of the dimensions of the one before."""
+
+    def __init__(self, size: int, vocab_size: int, *, cutoffs: Sequence[int] = ()):
+        super().__init__()
+        cutoffs = list(cutoffs) or [cut for cut in (2000, 10000, 50000, 200000) if cut < vocab_size]
+        self.clusters = nn.AdaptiveLogSoftmaxWithLoss(size, vocab_size, cutoffs, div_value=4.0)
+
+    def loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        return self.clusters(x, targets).loss
+
+    def nll(self, x: Tensor, targets: Tensor) -> Tensor:
+        return -self.clusters(x, targets).output
+
+    def log_probs(self, x: Tensor) -> Tensor:
+        return self.clusters.log_prob(x)
+
+
+def log_uniform(size: int) -> Tensor:
+    """log p(k) = log(log((k + 2) / (k + 1)) / log(size + 1)), near Zipf's law for a vocabulary sorted by frequency; (V,)."""
+    rank = torch.arange(size, dtype=torch.float64)
+    return torch.log(torch.log((rank + 2) / (rank + 1)) / math.log(size + 1))
+
+
+def expected_draws(p: Tensor, distinct: int) -> float:
+    """T such that sum_k 1 - (1 - p_k)^T = distinct, by bisection on log T; the sum grows with T."""
+    low, high = 0.0, 80.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        found = -torch.expm1(math.exp(middle) * torch.log1p(-p)).sum()
+        low, high = (middle, high) if found < distinct else (low, middle)
+    return math.exp(high)

@@ -1,0 +1,208 @@
+"""Every setting of every kind of model, with its default and its documentation.
+
+They stand apart from the models so that `relmo train lm --help` needs no torch. Each kind has sections, and a section's field
+names are unique across the kind, so that each is also a command-line flag of that name.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from relmo.errors import SettingError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSettings:
+    """How text becomes a stream of symbols."""
+
+    unit: Literal["char", "word"] = "char"
+    """What the model reads and predicts: characters or words."""
+    tokenizer: Literal["words", "whitespace"] = "words"
+    """How lines are split into words: by relmo's Unicode tokenizer, or at white space for text that is tokenised already."""
+    lowercase: bool = False
+    """Fold the text to lower case first."""
+    text_per: Literal["file", "line"] = "file"
+    """What one text is: a whole file, or each line of it. The end-of-text symbol follows every text; line ends inside a
+    text are symbols of their own."""
+    vocabulary: str | None = None
+    """A file with the vocabulary to use, one symbol a line; otherwise it is made from the training part."""
+    vocabulary_size: int | None = None
+    """Keep at most this many symbols, the most frequent ones; the rest become <unk>."""
+    min_count: int = 1
+    """Symbols seen fewer times than this in the training part become <unk>."""
+    valid: str | None = None
+    """A file to validate on; otherwise the last part of the corpus is held out."""
+    valid_fraction: float = 0.05
+    """The share of the corpus held out for validation, taken after the training part, where no validation file is given."""
+    test_fraction: float = 0.0
+    """The share of the corpus at its very end that is only scored once, after training."""
+    errors: Literal["strict", "replace"] = "strict"
+    """What to do with bytes that are not UTF-8: stop with the place, or read them as U+FFFD."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelSettings:
+    """The network of a language model."""
+
+    cell: Literal["lstm", "gru", "elman", "ngram", "feedforward"] = "lstm"
+    """The recurrent cell; or, to compare with, an interpolated Kneser-Ney n-gram model or Bengio's fixed-window network."""
+    layers: int = 1
+    """How many recurrent layers."""
+    hidden: int = 512
+    """Units of each layer (feedforward: of the hidden layer)."""
+    embedding: int | None = None
+    """Size of the input embedding; as large as the hidden layer where not given."""
+    projection: int | None = None
+    """LSTM only: project each layer's output down to this size."""
+    nonlinearity: Literal["tanh", "relu"] = "tanh"
+    """Elman only: the activation."""
+    forget_bias: float = 1.0
+    """LSTM only: where the forget gate's bias starts."""
+    residual: bool = False
+    """Layers add their input to their output where the sizes agree."""
+    order: int = 5
+    """N-gram and feedforward: predict from the last order - 1 symbols."""
+    dropout: float = 0.0
+    """Dropout between layers and on the top layer's output."""
+    input_dropout: float = 0.0
+    """Dropout on the embedded input."""
+    word_dropout: float = 0.0
+    """Drop whole symbols of the embedding, each wherever it occurs in the batch."""
+    weight_drop: float = 0.0
+    """Drop recurrent weights (DropConnect)."""
+    variational: bool = False
+    """Dropout holds one mask over all steps of a window instead of a new one at each step."""
+    tied: bool = False
+    """Use the input embedding as the output layer's weights too."""
+    softmax: Literal["full", "adaptive", "sampled"] = "full"
+    """The output layer in training: exact; adaptive (frequent symbols get more capacity); or a sampled estimate."""
+    cutoffs: tuple[int, ...] = ()
+    """Adaptive softmax: the ranks at which its clusters end; chosen from the vocabulary's size where not given."""
+    samples: int = 8192
+    """Sampled softmax: how many symbols stand for the vocabulary in each step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """The training loop, the same for every kind of model."""
+
+    epochs: float = 10
+    """How often to go through the training data; may be a fraction."""
+    batch: int = 32
+    """How many streams or examples are read side by side."""
+    unroll: int = 128
+    """Language models: steps of back-propagation through time in one window; the state is carried to the next."""
+    accumulate: int = 1
+    """Add up the gradients of this many batches for one step of the optimiser."""
+    optimizer: Literal["adamw", "adam", "sgd", "adagrad"] = "adamw"
+    """The optimiser."""
+    lr: float = 0.002
+    """The learning rate after warm-up."""
+    weight_decay: float = 0.0
+    """Weight decay (decoupled in adamw, an L2 penalty in the others)."""
+    momentum: float = 0.0
+    """SGD only: momentum."""
+    warmup: int = 100
+    """Steps over which the learning rate rises from zero."""
+    decay: Literal["cosine", "linear", "constant"] = "cosine"
+    """How the learning rate falls after warm-up."""
+    final_lr: float = 0.0
+    """Where the decay ends, as a fraction of lr."""
+    clip_norm: float = 1.0
+    """Gradients whose global norm is above this are scaled down to it; 0 turns clipping off."""
+    average: float = 0.0
+    """Decay of an exponential moving average of the weights (such as 0.999), used for validation and saved; 0 is off."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Compute in float32, or in mixed precision with bfloat16."""
+    validate_every: int | None = None
+    """Steps between validations; at the end of every epoch where not given."""
+    patience: int | None = None
+    """Stop after this many validations without a new best."""
+    checkpoint_every: int = 500
+    """Steps between checkpoints, from which a killed run goes on."""
+    log_every: int = 50
+    """Steps between lines of metrics.jsonl."""
+    tensorboard: bool = False
+    """Write TensorBoard event files too (needs relmo[tensorboard])."""
+    seed: int = 1
+    """Seed of every random choice."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute; auto takes a GPU where there is one."""
+    threads: int | None = None
+    """CPU threads; as torch chooses where not given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LMSettings:
+    """Settings of `relmo train lm`."""
+
+    text: TextSettings = field(default_factory=TextSettings)
+    model: LanguageModelSettings = field(default_factory=LanguageModelSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+
+
+SOME_CELLS: dict[str, tuple[str, ...]] = {
+    "layers": ("lstm", "gru", "elman"),
+    "projection": ("lstm",),
+    "nonlinearity": ("elman",),
+    "forget_bias": ("lstm",),
+    "residual": ("lstm", "gru", "elman"),
+    "order": ("ngram", "feedforward"),
+    "word_dropout": ("lstm", "gru", "elman"),
+    "weight_drop": ("lstm", "gru", "elman"),
+    "variational": ("lstm", "gru", "elman"),
+    "tied": ("lstm", "gru", "elman"),
+    **dict.fromkeys(
+        ("hidden", "embedding", "dropout", "input_dropout", "softmax", "cutoffs", "samples"),
+        ("lstm", "gru", "elman", "feedforward"),
+    ),
+}
+"""Which cells a setting of the model has a meaning for, where that is not all."""
+
+BOUNDS: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(
+        ("layers", "hidden", "embedding", "projection", "samples", "batch", "unroll", "accumulate"), (1, 1 << 24)
+    ),
+    **dict.fromkeys(
+        ("vocabulary_size", "min_count", "validate_every", "patience", "checkpoint_every", "log_every"), (1, 1 << 40)
+    ),
+    **dict.fromkeys(("dropout", "input_dropout", "word_dropout", "weight_drop", "average", "momentum"), (0, 0.999999)),
+    **dict.fromkeys(("valid_fraction", "test_fraction"), (0, 0.5)),
+    "layers": (1, 1000),
+    "threads": (1, 4096),
+    "order": (1, 16),
+    "epochs": (1e-9, 1e9),
+    "lr": (1e-12, 1e6),
+    "clip_norm": (0, float("inf")),
+    "weight_decay": (0, 1e6),
+    "warmup": (0, 1 << 40),
+    "final_lr": (0, 1),
+}
+"""The least and the greatest value a setting may have."""
+
+
+def check_bounds(*sections: object) -> None:
+    """Every number lies within its bounds."""
+    for section in sections:
+        for name, value in vars(section).items():
+            low, high = BOUNDS.get(name, (-float("inf"), float("inf")))
+            if isinstance(value, int | float) and not low <= value <= high:
+                raise SettingError(f"{name} must be from {low:g} to {high:g}, not {value}")
+
+
+def check_lm(settings: LMSettings) -> None:
+    """Settings that make no sense, alone or together, are errors before anything is read."""
+    check_bounds(settings.text, settings.model, settings.train)
+    model, default = settings.model, LanguageModelSettings()
+    for name, cells in SOME_CELLS.items():
+        if model.cell not in cells and getattr(model, name) != getattr(default, name):
+            raise SettingError(
+                f"{name} has no meaning for cell {model.cell} (only for {', '.join(cells)}); leave it out"
+            )
+    if model.tied and model.softmax == "adaptive":
+        raise SettingError("tied does not go with softmax adaptive; use softmax full or sampled")
+    if model.cutoffs and model.softmax != "adaptive":
+        raise SettingError("cutoffs has a meaning for softmax adaptive only; leave it out")
+    if model.cell == "feedforward" and model.order < 2:
+        raise SettingError("order must be 2 or more for cell feedforward: it predicts from order - 1 symbols")
+    if settings.text.valid_fraction + settings.text.test_fraction >= 1:
+        raise SettingError("valid_fraction and test_fraction leave nothing to train on")

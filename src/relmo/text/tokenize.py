@@ -1,0 +1,157 @@
+"""Text into words with their character offsets, and words back into readable text.
+
+Choices:
+- One regular expression finds pieces from left to right and its last branch takes any character, so that no
+  character of the text is ever lost. A second step splits the pieces that hold an apostrophe.
+- English as in the Penn Treebank (do n't, John 's, U.S., 1,000.50) but text is never rewritten: quotes stay as typed,
+  "cannot" stays whole, and so do hyphenated words and dates such as 11/28/2000.
+- French and Italian elisions are split (l' homme), by rules narrow enough to leave O'Brien and o'clock whole.
+- Scripts written without spaces give a token per character with its marks: a model sees no guessed word boundaries.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import NamedTuple
+
+
+class Token(NamedTuple):
+    """A word and where it stands: `text == source[start:end]`."""
+
+    text: str
+    start: int
+    end: int
+
+
+def tokenize(text: str) -> list[Token]:
+    """Split text into tokens; together they cover every character that is not whitespace, once and in order."""
+    return list(_tokens(text))
+
+
+def words(text: str) -> list[str]:
+    """The strings of `tokenize`, found faster because no offsets are kept."""
+    pieces: list[str] = _pieces().findall(text)
+    if "'" not in text and "’" not in text:
+        return pieces
+    return [word for piece in pieces for word in _split_apostrophes(piece)]
+
+
+def split_whitespace(text: str) -> list[Token]:
+    """Tokens of a text that is tokenised already: whatever stands between whitespace."""
+    return [Token(found.group(), found.start(), found.end()) for found in re.finditer(r"\S+", text)]
+
+
+def join(tokens: Sequence[str]) -> str:
+    """Readable text from the tokens of `words`: punctuation, clitics, brackets and quotes attached to their words.
+
+    Spaces are a guess (tokens do not record them), good enough to show generated text.
+    """
+    text: list[str] = []
+    left, glued = "", True
+    open_quotes: set[str] = set()
+    for index, token in enumerate(tokens):
+        hugs_left, hugs_right = bool(_HUGS_LEFT.fullmatch(token)), bool(_HUGS_RIGHT.fullmatch(token))
+        if token in _QUOTES:
+            opens = token not in open_quotes and _opens_quote(token, left, tokens[index + 1 :])
+            (open_quotes.add if opens else open_quotes.discard)(token)
+            hugs_left, hugs_right = not opens, opens
+        if not (glued or hugs_left or _NO_SPACE.match(left[-1:] + token[:1])):
+            text.append(" ")
+        text.append(token)
+        left, glued = token, hugs_right and not (index == 0 and token in _DASHES)
+    return "".join(text)
+
+
+def _opens_quote(quote: str, left: str, rest: Sequence[str]) -> bool:
+    """Whether a straight quote opens: those after it leave it a partner, or (for ") nothing before it ends a speech."""
+    return rest.count(quote) % 2 == 1 or (quote == '"' and len(rest) > 0 and left not in (".", "!", "?"))
+
+
+def _tokens(text: str) -> Iterator[Token]:
+    for found in _pieces().finditer(text):
+        start = found.start()
+        for word in _split_apostrophes(found.group()):
+            yield Token(word, start, start + len(word))
+            start += len(word)
+
+
+# Han, Hiragana, Thai, Lao, Myanmar, Khmer: written without spaces. Katakana and Hangul are not in this list.
+_UNSPACED = (
+    "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3041-\u309f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+    "\u0e01-\u0e4e\u0e80-\u0ecf\u0edc-\u0eff\u1000-\u103f\u104c-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17df"
+)
+_EMOJI = "\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
+_INITIALS = "A-HJ-ZÀ-ÖØ-ÞΑ-ΩА-Я"  # not I: it is a pronoun more often than an initial
+_ABBREVIATIONS = (
+    "Mr Mrs Ms Mx Dr Drs Prof St Ste Sr Jr Gen Col Maj Capt Cmdr Lt Sgt Cpl Sen Rep Reps Gov Pres Rev Hon Messrs Supt "
+    "Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec Mon Tue Tues Wed Thu Thur Thurs Fri Inc Ltd Corp Co Bros Dept "
+    "Univ Assn Ave Blvd Rd Hwy Ft Mt Fig Figs Eq Vol Vols Ph.D vs etc cf viz approx al pp ed eds ca bzw usw Nr Attn"
+)
+_DOMAINS = "com|org|net|edu|gov|mil|info|biz|io|ai|uk|de|fr|eu|ca|au|us|ch|nl|ru|jp|cn|in|it|es|br"
+_FILES = "doc|docx|xls|xlsx|ppt|pptx|pdf|txt|csv|json|xml|html?|php|py|js|zip|gz|jpe?g|png|gif|mp[34]|exe|url"
+
+
+@cache
+def _pieces() -> re.Pattern[str]:
+    """The expression that finds one piece. Built at the first call: listing Unicode's marks takes some milliseconds."""
+    marks = "".join(c for c in map(chr, range(0x300, 0x1F000)) if unicodedata.category(c)[0] == "M")
+    marks += "\u00ad\u200c\u200d\u2060\U000e0100-\U000e01ef"  # invisible joiners inside words, variation selectors
+    word = rf"[^\W_{_UNSPACED}]"
+    run = rf"(?:{word}++[{marks}]*+)++"  # letters and digits with their marks
+    letter, end = rf"[^\W\d_{_UNSPACED}]", rf"(?!{word})"
+    emoji = rf"[{_EMOJI}](?:[{marks.replace(chr(0x200D), '')}]|[\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f])*+"
+    abbreviation = "|".join(sorted(map(re.escape, _ABBREVIATIONS.split()), key=len, reverse=True))
+    url = r"[^\s<>\"“”«»\u3000-\u303f\uff01-\uff20]*[^\s<>\"“”«»\u3000-\u303f\uff01-\uff20'’.,;:!?)\]}]"
+    name = r"[A-Za-z0-9_-]{1,64}+"  # bounded, as is an address: a page of a+a+a+a must not take quadratic time
+    branches = [
+        r"[A-Za-z]++(?=[ ,;)!?\n])",  # most of English: first only because it is fast
+        rf"(?:(?:https?|ftp)://|www\.|mailto:){url}",
+        rf"[A-Za-z0-9._%+-]{{1,64}}+@{name}(?:\.{name})*+",
+        rf"@(?!\d)_?{run}(?:_{run})*+|#(?![\d_])(?:\w++[{marks}]*+)++",
+        rf"(?:{name}\.){{1,8}}(?:{_DOMAINS}|{_FILES}|{_FILES.upper()}){end}(?:/{url})?",
+        r"[0-9#*]\ufe0f?\u20e3",  # keycaps
+        rf"(?:{letter}\.){{2,}}+(?:{letter}{end})?|{letter}\.{letter}{end}",  # U.S., e.g., a.m, U.S.A
+        rf"[A-Z]{{1,3}}+(?:&[A-Z]{{1,3}}+)++{end}|C(?:\+\+|#){end}",  # AT&T, R&D, C++
+        r"[A-Za-z]{1,5}+\.(?=,)",  # lb., Que.,: no sentence ends before a comma
+        rf"(?=[\w.]{{1,7}}\.)(?:{abbreviation}|{abbreviation.lower()})\.",
+        rf"(?:[Nn]o(?=\.\s?\d)|[{_INITIALS}](?=\.\s+[{_INITIALS}I]))\.",
+        rf"(?<![\w.])\.\d++|\d++(?:[.,:/٫٬]\d++)*+(?:-?{run})*+",
+        rf"{run}(?:(?:[-‐‑'’·׳״]|_++){run})*+",
+        rf"['’](?:(?i:s|re|ve|ll|d|m)|em|n|tis|twas|\d\ds?){end}",
+        r"\.{2,}+|[!?]{2,}+|-{2,}+|={2,}+|\*{2,}+|_{2,}+|~{2,}+|\+{2,}+|#{2,}+|<<|>>|''|’’|``",
+        rf"(?:[:;=]-?[)(]|:-?[DP]|<3){end}",
+        rf"[\U0001f1e6-\U0001f1ff]{{2}}|{emoji}(?:\u200d{emoji})*+",
+        rf"[{_UNSPACED}][{marks}]*+(?:(?<=[\u1039\u17d2])[{_UNSPACED}][{marks}]*+)*+",  # with subscript consonants
+        rf"\S[{marks}]*+",
+    ]
+    return re.compile("|".join(branches))
+
+
+_LONGEST_SPLIT = 64  # no word is longer; it bounds the recursion on noise such as 'd'd'd'd
+_CLITIC = re.compile(r"([^/@]*[^/@'’])(n['’]t|['’](?:s|re|ve|ll|d|m))", re.IGNORECASE)
+_ELISION = re.compile(
+    r"((?:(?:[djlmnst]|qu|jusqu|lorsqu|puisqu|quoiqu|un|(?:a|co|da|de|ne|su|que)ll|quest)['’](?=h?[aeiouyœæà-åè-ïò-öù-ý])"
+    r"|c['’](?=[aeçà-åè-ë])))(.+)",
+    re.IGNORECASE,
+)
+
+
+def _split_apostrophes(piece: str) -> tuple[str, ...]:
+    """Split clitics off the end (I 'd 've) and elisions off the front (l' homme); other pieces come back whole."""
+    if ("'" not in piece and "’" not in piece) or len(piece) > _LONGEST_SPLIT:
+        return (piece,)
+    if found := _CLITIC.fullmatch(piece):
+        return (*_split_apostrophes(found[1]), found[2])
+    if found := _ELISION.fullmatch(piece):
+        return (found[1], *_split_apostrophes(found[2]))
+    return (piece,)
+
+
+# Which tokens stand against their neighbours in running text, and between which characters no space is written.
+_QUOTES = ("'", '"')
+_DASHES = ("—", "--")  # against both neighbours, but for the dash that opens a line of dialogue
+_HUGS_LEFT = re.compile(r"[,;:%)\]}”’›°/—،؛؟।]|--|[.!?…]+|''|’’|n['’]t|['’](?:s|re|ve|ll|d|m)", re.IGNORECASE)
+_HUGS_RIGHT = re.compile(r"[(\[{“‘‹¿¡$£€/—]|--|``|(?:[cdjlmnst]|\w*qu|un|\w*ll|quest)['’]", re.IGNORECASE)
+_CJK = rf"[{_UNSPACED}\u3000-\u30ff\uff00-\uffef]"
+_NO_SPACE = re.compile(rf"{_CJK}|.{_CJK}|\d[–]|[–#]\d", re.DOTALL)

@@ -1,0 +1,98 @@
+"""Vocabularies: symbols (characters, words, labels) and their ids, as a text file with one symbol a line.
+
+Id = line number, from 0. Language-model vocabularies begin with the specials <unk> and </s> (the end of a text) and go on by
+falling frequency, which adaptive and sampled softmax rely on. Line ends, other white space, control characters and the backslash are
+written escaped, as in Python, so that a line of the file is a symbol whatever the symbol is.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from relmo.errors import VocabularyError
+from relmo.text.corpus import read_lines
+
+UNKNOWN = "<unk>"
+END = "</s>"
+SPECIALS = (UNKNOWN, END)
+
+
+class Vocabulary:
+    """Symbols in the order of their ids."""
+
+    def __init__(self, symbols: Iterable[str]):
+        self.symbols = list(symbols)
+        self.index = {symbol: i for i, symbol in enumerate(self.symbols)}
+        if len(self.index) != len(self.symbols):
+            twice = next(symbol for i, symbol in enumerate(self.symbols) if self.index[symbol] != i)
+            raise VocabularyError(f"the vocabulary has {escape(twice)!r} more than once")
+
+    @classmethod
+    def from_counts(
+        cls, symbols: Sequence[str], counts: np.ndarray, *, min_count: int = 1, size: int | None = None
+    ) -> "Vocabulary":
+        """The specials, then every symbol seen `min_count` times or more by falling count (ties by the symbol itself), at
+        most `size` symbols in all."""
+        kept = [i for i in np.flatnonzero(counts >= max(min_count, 1)) if symbols[i] not in SPECIALS]
+        kept.sort(key=lambda i: (-counts[i], symbols[i]))
+        return cls([*SPECIALS, *(symbols[i] for i in kept)][:size])
+
+    def __len__(self) -> int:
+        return len(self.symbols)
+
+    @property
+    def unknown(self) -> int:
+        return self.index[UNKNOWN]
+
+    @property
+    def end(self) -> int:
+        return self.index[END]
+
+    def ids(self, symbols: Iterable[str]) -> np.ndarray:
+        """The ids of symbols; those it does not have become <unk>."""
+        unknown = self.unknown
+        return np.array([self.index.get(symbol, unknown) for symbol in symbols], dtype=np.int64)
+
+    def save(self, path: Path) -> None:
+        """One escaped symbol a line."""
+        path.write_text("".join(escape(symbol) + "\n" for symbol in self.symbols), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "Vocabulary":
+        """Reads what `save` wrote, or a list of words of the user's own; the specials are put first where they are missing."""
+        symbols: list[str] = []
+        first_line: dict[str, int] = {}
+        for number, line in enumerate(read_lines(path), start=1):
+            symbol = unescape(line.text, f"{path}:{number}")
+            if symbol in first_line:
+                raise VocabularyError(
+                    f"{path}:{number}: {escape(symbol)!r} is on line {first_line[symbol]} already; remove one"
+                )
+            if not symbol:
+                raise VocabularyError(f"{path}:{number}: an empty line is no symbol; remove it")
+            first_line[symbol] = number
+            symbols.append(symbol)
+        if not symbols:
+            raise VocabularyError(f"{path}: the vocabulary is empty")
+        return cls([*(special for special in SPECIALS if special not in first_line), *symbols])
+
+
+def escape(symbol: str) -> str:
+    """White space, control characters and the backslash as Python escapes."""
+    return "".join(
+        c.encode("unicode_escape").decode()
+        if c in "\\\n\r\t" or c.isspace() and c != " " or not c.isprintable() and c != " "
+        else c
+        for c in symbol
+    )
+
+
+def unescape(text: str, place: str) -> str:
+    """The inverse of `escape`."""
+    if "\\" not in text:
+        return text
+    try:
+        return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
+    except UnicodeDecodeError as error:
+        raise VocabularyError(f"{place}: {text!r} has a broken escape; write a backslash as \\\\") from error

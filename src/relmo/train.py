@@ -1,0 +1,212 @@
+"""The one training loop. It knows nothing of any task: a model supplies `loss(batch, carry)`, data supplies `get(epoch, index)`.
+
+`Trainer.steps()` is a generator of steps; writing checkpoints and metrics (`relmo.run`) and printing (the command line) live outside
+it. All that the future depends on is in `Trainer.state()`: weights, optimiser, average, random generators, the state carried from the
+last window, the step count (from which the position in the data and the learning rate follow), and the record of validation. Loaded
+into a fresh trainer, the run goes on as if it had never stopped.
+
+No step waits for the GPU: losses and norms stay on the device until somebody looks at them.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from relmo.errors import RelmoError
+from relmo.models.language_model import Loss
+from relmo.nn.cells import State
+from relmo.settings import TrainSettings
+
+
+class Batches(Protocol):
+    """Training data: `len` batches an epoch, each a pure function of its place, on the device already."""
+
+    def __len__(self) -> int: ...
+    def get(self, epoch: int, index: int) -> Any: ...
+
+
+class Step(NamedTuple):
+    """What one step of the optimiser did. `loss`, `norm` and `clipped` (how many steps so far were clipped) are tensors on the device."""
+
+    number: int
+    epoch: float
+    lr: float
+    loss: Tensor
+    norm: Tensor
+    clipped: Tensor
+    count: int
+    valid: float | None
+    is_best: bool
+
+
+class Trainer:
+    """Trains `model` on `batches`; `validate(model)` gives the number that should fall."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batches: Batches,
+        settings: TrainSettings,
+        validate: Callable[[nn.Module], float] | None = None,
+    ):
+        self.model = model
+        self.batches = batches
+        self.settings = settings
+        self.validate = validate
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.device = self.parameters[0].device
+        self.optimizer = make_optimizer(model, settings)
+        self.average = [p.detach().clone() for p in self.parameters] if settings.average else []
+        self.total = max(1, math.ceil(settings.epochs * len(batches) / settings.accumulate))
+        self.number = 0
+        self.carry: State | None = None
+        self.clipped = torch.zeros((), device=self.device)
+        self.best = math.inf
+        self.since_best = 0
+        torch.manual_seed(settings.seed)
+
+    @property
+    def finished(self) -> bool:
+        """All steps are done, or validation has stopped getting better."""
+        patience = self.settings.patience
+        return self.number >= self.total or (patience is not None and self.since_best >= patience)
+
+    def steps(self) -> Iterator[Step]:
+        """Steps of the optimiser until the end; each is done, validation included, when it is yielded."""
+        while not self.finished:
+            yield self._step()
+
+    def _step(self) -> Step:
+        settings = self.settings
+        lr = learning_rate(settings, self.number, self.total)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.model.train()
+        loss, count = self._backward()
+        norm = torch.nn.utils.get_total_norm(
+            [p.grad for p in self.parameters if p.grad is not None and not p.grad.is_sparse]
+        )
+        if settings.clip_norm:
+            torch.nn.utils.clip_grads_with_norm_(self.parameters, settings.clip_norm, norm)
+            self.clipped += norm > settings.clip_norm
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.average:
+            torch._foreach_lerp_(self.average, [p.detach() for p in self.parameters], 1 - self._average_decay())
+        self.number += 1
+        valid, is_best = self._validate_if_due()
+        epoch = self.number * settings.accumulate / len(self.batches)
+        return Step(self.number, epoch, lr, loss, norm, self.clipped, count, valid, is_best)
+
+    def _backward(self) -> tuple[Tensor, int]:
+        """Gradients of `accumulate` batches. -> mean loss (on the device), predictions made."""
+        total, count = torch.zeros((), device=self.device), 0
+        for part in range(self.settings.accumulate):
+            epoch, index = divmod(self.number * self.settings.accumulate + part, len(self.batches))
+            loss = self._loss(self.batches.get(epoch, index), self.carry if index else None)
+            (loss.mean / self.settings.accumulate).backward()
+            self.carry = loss.carry
+            total += loss.mean.detach() / self.settings.accumulate
+            count += loss.count
+        return total, count
+
+    def _loss(self, batch: Any, carry: State | None) -> Loss:
+        bfloat16 = self.settings.precision == "bfloat16"
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bfloat16):
+            return self.model.loss(batch, carry)  # type: ignore[operator]
+
+    def _average_decay(self) -> float:
+        """Short at first, so that the average forgets where it began."""
+        return min(self.settings.average, (1 + self.number) / (10 + self.number))
+
+    def _validate_if_due(self) -> tuple[float | None, bool]:
+        every = self.settings.validate_every or max(1, len(self.batches) // self.settings.accumulate)
+        if self.validate is None or (self.number % every and self.number < self.total):
+            return None, False
+        with self.averaged():
+            valid = self.validate(self.model)
+        if not math.isfinite(valid):
+            raise RelmoError(f"the validation loss is {valid} after step {self.number}; lower --lr or --clip-norm")
+        is_best = valid < self.best
+        self.best, self.since_best = (valid, 0) if is_best else (self.best, self.since_best + 1)
+        return valid, is_best
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Within it the model has the averaged weights, where the settings ask for an average."""
+        own = [p.detach().clone() for p in self.parameters] if self.average else []
+        with torch.no_grad():
+            for parameter, average in zip(self.parameters, self.average, strict=False):
+                parameter.copy_(average)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for parameter, value in zip(self.parameters, own, strict=False):
+                    parameter.copy_(value)
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors by name and plain values: all that the rest of the run depends on."""
+        tensors = {f"model.{i}": p.detach() for i, p in enumerate(self.parameters)}
+        tensors |= {f"average.{i}": a for i, a in enumerate(self.average)}
+        for i, values in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{i}.{key}": torch.as_tensor(value) for key, value in values.items()}
+        if self.carry is not None:
+            tensors |= {f"carry.{i}": tensor for i, tensor in enumerate(self.carry)}
+        tensors["random.cpu"] = torch.get_rng_state()
+        if self.device.type == "cuda":
+            tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
+        tensors["clipped"] = self.clipped
+        values = {"step": self.number, "best": self.best, "since_best": self.since_best}
+        return tensors, values
+
+    def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        """Puts back what `state` gave; tensors may come from any device."""
+        with torch.no_grad():
+            for i, parameter in enumerate(self.parameters):
+                parameter.copy_(tensors[f"model.{i}"])
+            for i, average in enumerate(self.average):
+                average.copy_(tensors[f"average.{i}"])
+        optimizer = self.optimizer.state_dict()
+        optimizer["state"] = {}
+        for name, tensor in tensors.items():
+            if name.startswith("optimizer."):
+                _, i, key = name.split(".")
+                optimizer["state"].setdefault(int(i), {})[key] = tensor
+        self.optimizer.load_state_dict(optimizer)
+        carry = sorted((int(name[6:]), tensor) for name, tensor in tensors.items() if name.startswith("carry."))
+        self.carry = tuple(tensor.to(self.device) for _, tensor in carry) if carry else None
+        torch.set_rng_state(tensors["random.cpu"].cpu())
+        if "random.cuda" in tensors and self.device.type == "cuda":
+            torch.cuda.set_rng_state(tensors["random.cuda"].cpu(), self.device)
+        self.clipped.copy_(tensors["clipped"])
+        self.number, self.best, self.since_best = values["step"], values["best"], values["since_best"]
+
+
+def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
+    """The settings' optimiser; weight decay spares biases. Fused kernels wherever gradients are dense."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    dense = not any(getattr(module, "sparse", False) for module in model.modules())
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=dense)
+    if settings.optimizer == "adagrad":
+        return torch.optim.Adagrad(groups, lr=settings.lr, initial_accumulator_value=1.0)
+    kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
+    return kind(groups, lr=settings.lr, fused=dense)
+
+
+def learning_rate(settings: TrainSettings, step: int, total: int) -> float:
+    """Rises linearly over `warmup` steps, then falls from lr to final_lr * lr at the last step."""
+    if step < settings.warmup:
+        return settings.lr * (step + 1) / settings.warmup
+    done = (step - settings.warmup) / max(1, total - settings.warmup)
+    left = {"constant": 1.0, "linear": 1 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}[settings.decay]
+    return settings.lr * (settings.final_lr + (1 - settings.final_lr) * left)

@@ -1,0 +1,26 @@
+"""What several tests share: where the real data lies."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def data() -> Callable[[str], Path]:
+    """A function from a path inside the data folder to the file; the test is skipped where the file is absent.
+
+    Looked for in $RELMO_DATA, then in data/ at the root of the repository.
+    """
+
+    def find(relative: str) -> Path:
+        folders = [Path(folder) for folder in (os.environ.get("RELMO_DATA"), ROOT / "data") if folder]
+        for folder in folders:
+            if (folder / relative).exists():
+                return folder / relative
+        pytest.skip(f"no {relative} in {' or '.join(map(str, folders))}; set RELMO_DATA to the data folder")
+
+    return find
