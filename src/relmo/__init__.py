@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from relmo.lm import LanguageModel as LanguageModel
     from relmo.loading import load as load
+    from relmo.vectors import WordVectors as WordVectors
 
 __version__ = "0.1.0"
 
-_PUBLIC = {"load": "relmo.loading", "LanguageModel": "relmo.lm"}
-__all__ = ["LanguageModel", "__version__", "load"]
+_PUBLIC = {"load": "relmo.loading", "LanguageModel": "relmo.lm", "WordVectors": "relmo.vectors"}
+__all__ = ["LanguageModel", "WordVectors", "__version__", "load"]
 
 
 def __getattr__(name: str) -> Any:

@@ -139,10 +139,10 @@ def to_toml(settings: Any) -> str:
 
 
 def field_docs(cls: type) -> dict[str, str]:
-    """The docstring under each field of a dataclass, read from its source."""
+    """The docstring under each field of a dataclass and of those it extends, read from their source."""
+    docs = field_docs(cls.__base__) if dataclasses.is_dataclass(cls.__base__) else {}
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(definition, ast.ClassDef)
-    docs = {}
     for field, after in zip(definition.body, definition.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
             docs[field.target.id] = inspect.cleandoc(str(getattr(after.value, "value", ""))).replace("\n", " ")

@@ -6,6 +6,9 @@ it runs again from the right one. The result is that of one pass from end to end
 """
 
 import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +20,7 @@ from relmo.nn.cells import State
 
 WARM_UP = 256  # symbols a lane reads before its own first one
 UNROLL = 256  # symbols a lane reads at a time
-SAME_STATE = 1e-4  # states nearer than this count as the same
+SAME_STATE = 1e-3  # states nearer than this, relative to 1 + their size, count as the same
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,11 @@ def total_nll(network: Network, ids: np.ndarray, *, lanes: int, device: torch.de
     """The negative log-likelihood, in nats, of all symbols of the stream but the first."""
     if isinstance(network, torch.nn.Module):
         network.eval()
+    with full_precision():
+        return _total_nll(network, ids, lanes, device)
+
+
+def _total_nll(network: Network, ids: np.ndarray, lanes: int, device: torch.device) -> float:
     lanes = max(1, min(lanes, (len(ids) - 1) // (4 * WARM_UP)))
     length = (len(ids) - 1) // lanes
     starts = warm_states(network, ids, length, lanes, device)
@@ -83,6 +91,19 @@ def total_nll(network: Network, ids: np.ndarray, *, lanes: int, device: torch.de
     tail = torch.tensor([lanes * length], device=device)
     rest, _ = run_lanes(network, ids, tail, len(ids) - 1 - lanes * length, select(finals, slice(-1, None)))
     return float(totals.sum() + rest.sum())
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Float32 as it is, on a GPU too, where recurrences are otherwise rounded to tf32: lanes could not be compared."""
+    before = torch.backends.cudnn.allow_tf32
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # newer torch has another name for the switch
+        torch.backends.cudnn.allow_tf32 = False
+        try:
+            yield
+        finally:
+            torch.backends.cudnn.allow_tf32 = before
 
 
 def warm_states(network: Network, ids: np.ndarray, length: int, lanes: int, device: torch.device) -> State:
@@ -110,8 +131,10 @@ def run_lanes(network: Network, ids: np.ndarray, begin: Tensor, length: int, sta
 
 def differ(a: State, b: State) -> Tensor:
     """Which rows of two states are not the same; (rows,)."""
-    gaps = [(x.double() - y.double()).abs().flatten(1).amax(dim=1) for x, y in zip(a, b, strict=True) if x.shape[1]]
-    return torch.stack(gaps).amax(dim=0) > SAME_STATE if gaps else torch.zeros(len(a[0]), dtype=torch.bool)
+    gaps = [
+        ((x.double() - y.double()).abs() / (1 + y.abs())).amax(dim=1) for x, y in zip(a, b, strict=True) if x.shape[1]
+    ]
+    return torch.stack(gaps).amax(dim=0) > SAME_STATE if gaps else a[0].new_zeros(len(a[0]), dtype=torch.bool)
 
 
 def select(state: State, rows: Tensor | slice) -> State:

@@ -106,6 +106,12 @@ def digest(tensors: dict[str, Tensor]) -> str:
     return sha.hexdigest()
 
 
+def sha256(path: Path) -> str:
+    """The checksum of a file, as sha256sum prints it."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def own_tensors(network: nn.Module) -> dict[str, Tensor]:
     """The network's weights and buffers by name, a tied one once, under its first name."""
     seen: dict[int, str] = {}

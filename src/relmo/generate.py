@@ -122,7 +122,7 @@ def beam_search(
             elif len(open_texts) < beams:
                 open_texts.append((row, symbol, score))
         finished = sorted(finished, key=lambda beam: -beam.log_prob)[:beams]
-        if len(finished) == beams and finished[-1].log_prob >= open_texts[0][2]:
+        if not open_texts or (len(finished) == beams and finished[-1].log_prob >= open_texts[0][2]):
             return finished
         rows = torch.tensor([row for row, _, _ in open_texts], device=device)
         symbols = torch.tensor([symbol for _, symbol, _ in open_texts], device=device)

@@ -2,18 +2,21 @@
 
     metrics.jsonl             one JSON object a line: the loss and its circumstances every `log_every` steps, and each validation
     run/run.json              what was asked for, so that --resume needs nothing but the folder
+    run/encoded.json          the corpus as ids (run/train.ids, …, and the vocabulary), complete once this is there
     run/checkpoint.safetensors the trainer's whole state, written under another name and renamed: always the last whole one
 
 A run that is killed at any moment goes on from its last checkpoint to the same weights, bit for bit, as one that never was (on a CPU
 with the same number of threads).
 """
 
+import dataclasses
 import json
 import math
+import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +24,15 @@ from typing import Any
 
 import torch
 
-from relmo.errors import RelmoError
-from relmo.folder import atomic, read_tensors, storage_errors, write_tensors
+from relmo.errors import ModelError, RelmoError, SettingError
+from relmo.folder import VOCABULARY, atomic, read_tensors, storage_errors, write_json, write_tensors
+from relmo.settings import TextSettings
+from relmo.text.encode import Corpus, Stream, encode_corpus, open_stream
+from relmo.text.vocabulary import Vocabulary
 from relmo.train import Step, Trainer
 
-SCRATCH, CHECKPOINT, METRICS = "run", "run/checkpoint.safetensors", "metrics.jsonl"
+SCRATCH, RUN, ENCODED = "run", "run/run.json", "run/encoded.json"
+CHECKPOINT, METRICS = "run/checkpoint.safetensors", "metrics.jsonl"
 
 
 class Stopped(Exception):
@@ -136,13 +143,13 @@ class Log:
 
     def __init__(self) -> None:
         self.loss: torch.Tensor | None = None
-        self.steps = self.count = 0
+        self.steps = self.predictions = 0
         self.begun = time.perf_counter()
 
     def add(self, step: Step) -> None:
         self.loss = step.loss if self.loss is None else self.loss + step.loss
         self.steps += 1
-        self.count += step.count
+        self.predictions += step.predictions
 
     def record(self, step: Step) -> dict[str, Any]:
         assert self.loss is not None
@@ -156,10 +163,26 @@ class Log:
             "lr": step.lr,
             "gradient_norm": float(step.norm),
             "clipped": float(step.clipped) / step.number,
-            "symbols_per_second": self.count / (time.perf_counter() - self.begun),
+            "symbols_per_second": self.predictions / (time.perf_counter() - self.begun),
         }
         self.__init__()  # type: ignore[misc]
         return record
+
+
+class Checkpoints:
+    """Writes the trainer's state every so many seconds, and seldom enough that writing stays below a twentieth of the time."""
+
+    def __init__(self, trainer: Trainer, path: Path):
+        self.trainer, self.path = trainer, path
+        self.every = trainer.settings.checkpoint_every
+        self.due = time.monotonic() + self.every
+
+    def write_if_due(self, now: bool) -> None:
+        begun = time.monotonic()
+        if now or begun >= self.due:
+            write_tensors(self.path, *self.trainer.state())
+            ended = time.monotonic()
+            self.due = ended + (max(self.every, 20 * (ended - begun)) if self.every else 0.0)
 
 
 def go(trainer: Trainer, folder: Path, save: Callable[[], None], reporter: Reporter) -> None:
@@ -170,6 +193,7 @@ def go(trainer: Trainer, folder: Path, save: Callable[[], None], reporter: Repor
         trainer.load_state(*read_tensors(folder / CHECKPOINT))
         reporter.said(f"going on from step {trainer.number} of {trainer.total}")
     metrics = Metrics(folder, trainer.number, settings.tensorboard)
+    checkpoints = Checkpoints(trainer, folder / CHECKPOINT)
     log = Log()
     with stop_on_signal() as stopping:
         for step in trainer.steps():
@@ -181,8 +205,7 @@ def go(trainer: Trainer, folder: Path, save: Callable[[], None], reporter: Repor
             if step.is_best:
                 with trainer.averaged():
                     save()
-            if step.number % settings.checkpoint_every == 0 or stopping.is_set() or trainer.finished:
-                write_tensors(folder / CHECKPOINT, *trainer.state())
+            checkpoints.write_if_due(now=stopping.is_set() or trainer.finished)
             reporter.stepped(step, trainer.total)
             if stopping.is_set() and not trainer.finished:
                 raise Stopped
@@ -190,6 +213,68 @@ def go(trainer: Trainer, folder: Path, save: Callable[[], None], reporter: Repor
         with trainer.averaged():
             save()
     metrics.close()
+
+
+@contextmanager
+def run_folder(
+    out: Path, kind: str, files: Sequence[str], settings: Any, *, resume: bool, keep: bool
+) -> Iterator[None]:
+    """The folder of a run: made, with a note of what was asked for; or found again, where the note must say the same. Without `keep` (a
+    dry run) nothing of it stays."""
+    note = {"kind": kind, "files": list(files), "settings": dataclasses.asdict(settings)}
+    existed = out.exists()
+    if existed and not out.is_dir():
+        raise SettingError(f"--out {out}: is a file; give a folder")
+    if (out / "config.json").exists() and not (out / SCRATCH).exists():
+        raise SettingError(f"--out {out}: holds a finished model; choose another folder")
+    if (out / RUN).exists():
+        if not resume:
+            raise SettingError(
+                f"--out {out}: holds a run already; add --resume to go on with it, or choose another folder"
+            )
+        if json.dumps(note) != json.dumps(read_run(out)):
+            raise SettingError(
+                f"--resume: {out} was begun with other files or settings; leave them out to go on with it"
+            )
+    try:
+        with storage_errors(out):
+            (out / SCRATCH).mkdir(parents=True, exist_ok=True)
+            write_json(out / RUN, note)
+            yield
+    finally:
+        if not keep:
+            shutil.rmtree(out if not existed else out / SCRATCH)
+
+
+def encoded_corpus(files: Sequence[str], text: TextSettings, out: Path) -> Corpus:
+    """The corpus as ids under out/run: read from the files once, from there ever after."""
+    scratch = out / SCRATCH
+    if (out / ENCODED).exists():
+        note = json.loads((out / ENCODED).read_text(encoding="utf-8"))
+        vocabulary = Vocabulary.load(scratch / VOCABULARY)
+        streams = {
+            name: Stream(open_stream(scratch / f"{name}.ids", len(vocabulary)), *figures)
+            for name, figures in note.items()
+        }
+        return Corpus(vocabulary, streams["train"], streams.get("valid"), streams.get("test"))
+    corpus = encode_corpus(files, text, scratch)
+    with atomic(scratch / VOCABULARY) as temporary:
+        corpus.vocabulary.save(temporary)
+    parts = {"train": corpus.train, "valid": corpus.valid, "test": corpus.test}
+    write_json(out / ENCODED, {name: (part.characters, part.unknown) for name, part in parts.items() if part})
+    return corpus
+
+
+def read_run(out: Path) -> dict[str, Any]:
+    """What the run in this folder was asked for: its kind, files and settings."""
+    try:
+        return json.loads((out / RUN).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        if (out / "config.json").exists():
+            raise SettingError(f"--resume: the run in {out} is finished; there is nothing to go on with") from error
+        raise SettingError(f"--resume: there is no run in {out}; start it without --resume") from error
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ModelError(f"{out / RUN}: is damaged ({error}); start again in another folder") from error
 
 
 @contextmanager

@@ -62,7 +62,9 @@ class LanguageModelSettings:
     order: int = 5
     """N-gram and feedforward: predict from the last order - 1 symbols."""
     dropout: float = 0.0
-    """Dropout between layers and on the top layer's output."""
+    """Dropout between layers, and on the top layer's output where output_dropout says nothing else."""
+    output_dropout: float | None = None
+    """Dropout on the top layer's output."""
     input_dropout: float = 0.0
     """Dropout on the embedded input."""
     word_dropout: float = 0.0
@@ -102,7 +104,7 @@ class TrainSettings:
     momentum: float = 0.0
     """SGD only: momentum."""
     warmup: int = 100
-    """Steps over which the learning rate rises from zero."""
+    """Steps over which the learning rate rises from zero; at most a tenth of the run."""
     decay: Literal["cosine", "linear", "constant"] = "cosine"
     """How the learning rate falls after warm-up."""
     final_lr: float = 0.0
@@ -117,8 +119,8 @@ class TrainSettings:
     """Steps between validations; at the end of every epoch where not given."""
     patience: int | None = None
     """Stop after this many validations without a new best."""
-    checkpoint_every: int = 500
-    """Steps between checkpoints, from which a killed run goes on."""
+    checkpoint_every: float = 60.0
+    """Seconds between checkpoints, from which a killed run goes on; more where writing one takes long, 0 for every step."""
     log_every: int = 50
     """Steps between lines of metrics.jsonl."""
     tensorboard: bool = False
@@ -140,6 +142,65 @@ class LMSettings:
     train: TrainSettings = field(default_factory=TrainSettings)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SkipgramTextSettings(TextSettings):
+    """How text becomes words; by default all of it is trained on."""
+
+    unit: Literal["char", "word"] = "word"
+    """What has a vector: always words."""
+    lowercase: bool = True
+    """Fold the text to lower case first."""
+    min_count: int = 5
+    """Words seen fewer times than this get no vector and are passed over."""
+    text_per: Literal["file", "line"] = "line"
+    """What one text is: a whole file, or each line of it. A word predicts no words of another text."""
+    valid_fraction: float = 0.0
+    """The share of the corpus held out for validation, where no validation file is given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkipgramModelSettings:
+    """The word vectors and what they learn from."""
+
+    dimensions: int = 100
+    """Size of a vector."""
+    window: int = 5
+    """A word predicts the words up to this far away; each time the reach is drawn from 1 to this."""
+    negatives: int = 5
+    """How much words drawn at random weigh against each true neighbour."""
+    subsample: float = 1e-3
+    """Words that make up more than this share of the text are thinned; 1 keeps them all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkipgramTrainSettings(TrainSettings):
+    """The training loop, with what suits sparse gradients."""
+
+    epochs: float = 5
+    """How often to go through the training data; may be a fraction."""
+    batch: int = 4096
+    """How many symbols of running text make one step."""
+    optimizer: Literal["adamw", "adam", "sgd", "adagrad"] = "adagrad"
+    """The optimiser: adagrad, or sgd (with a learning rate about a hundred: a word is a small part of a batch)."""
+    lr: float = 0.25
+    """The learning rate after warm-up."""
+    warmup: int = 0
+    """Steps over which the learning rate rises from zero."""
+    decay: Literal["cosine", "linear", "constant"] = "linear"
+    """How the learning rate falls after warm-up."""
+    clip_norm: float = 0.0
+    """Always 0: sparse gradients are not clipped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkipgramSettings:
+    """Settings of `relmo train skipgram`."""
+
+    text: SkipgramTextSettings = field(default_factory=SkipgramTextSettings)
+    model: SkipgramModelSettings = field(default_factory=SkipgramModelSettings)
+    train: SkipgramTrainSettings = field(default_factory=SkipgramTrainSettings)
+
+
 SOME_CELLS: dict[str, tuple[str, ...]] = {
     "layers": ("lstm", "gru", "elman"),
     "projection": ("lstm",),
@@ -152,7 +213,7 @@ SOME_CELLS: dict[str, tuple[str, ...]] = {
     "variational": ("lstm", "gru", "elman"),
     "tied": ("lstm", "gru", "elman"),
     **dict.fromkeys(
-        ("hidden", "embedding", "dropout", "input_dropout", "softmax", "cutoffs", "samples"),
+        ("hidden", "embedding", "dropout", "output_dropout", "input_dropout", "softmax", "cutoffs", "samples"),
         ("lstm", "gru", "elman", "feedforward"),
     ),
 }
@@ -163,12 +224,16 @@ BOUNDS: dict[str, tuple[float, float]] = {
         ("layers", "hidden", "embedding", "projection", "samples", "batch", "unroll", "accumulate"), (1, 1 << 24)
     ),
     **dict.fromkeys(
-        ("vocabulary_size", "min_count", "validate_every", "patience", "checkpoint_every", "log_every"), (1, 1 << 40)
+        ("vocabulary_size", "min_count", "validate_every", "patience", "log_every"), (1, 1 << 40)
     ),
-    **dict.fromkeys(("dropout", "input_dropout", "word_dropout", "weight_drop", "average", "momentum"), (0, 0.999999)),
+    **dict.fromkeys(("dropout", "output_dropout", "input_dropout", "word_dropout", "weight_drop", "average", "momentum"), (0, 0.999999)),
     **dict.fromkeys(("valid_fraction", "test_fraction"), (0, 0.5)),
     "layers": (1, 1000),
+    "dimensions": (1, 1 << 16),
+    **dict.fromkeys(("window", "negatives"), (1, 100)),
+    "subsample": (1e-12, 1),
     "threads": (1, 4096),
+    "checkpoint_every": (0, 1e9),
     "order": (1, 16),
     "epochs": (1e-9, 1e9),
     "lr": (1e-12, 1e6),
@@ -198,6 +263,8 @@ def check_lm(settings: LMSettings) -> None:
             raise SettingError(
                 f"{name} has no meaning for cell {model.cell} (only for {', '.join(cells)}); leave it out"
             )
+    if model.projection and model.projection >= model.hidden:
+        raise SettingError(f"projection {model.projection} must be smaller than hidden {model.hidden}")
     if model.tied and model.softmax == "adaptive":
         raise SettingError("tied does not go with softmax adaptive; use softmax full or sampled")
     if model.cutoffs and model.softmax != "adaptive":
@@ -206,3 +273,19 @@ def check_lm(settings: LMSettings) -> None:
         raise SettingError("order must be 2 or more for cell feedforward: it predicts from order - 1 symbols")
     if settings.text.valid_fraction + settings.text.test_fraction >= 1:
         raise SettingError("valid_fraction and test_fraction leave nothing to train on")
+
+
+def check_skipgram(settings: SkipgramSettings) -> None:
+    """As `check_lm`, for word vectors."""
+    check_bounds(settings.text, settings.model, settings.train)
+    if settings.text.unit != "word":
+        raise SettingError("unit must be word for skipgram; leave it out")
+    if settings.text.test_fraction:
+        raise SettingError("test_fraction has no meaning for skipgram; leave it out")
+    if settings.train.optimizer not in ("sgd", "adagrad"):
+        raise SettingError(
+            f"optimizer {settings.train.optimizer} takes no sparse gradients; use adagrad (or sgd) for skipgram"
+        )
+    for name in ("clip_norm", "weight_decay", "momentum"):
+        if getattr(settings.train, name):
+            raise SettingError(f"{name} must be 0 for skipgram, whose gradients are sparse; leave it out")

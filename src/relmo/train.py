@@ -30,7 +30,9 @@ class Batches(Protocol):
 
 
 class Step(NamedTuple):
-    """What one step of the optimiser did. `loss`, `norm` and `clipped` (how many steps so far were clipped) are tensors on the device."""
+    """What one step of the optimiser did.
+
+    `loss`, `norm` and `clipped` (how many steps so far were clipped) are tensors, still on the device."""
 
     number: int
     epoch: float
@@ -38,7 +40,7 @@ class Step(NamedTuple):
     loss: Tensor
     norm: Tensor
     clipped: Tensor
-    count: int
+    predictions: int
     valid: float | None
     is_best: bool
 
@@ -111,7 +113,7 @@ class Trainer:
             (loss.mean / self.settings.accumulate).backward()
             self.carry = loss.carry
             total += loss.mean.detach() / self.settings.accumulate
-            count += loss.count
+            count += loss.predictions
         return total, count
 
     def _loss(self, batch: Any, carry: State | None) -> Loss:
@@ -198,15 +200,17 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Opt
     if settings.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=dense)
     if settings.optimizer == "adagrad":
-        return torch.optim.Adagrad(groups, lr=settings.lr, initial_accumulator_value=1.0)
+        # A word's sparse gradients are tiny: an accumulator that begins at 1 would hide them.
+        return torch.optim.Adagrad(groups, lr=settings.lr, initial_accumulator_value=1.0 if dense else 0.0)
     kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
     return kind(groups, lr=settings.lr, fused=dense)
 
 
 def learning_rate(settings: TrainSettings, step: int, total: int) -> float:
-    """Rises linearly over `warmup` steps, then falls from lr to final_lr * lr at the last step."""
-    if step < settings.warmup:
-        return settings.lr * (step + 1) / settings.warmup
-    done = (step - settings.warmup) / max(1, total - settings.warmup)
+    """Rises linearly over `warmup` steps (at most a tenth of all), then falls from lr to final_lr * lr at the last step."""
+    warmup = min(settings.warmup, total // 10)
+    if step < warmup:
+        return settings.lr * (step + 1) / warmup
+    done = (step - warmup) / max(1, total - warmup)
     left = {"constant": 1.0, "linear": 1 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}[settings.decay]
     return settings.lr * (settings.final_lr + (1 - settings.final_lr) * left)

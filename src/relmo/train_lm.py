@@ -1,7 +1,5 @@
 """`relmo train lm` as a plain function: corpus -> ids -> network -> the training loop -> a model folder."""
 
-import dataclasses
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,21 +10,17 @@ import torch
 from torch import nn
 
 from relmo.batch import Lanes
-from relmo.config import build
-from relmo.errors import ModelError, SettingError
 from relmo.evaluate import Score, total_nll
-from relmo.folder import VOCABULARY, atomic, save_weights, storage_errors, write_json
+from relmo.folder import save_weights
 from relmo.lm import LanguageModel, parameter_count, pick_device
 from relmo.models import make_language_model
 from relmo.models.language_model import NeuralLM
 from relmo.models.ngram import NGramLM
-from relmo.run import SCRATCH, Plan, Reporter, go, make_plan
+from relmo.run import SCRATCH, Plan, Reporter, encoded_corpus, go, make_plan, run_folder
 from relmo.settings import LMSettings, check_lm
-from relmo.text.encode import Corpus, Stream, encode_corpus, open_stream
-from relmo.text.vocabulary import Vocabulary
+from relmo.text.encode import Corpus, Stream
 from relmo.train import Trainer
 
-RUN, ENCODED = "run/run.json", "run/encoded.json"
 LANES = 32  # lanes of a validation; they change its speed only
 
 
@@ -45,83 +39,16 @@ def train_lm(
     if settings.train.threads:
         torch.set_num_threads(settings.train.threads)
     device = pick_device(settings.train.device)
-    scratch = begin(files, settings, out, resume)
-    try:
-        with storage_errors(out):
-            corpus = encoded_corpus(files, settings, out)
+    with run_folder(out, "lm", files, settings, resume=resume, keep=not dry_run):
+        corpus = encoded_corpus(files, settings.text, out)
         torch.manual_seed(settings.train.seed)
         if settings.model.cell == "ngram":
-            network = fit_ngram(corpus, settings, reporter, dry_run)
+            network: NGramLM | NeuralLM | None = fit_ngram(corpus, settings, reporter, dry_run)
         else:
             network = fit_neural(corpus, settings, device, out, reporter, dry_run)
-    except BaseException:
-        if dry_run:
-            shutil.rmtree(scratch)
-        raise
-    if dry_run or network is None:
-        shutil.rmtree(scratch)
-        remove_if_empty(out)
-        return {}
-    return finish(LanguageModel(network, corpus.vocabulary, settings, device), corpus, out, files)
-
-
-def begin(files: Sequence[str], settings: LMSettings, out: Path, resume: bool) -> Path:
-    """Makes the folder and notes what was asked for; or finds the run that is to go on and checks that it is this one."""
-    scratch, note = out / SCRATCH, {"kind": "lm", "files": list(files), "settings": dataclasses.asdict(settings)}
-    if out.exists() and not out.is_dir():
-        raise SettingError(f"--out {out}: is a file; give a folder")
-    if (out / "config.json").exists() and not scratch.exists():
-        raise SettingError(f"--out {out}: holds a finished model; choose another folder")
-    if (out / RUN).exists():
-        if not resume:
-            raise SettingError(
-                f"--out {out}: holds a run already; pass --resume to go on with it, or choose another folder"
-            )
-        if json.dumps(note) != json.dumps(read_run(out)):
-            raise SettingError(
-                f"--resume: {out} was begun with other files or settings; leave them out to go on as it was begun"
-            )
-    with storage_errors(out):
-        scratch.mkdir(parents=True, exist_ok=True)
-    write_json(out / RUN, note)
-    return scratch
-
-
-def read_run(out: Path) -> dict[str, Any]:
-    """What a run in this folder was asked for: its files and settings."""
-    try:
-        return json.loads((out / RUN).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        if (out / "config.json").exists():
-            raise SettingError(f"--resume: the run in {out} is finished; there is nothing to go on with") from error
-        raise SettingError(f"--resume: there is no run in {out}; start it without --resume") from error
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ModelError(f"{out / RUN}: is damaged ({error}); start again in another folder") from error
-
-
-def saved_run(out: Path) -> tuple[list[str], LMSettings]:
-    """Files and settings of a run that is to go on."""
-    note = read_run(out)
-    return note["files"], build(LMSettings, note["settings"], source=str(out / RUN))
-
-
-def encoded_corpus(files: Sequence[str], settings: LMSettings, out: Path) -> Corpus:
-    """The corpus as ids under out/run: read from the files once, from there ever after."""
-    scratch = out / SCRATCH
-    if (out / ENCODED).exists():
-        note = json.loads((out / ENCODED).read_text(encoding="utf-8"))
-        vocabulary = Vocabulary.load(scratch / VOCABULARY)
-        streams = {
-            name: Stream(open_stream(scratch / f"{name}.ids", len(vocabulary)), *figures)
-            for name, figures in note.items()
-        }
-        return Corpus(vocabulary, streams["train"], streams.get("valid"), streams.get("test"))
-    corpus = encode_corpus(files, settings.text, scratch)
-    with atomic(scratch / VOCABULARY) as temporary:
-        corpus.vocabulary.save(temporary)
-    parts = {"train": corpus.train, "valid": corpus.valid, "test": corpus.test}
-    write_json(out / ENCODED, {name: (part.characters, part.unknown) for name, part in parts.items() if part})
-    return corpus
+        if network is None:
+            return {}
+        return finish(LanguageModel(network, corpus.vocabulary, settings, device), corpus, out, files)
 
 
 def fit_ngram(corpus: Corpus, settings: LMSettings, reporter: Reporter, dry_run: bool) -> NGramLM | None:
@@ -181,9 +108,3 @@ def finish(model: LanguageModel, corpus: Corpus, out: Path, files: Sequence[str]
         model.save_description(out, results)
     shutil.rmtree(out / SCRATCH)
     return results
-
-
-def remove_if_empty(folder: Path) -> None:
-    """A dry run leaves nothing behind."""
-    if not any(folder.iterdir()):
-        folder.rmdir()

@@ -26,7 +26,7 @@ class FeedforwardLM(NeuralLM):
         self.embedding = nn.Embedding(vocab_size + 1, size)  # the last row stands before the beginning of the text
         self.input_dropout = SequenceDropout(settings.input_dropout)
         self.hidden = nn.Linear(self.window * size, settings.hidden)
-        self.dropout = SequenceDropout(settings.dropout)
+        self.dropout = SequenceDropout(settings.dropout if settings.output_dropout is None else settings.output_dropout)
         self.softmax = make_softmax(settings, self.window * size + settings.hidden, vocab_size)
 
     def initial_state(self, batch: int) -> State:
@@ -36,6 +36,6 @@ class FeedforwardLM(NeuralLM):
         (past,) = state
         ids = torch.cat([past, inputs], dim=1)  # (B, window - 1 + T)
         x = self.input_dropout(self.embedding(ids)).unfold(1, self.window, 1)  # (B, T, size, window)
-        x = x.flatten(2)
+        x = x.transpose(2, 3).flatten(2)  # one embedding after the other
         hidden = self.dropout(torch.tanh(self.hidden(x)))
         return torch.cat([x, hidden], dim=-1), (ids[:, inputs.shape[1] :],)

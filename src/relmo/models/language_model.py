@@ -37,7 +37,7 @@ class Loss(NamedTuple):
     """The mean loss to go down, how many predictions it averages, and the state to carry into the next batch (detached)."""
 
     mean: Tensor
-    count: int
+    predictions: int
     carry: State
 
 
@@ -119,7 +119,8 @@ class RecurrentLM(NeuralLM):
         self.encoder = Encoder(
             recurrent, vocab_size=vocab_size, size=size, word_dropout=settings.word_dropout, input_dropout=input_dropout
         )
-        self.dropout = SequenceDropout(settings.dropout, variational=settings.variational)
+        output_dropout = settings.dropout if settings.output_dropout is None else settings.output_dropout
+        self.dropout = SequenceDropout(output_dropout, variational=settings.variational)
         width = recurrent.output_size
         self.bottleneck = nn.Linear(width, size) if settings.tied and width != size else None
         self.softmax = make_softmax(settings, size if settings.tied else width, vocab_size)

@@ -176,7 +176,8 @@ class LSTMCell(Cell):
         self.projection_clip = projection_clip if projection else None
         self.forget_bias = forget_bias
         self.weight_hr = nn.Parameter(torch.empty(projection, hidden_size)) if projection else None
-        self.fused = "lstm" if self.cell_clip is None and self.projection_clip is None else None
+        smaller = projection is None or projection < hidden_size  # the fused kernels know no other projection
+        self.fused = "lstm" if smaller and self.cell_clip is None and self.projection_clip is None else None
         self.reset_parameters()
 
     @property

@@ -1,13 +1,14 @@
 """Stacks of recurrent layers over any cell: directions, padding, residual connections, dropout.
 
-`unroll` is the definition: one cell stepped through time in plain Python. `unroll_fused` hands a whole layer to torch's fused
-kernels (oneDNN on a CPU, cuDNN on a GPU) and is taken automatically where they compute the same thing: every cell without
-clips. The state is explicit: nothing is kept between calls.
+`unroll` is the definition: one cell stepped through time in plain Python. `unroll_fused` hands a layer, or the whole stack, to
+torch's fused kernels (oneDNN on a CPU, cuDNN on a GPU) and is taken automatically where they compute the same thing: every
+cell without clips. The state is explicit: nothing is kept between calls.
 
 Padding: with `lengths`, a sequence is read to its end and no further, in both directions; outputs past the end are exactly
 zero and the final state is the one at each sequence's own end, so nothing depends on the batch mates.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from relmo.nn.dropout import SequenceDropout, drop_weights
 
 
 class RecurrentOutput(NamedTuple):
-    """The top layer's outputs (B, T, O), every layer's outputs, and the state after each sequence's last step."""
+    """The top layer's outputs (B, T, O), every layer's where asked for, and the state after each sequence's last step."""
 
     output: Tensor
     layers: tuple[Tensor, ...]
@@ -67,27 +68,50 @@ class Recurrent(nn.Module):
         """Zeros: the cells' states side by side, layer by layer, forward before backward; each tensor is (B, size)."""
         return tuple(tensor for cells in self.layers for cell in cells for tensor in cell.initial_state(batch))  # type: ignore[union-attr,operator,attr-defined]
 
-    def forward(self, x: Tensor, state: State | None = None, lengths: Tensor | None = None) -> RecurrentOutput:
-        """x (B, T, I), state as `initial_state`, lengths (B,) or None where every sequence fills the batch."""
+    def forward(
+        self, x: Tensor, state: State | None = None, lengths: Tensor | None = None, *, every_layer: bool = False
+    ) -> RecurrentOutput:
+        """x (B, T, I), state as `initial_state`, lengths (B,) or None where every sequence fills the batch.
+
+        With `every_layer` the result has the outputs of all layers; without, the whole stack may run as one fused call.
+        """
         tensors = iter(self.initial_state(x.shape[0]) if state is None else state)
+        states = [tuple(next(tensors) for _ in cell.state_sizes) for cells in self.layers for cell in cells]  # type: ignore[union-attr,attr-defined]
+        if every_layer or not self._runs_whole():
+            run = self._run_layers(x, states, lengths)
+            return run if every_layer else run._replace(layers=())
+        weights = [self._dropped(cell.weights()) for cells in self.layers for cell in cells]  # type: ignore[union-attr,attr-defined]
+        shape = FusedShape(len(self.layers), self.directions, self.dropout.p if self.training else 0.0)
+        y, states = unroll_fused(self.layers[0][0].fused, shape, weights, x, states, lengths)  # type: ignore[index,arg-type]
+        return RecurrentOutput(y, (), flat(states))
+
+    def _runs_whole(self) -> bool:
+        """Whether nothing happens between the layers that torch's stacked recurrences cannot do."""
+        held_mask = self.dropout.variational and self.dropout.p > 0 and self.training
+        return self.fast and self.layers[0][0].fused is not None and not self.residual and not held_mask  # type: ignore[index]
+
+    def _run_layers(self, x: Tensor, states: list[State], lengths: Tensor | None) -> RecurrentOutput:
+        if self.residual and lengths is not None:  # what a layer adds must be zero past the end too
+            past = torch.arange(x.shape[1], device=x.device) >= lengths.to(x.device).unsqueeze(1)  # (B, T)
+            x = x.masked_fill(past.unsqueeze(2), 0.0)
         outputs: list[Tensor] = []
-        new_state: list[Tensor] = []
-        for cells in self.layers:
-            if outputs:
+        new_states: list[State] = []
+        for depth, cells in enumerate(self.layers):
+            if depth:
                 x = self.dropout(x)
-            states = [tuple(next(tensors) for _ in cell.state_sizes) for cell in cells]  # type: ignore[attr-defined]
-            y, states = self._run_layer(list(cells), x, states, lengths)  # type: ignore[call-overload]
+            own = states[depth * self.directions : (depth + 1) * self.directions]
+            y, own = self._run_layer(list(cells), x, own, lengths)  # type: ignore[call-overload]
             x = x + y if self.residual and x.shape == y.shape else y
             outputs.append(x)
-            new_state.extend(tensor for state in states for tensor in state)
-        return RecurrentOutput(x, tuple(outputs), tuple(new_state))
+            new_states += own
+        return RecurrentOutput(x, tuple(outputs), flat(new_states))
 
     def _run_layer(
         self, cells: list[Cell], x: Tensor, states: list[State], lengths: Tensor | None
     ) -> tuple[Tensor, list[State]]:
         weights = [self._dropped(cell.weights()) for cell in cells]
         if self.fast and cells[0].fused is not None:
-            return unroll_fused(cells[0].fused, weights, x, states, lengths)
+            return unroll_fused(cells[0].fused, FusedShape(1, self.directions, 0.0), weights, x, states, lengths)
         runs = [
             unroll(cell, x, state, lengths, reverse=direction == 1, weights=w)
             for direction, (cell, state, w) in enumerate(zip(cells, states, weights, strict=True))
@@ -97,6 +121,14 @@ class Recurrent(nn.Module):
     def _dropped(self, weights: list[Tensor]) -> list[Tensor]:
         W_ih, W_hh, *rest = weights
         return [W_ih, drop_weights(W_hh, self.weight_drop, self.training), *rest]
+
+
+class FusedShape(NamedTuple):
+    """How many layers of how many directions one fused call runs, and the dropout between them."""
+
+    layers: int
+    directions: int
+    dropout: float
 
 
 def unroll(
@@ -126,38 +158,45 @@ def unroll(
 
 
 def unroll_fused(
-    name: str, weights: list[list[Tensor]], x: Tensor, states: list[State], lengths: Tensor | None
+    name: str,
+    shape: FusedShape,
+    weights: list[list[Tensor]],
+    x: Tensor,
+    states: list[State],
+    lengths: Tensor | None,
 ) -> tuple[Tensor, list[State]]:
-    """The same as `unroll` for one layer of one or two directions, by torch's fused `lstm`, `gru`, `rnn_tanh` or `rnn_relu`."""
+    """The same as `unroll`, layer upon layer, by torch's fused `lstm`, `gru`, `rnn_tanh` or `rnn_relu`.
+
+    `weights` and `states` go layer by layer, forward before backward. -> y (B, T, O), states
+    """
     precision = x.dtype
     if torch.is_autocast_enabled(x.device.type):  # torch's own casting of fused recurrences knows float16 only
         precision = torch.get_autocast_dtype(x.device.type)
-    flat = [w.to(precision) for direction in weights for w in direction]
-    stacked = [
-        torch.stack(tensors).to(precision) for tensors in zip(*states, strict=True)
-    ]  # each (directions, B, size)
-    flags = (
-        True,
-        1,
-        0.0,
-        torch.is_grad_enabled(),
-        len(weights) == 2,
-    )  # biases, layers, dropout, training, bidirectional
+    x, parameters = x.to(precision), [w.to(precision) for cell in weights for w in cell]
+    start = [torch.stack(tensors).to(precision) for tensors in zip(*states, strict=True)]  # each (cells, B, size)
+    training = torch.is_grad_enabled()  # cuDNN keeps what a backward pass needs only when training
+    flags = (True, shape.layers, shape.dropout, training, shape.directions == 2)
     fused = getattr(torch, name)
-    with torch.autocast(x.device.type, enabled=False):
+    with torch.autocast(x.device.type, enabled=False), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # cuDNN and oneDNN remark on how weights are laid out
         if lengths is None:
-            y, *final = fused(x.to(precision), initial(stacked), flat, *flags, True)
+            y, *final = fused(x, one_or_list(start), parameters, *flags, True)
         else:
-            packed = pack_padded_sequence(x.to(precision), lengths.cpu(), batch_first=True, enforce_sorted=False)
-            start = [tensor.index_select(1, packed.sorted_indices) for tensor in stacked]  # type: ignore[arg-type]
-            data, *final = fused(packed.data, packed.batch_sizes, initial(start), flat, *flags)
+            packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+            start = [tensor.index_select(1, packed.sorted_indices) for tensor in start]  # type: ignore[arg-type]
+            data, *final = fused(packed.data, packed.batch_sizes, one_or_list(start), parameters, *flags)
             packed = PackedSequence(data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
             y, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])
             final = [tensor.index_select(1, packed.unsorted_indices) for tensor in final]  # type: ignore[arg-type]
     final = [tensor.to(state.dtype) for tensor, state in zip(final, states[0], strict=True)]
-    return y, [tuple(tensor[direction] for tensor in final) for direction in range(len(weights))]
+    return y, [tuple(tensor[cell] for tensor in final) for cell in range(len(weights))]
 
 
-def initial(tensors: list[Tensor]) -> Tensor | list[Tensor]:
+def one_or_list(tensors: list[Tensor]) -> Tensor | list[Tensor]:
     """torch takes the LSTM's two state tensors as a list, the other cells' one by itself."""
     return tensors if len(tensors) == 2 else tensors[0]
+
+
+def flat(states: list[State]) -> State:
+    """The tensors of several cells' states side by side."""
+    return tuple(tensor for state in states for tensor in state)

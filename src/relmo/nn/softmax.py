@@ -81,16 +81,23 @@ class AdaptiveSoftmax(nn.Module):
     def __init__(self, size: int, vocab_size: int, *, cutoffs: Sequence[int] = ()):
         super().__init__()
         cutoffs = list(cutoffs) or [cut for cut in (2000, 10000, 50000, 200000) if cut < vocab_size]
+        cutoffs = cutoffs or [max(1, vocab_size // 4)]
         self.clusters = nn.AdaptiveLogSoftmaxWithLoss(size, vocab_size, cutoffs, div_value=4.0)
 
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
-        return self.clusters(x, targets).loss
+        with torch.autocast(x.device.type, enabled=False):  # torch's module mixes precisions up
+            return self.clusters(self._own_precision(x), targets).loss
 
     def nll(self, x: Tensor, targets: Tensor) -> Tensor:
-        return -self.clusters(x, targets).output
+        with torch.autocast(x.device.type, enabled=False):
+            return -self.clusters(self._own_precision(x), targets).output
 
     def log_probs(self, x: Tensor) -> Tensor:
-        return self.clusters.log_prob(x)
+        with torch.autocast(x.device.type, enabled=False):
+            return self.clusters.log_prob(self._own_precision(x))
+
+    def _own_precision(self, x: Tensor) -> Tensor:
+        return x.to(self.clusters.head.weight.dtype)
 
 
 def log_uniform(size: int) -> Tensor:

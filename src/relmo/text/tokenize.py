@@ -51,16 +51,27 @@ def join(tokens: Sequence[str]) -> str:
     left, glued = "", True
     open_quotes: set[str] = set()
     for index, token in enumerate(tokens):
-        hugs_left, hugs_right = bool(_HUGS_LEFT.fullmatch(token)), bool(_HUGS_RIGHT.fullmatch(token))
-        if token in _QUOTES:
-            opens = token not in open_quotes and _opens_quote(token, left, tokens[index + 1 :])
-            (open_quotes.add if opens else open_quotes.discard)(token)
-            hugs_left, hugs_right = not opens, opens
+        hugs_left, hugs_right = _hugs(tokens, index, open_quotes)
         if not (glued or hugs_left or _NO_SPACE.match(left[-1:] + token[:1])):
             text.append(" ")
         text.append(token)
-        left, glued = token, hugs_right and not (index == 0 and token in _DASHES)
+        left, glued = token, hugs_right
     return "".join(text)
+
+
+def _hugs(tokens: Sequence[str], index: int, open_quotes: set[str]) -> tuple[bool, bool]:
+    """Whether a token stands against its left and its right neighbour. Straight quotes open and close in turn."""
+    token, left = tokens[index], tokens[index - 1] if index else ""
+    if token in ("'", '"'):
+        opens = token not in open_quotes and _opens_quote(token, left, tokens[index + 1 :])
+        (open_quotes.add if opens else open_quotes.discard)(token)
+        return not opens, opens
+    if token == "–":  # 1990–95, but: a dash – such as this
+        between_digits = left[-1:].isdigit() and index + 1 < len(tokens) and tokens[index + 1][:1].isdigit()
+        return between_digits, between_digits
+    if token in ("—", "--"):  # against both, but for the dash that opens a line of dialogue
+        return True, index > 0
+    return bool(_HUGS_LEFT.fullmatch(token)), bool(_HUGS_RIGHT.fullmatch(token))
 
 
 def _opens_quote(quote: str, left: str, rest: Sequence[str]) -> bool:
@@ -86,15 +97,16 @@ _INITIALS = "A-HJ-ZÀ-ÖØ-ÞΑ-ΩА-Я"  # not I: it is a pronoun more often th
 _ABBREVIATIONS = (
     "Mr Mrs Ms Mx Dr Drs Prof St Ste Sr Jr Gen Col Maj Capt Cmdr Lt Sgt Cpl Sen Rep Reps Gov Pres Rev Hon Messrs Supt "
     "Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec Mon Tue Tues Wed Thu Thur Thurs Fri Inc Ltd Corp Co Bros Dept "
-    "Univ Assn Ave Blvd Rd Hwy Ft Mt Fig Figs Eq Vol Vols Ph.D vs etc cf viz approx al pp ed eds ca bzw usw Nr Attn"
+    "Univ Assn Ave Blvd Rd Hwy Ft Mt Fig Figs Eq Vol Vols Nr Attn Ph.D Etc mr mrs ms dr prof jr sr st inc ltd corp "
+    "dept vs etc cf viz approx al pp eds ca bzw usw"
 )
-_DOMAINS = "com|org|net|edu|gov|mil|info|biz|io|ai|uk|de|fr|eu|ca|au|us|ch|nl|ru|jp|cn|in|it|es|br"
+_DOMAINS = "com|org|net|edu|gov|mil|info|biz|io|ai|uk|de|fr|eu|ca|au|ch|nl|ru|jp|cn|br"
 _FILES = "doc|docx|xls|xlsx|ppt|pptx|pdf|txt|csv|json|xml|html?|php|py|js|zip|gz|jpe?g|png|gif|mp[34]|exe|url"
 
 
 @cache
 def _pieces() -> re.Pattern[str]:
-    """The expression that finds one piece. Built at the first call: listing Unicode's marks takes some milliseconds."""
+    """The expression that finds one piece. Built at the first call: listing Unicode's marks takes a moment."""
     marks = "".join(c for c in map(chr, range(0x300, 0x1F000)) if unicodedata.category(c)[0] == "M")
     marks += "\u00ad\u200c\u200d\u2060\U000e0100-\U000e01ef"  # invisible joiners inside words, variation selectors
     word = rf"[^\W_{_UNSPACED}]"
@@ -114,7 +126,7 @@ def _pieces() -> re.Pattern[str]:
         rf"(?:{letter}\.){{2,}}+(?:{letter}{end})?|{letter}\.{letter}{end}",  # U.S., e.g., a.m, U.S.A
         rf"[A-Z]{{1,3}}+(?:&[A-Z]{{1,3}}+)++{end}|C(?:\+\+|#){end}",  # AT&T, R&D, C++
         r"[A-Za-z]{1,5}+\.(?=,)",  # lb., Que.,: no sentence ends before a comma
-        rf"(?=[\w.]{{1,7}}\.)(?:{abbreviation}|{abbreviation.lower()})\.",
+        rf"(?=[\w.]{{1,7}}\.)(?:{abbreviation})\.",
         rf"(?:[Nn]o(?=\.\s?\d)|[{_INITIALS}](?=\.\s+[{_INITIALS}I]))\.",
         rf"(?<![\w.])\.\d++|\d++(?:[.,:/٫٬]\d++)*+(?:-?{run})*+",
         rf"{run}(?:(?:[-‐‑'’·׳״]|_++){run})*+",
@@ -149,9 +161,7 @@ def _split_apostrophes(piece: str) -> tuple[str, ...]:
 
 
 # Which tokens stand against their neighbours in running text, and between which characters no space is written.
-_QUOTES = ("'", '"')
-_DASHES = ("—", "--")  # against both neighbours, but for the dash that opens a line of dialogue
-_HUGS_LEFT = re.compile(r"[,;:%)\]}”’›°/—،؛؟।]|--|[.!?…]+|''|’’|n['’]t|['’](?:s|re|ve|ll|d|m)", re.IGNORECASE)
-_HUGS_RIGHT = re.compile(r"[(\[{“‘‹¿¡$£€/—]|--|``|(?:[cdjlmnst]|\w*qu|un|\w*ll|quest)['’]", re.IGNORECASE)
+_HUGS_LEFT = re.compile(r"[,;:%)\]}”’›°/،؛؟।]|[.!?…]+|''|’’|n['’]t|['’](?:s|re|ve|ll|d|m)", re.IGNORECASE)
+_HUGS_RIGHT = re.compile(r"[(\[{“‘‹¿¡$£€/]|``|(?:[cdjlmnst]|\w*qu|un|\w*ll|quest)['’]", re.IGNORECASE)
 _CJK = rf"[{_UNSPACED}\u3000-\u30ff\uff00-\uffef]"
-_NO_SPACE = re.compile(rf"{_CJK}|.{_CJK}|\d[–]|[–#]\d", re.DOTALL)
+_NO_SPACE = re.compile(rf"{_CJK}|.{_CJK}|#\d", re.DOTALL)

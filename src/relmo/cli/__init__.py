@@ -1,0 +1,47 @@
+"""The command line: `relmo VERB …`. One thin function per verb, imported when it is used; a plain function does the work.
+
+What a user did wrong comes out as one line on standard error and exit status 2, never as a traceback.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+import relmo
+from relmo.cli.train import settings_from_files
+from relmo.errors import RelmoError
+
+app = App(
+    name="relmo",
+    version=relmo.__version__,
+    help="Recurrent language models and the contextual word embeddings inside them.",
+    help_format="markdown",
+    help_epilogue="Each verb has its own help, with an example: `relmo train lm --help`.",
+)
+train = App(name="train", help="Train a model.", config=settings_from_files)
+train.command("relmo.cli.train:lm", name="lm")
+app.command(train)
+app.command("relmo.cli.evaluate:evaluate", name="evaluate")
+app.command("relmo.cli.generate:generate", name="generate")
+app.command("relmo.cli.info:info", name="info")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point of the `relmo` command; ends the process with 0, 2 (a mistake in what was asked) or 130 (Ctrl-C)."""
+    try:
+        app(sys.argv[1:] if arguments is None else arguments, exit_on_error=False, print_error=False)
+    except (RelmoError, CycloptsError) as error:
+        sys.exit(fail(error))
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def fail(error: Exception) -> int:
+    """Prints the error as one line. -> the exit status."""
+    print("error:", " ".join(str(error).split()), file=sys.stderr)
+    return 2

@@ -1,0 +1,143 @@
+"""`relmo generate MODEL`"""
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from relmo.errors import SettingError
+
+if TYPE_CHECKING:
+    from relmo.lm import Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """How the next symbol is chosen."""
+
+    temperature: float = 1.0
+    """Below 1 the probable becomes more probable, above 1 everything evens out; 0 is greedy."""
+    greedy: bool = False
+    """Always take the most probable symbol; the same as --temperature 0."""
+    top_k: int | None = None
+    """Choose among the k most probable symbols only."""
+    top_p: float | None = None
+    """Choose among the most probable symbols that together hold probability p."""
+    beams: int | None = None
+    """Search for the most probable text with this many beams instead of sampling; prints --samples of them, best first."""
+    unknown: bool = False
+    """Let <unk> come up too."""
+
+
+def generate(
+    model: Path,
+    *,
+    prompt: str = "",
+    limit: int = 500,
+    samples: int = 1,
+    choice: Annotated[Choice, Parameter(name="*")] = Choice(),  # noqa: B008
+    seed: int = 0,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    json: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Write text with a language model, until the end-of-text symbol or a limit.
+
+        relmo generate models/mine --prompt "ROMEO:" --limit 300 --temperature 0.8 --seed 7
+
+    Parameters
+    ----------
+    model
+        The model's folder.
+    prompt
+        What the text begins with; nothing where not given.
+    limit
+        Stop after this many symbols (characters or words).
+    samples
+        How many texts, made side by side.
+    seed
+        The same seed gives the same text.
+    device
+        Where to compute; auto takes a GPU where there is one.
+    json
+        Print one JSON object: the texts with their log-probabilities.
+    quiet
+        Print the texts only when they are done, without headings.
+    """
+    check(choice, limit, samples)
+    from relmo.cli.report import print_json
+    from relmo.lm import LanguageModel
+
+    loaded = LanguageModel.from_pretrained(model, device=device)
+    if choice.beams:
+        grown = iter([loaded.search(prompt, beams=choice.beams, limit=limit, unknown=choice.unknown)[:samples]])
+    else:
+        sampling: dict[str, Any] = {"top_k": choice.top_k, "top_p": choice.top_p}
+        sampling["temperature"] = 0.0 if choice.greedy else choice.temperature
+        grown = loaded.stream(prompt, limit=limit, samples=samples, seed=seed, unknown=choice.unknown, **sampling)
+    if json:
+        *_, texts = grown
+        print_json({"model": str(model), "texts": [dataclasses.asdict(text) for text in texts]})
+    elif samples == 1 and not quiet:
+        stream_one(grown)
+    else:
+        show_several(grown, headings=not quiet)
+
+
+def check(choice: Choice, limit: int, samples: int) -> None:
+    """Numbers that make no sense are errors, not surprises."""
+    for name, value, low in (
+        ("limit", limit, 1),
+        ("samples", samples, 1),
+        ("top-k", choice.top_k, 1),
+        ("beams", choice.beams, 1),
+    ):
+        if value is not None and value < low:
+            raise SettingError(f"--{name} must be {low} or more, not {value}")
+    if choice.top_p is not None and not 0 < choice.top_p <= 1:
+        raise SettingError(f"--top-p must be above 0 and at most 1, not {choice.top_p}")
+    if choice.temperature < 0:
+        raise SettingError(f"--temperature must be 0 or more, not {choice.temperature}")
+    if choice.beams and (choice.greedy or choice.top_k or choice.top_p or choice.temperature != 1.0):
+        raise SettingError(
+            "--beams searches and does not sample: leave out --greedy, --temperature, --top-k and --top-p"
+        )
+    if choice.beams and samples > choice.beams:
+        raise SettingError(f"--samples {samples} is more than --beams {choice.beams} texts")
+
+
+def stream_one(grown: "Iterator[list[Text]]") -> None:
+    """Prints a text as it grows."""
+    shown = ""
+    for (text,) in grown:
+        new = text.text[len(shown) :] if text.text.startswith(shown) else f"\n{text.text}"
+        sys.stdout.write(new)
+        sys.stdout.flush()
+        shown = text.text
+    print()
+
+
+def show_several(grown: "Iterator[list[Text]]", *, headings: bool) -> None:
+    """Several texts growing side by side on a terminal; elsewhere, each when all are done."""
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.panel import Panel
+    from rich.text import Text as Plain
+
+    console = Console()
+    if console.is_terminal and headings:
+        with Live(console=console, refresh_per_second=8, vertical_overflow="visible") as live:
+            for texts in grown:
+                live.update(
+                    Group(*(Panel(Plain(t.text), title=f"{t.log_prob:.1f}", title_align="right") for t in texts))
+                )
+        return
+    *_, texts = grown
+    for number, text in enumerate(texts, start=1):
+        if headings:
+            print(f"--- {number}  log-probability {text.log_prob:.2f}  {text.symbols} symbols")
+        print(text.text)

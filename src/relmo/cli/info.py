@@ -1,0 +1,71 @@
+"""`relmo info MODEL`"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+
+def info(model: Path, *, json: bool = False, quiet: bool = False) -> None:
+    """Say what a model folder holds: kind, geometry, parameters, provenance, checksums. The weights are read and checked.
+
+        relmo info models/mine
+
+    Parameters
+    ----------
+    model
+        The model's folder.
+    json
+        Print one JSON object.
+    quiet
+        Print the kind alone.
+    """
+    from relmo.cli.report import print_json, print_table
+
+    facts = gather(model)
+    if json:
+        print_json(facts)
+    elif quiet:
+        print(facts["kind"])
+    else:
+        print_table(["", ""], [[name, show(value)] for name, value in flatten(facts)])
+
+
+def gather(folder: Path) -> dict[str, Any]:
+    """What there is to say about a model."""
+    from relmo.folder import WEIGHTS, digest, own_tensors, read_config, sha256
+    from relmo.lm import parameter_count
+    from relmo.loading import load
+
+    config = read_config(folder)
+    model = load(folder, device="cpu")
+    network = model.network
+    files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    return {
+        "kind": config["kind"],
+        "relmo_version": config["relmo_version"],
+        "vocabulary": len(model.vocabulary),
+        "parameters": parameter_count(network),
+        "weights_digest": digest({name: tensor.detach() for name, tensor in own_tensors(network).items()}),
+        "settings": {k: v for section in dataclasses.asdict(model.settings).values() for k, v in section.items()},
+        "results": config.get("results", {}),
+        "sha256": {path.name: sha256(path) for path in files},
+        "weights_bytes": (folder / WEIGHTS).stat().st_size,
+    }
+
+
+def flatten(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Nested facts as dotted names, those without a value left out."""
+    rows: list[tuple[str, Any]] = []
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            rows += flatten(value, f"{prefix}{name}.")
+        elif value not in (None, [], ()):
+            rows.append((prefix + name, value))
+    return rows
+
+
+def show(value: Any) -> str:
+    """A value for people."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"

@@ -1,0 +1,95 @@
+"""How the command line talks: progress and words on standard error, results on standard output."""
+
+import json
+import sys
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from relmo.run import Plan, Reporter
+from relmo.train import Step
+
+PLAIN_EVERY = 10.0  # seconds between lines of progress where there is no terminal
+
+
+class Terminal(Reporter):
+    """A progress bar with rate and time left on a terminal, plain lines where there is none, nothing when quiet."""
+
+    def __init__(self, *, quiet: bool = False):
+        self.console = Console(stderr=True, quiet=quiet, highlight=False)
+        self.progress: Progress | None = None
+        self.last_line = 0.0
+
+    def plan(self, plan: Plan) -> None:
+        lines = [("device", plan.device), ("symbols in the training part", f"{plan.predictions:,}")]
+        if plan.steps:
+            lines += [
+                ("parameters", f"{plan.parameters:,}"),
+                ("steps", f"{plan.steps:,}"),
+                ("memory", f"about {plan.memory / 2**30:.2f} GB"),
+                ("time", f"about {duration(plan.seconds)}, validation aside"),
+            ]
+        for name, value in lines:
+            self.console.print(f"  {name:<30}{value}")
+
+    def said(self, message: str) -> None:
+        self.console.print(message)
+
+    def logged(self, record: dict[str, Any]) -> None:
+        due = time.monotonic() - self.last_line > PLAIN_EVERY
+        if self.console.is_terminal and self.progress is not None:
+            self.progress.update(0, what=describe(record))
+        if "valid" in record or (due and not self.console.is_terminal):
+            self.console.print(f"step {record['step']:>7,}  {describe(record)}")
+            self.last_line = time.monotonic()
+
+    def stepped(self, step: Step, total: int) -> None:
+        if not self.console.is_terminal or self.console.quiet:
+            return
+        if self.progress is None:
+            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[what]}"), TimeRemainingColumn())
+            self.progress = Progress(*columns, console=self.console, transient=True)
+            self.progress.add_task("", total=total, completed=step.number, what="")
+            self.progress.start()
+        self.progress.update(0, completed=step.number)
+
+    def close(self) -> None:
+        """Takes the bar off the screen."""
+        if self.progress is not None:
+            self.progress.stop()
+
+
+def describe(record: dict[str, Any]) -> str:
+    """A line of metrics in words."""
+    valid = f"  valid {record['valid']:.4f}" if "valid" in record else ""
+    clipped = f"  clipped {record['clipped']:.0%}" if record["clipped"] else ""
+    rate = f"  {record['symbols_per_second']:,.0f} symbols/s"
+    return f"epoch {record['epoch']:.2f}  loss {record['loss']:.4f}{valid}{clipped}{rate}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on standard output."""
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def print_table(columns: list[str], rows: list[list[str]]) -> None:
+    """A table on standard output; the first column is text, the others numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(file=sys.stdout, highlight=False)
+    if not console.is_terminal:
+        console.width = 200
+    console.print(table)

@@ -1,0 +1,131 @@
+"""`relmo train KIND`: settings from presets, files and flags; then the plain function that trains."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, ArgumentCollection, Parameter
+from cyclopts.config import Dict
+
+from relmo.config import build, parse_override, read_preset, read_toml
+from relmo.errors import SettingError
+from relmo.settings import LanguageModelSettings, LMSettings, TextSettings, TrainSettings
+
+KINDS: dict[str, type] = {"lm": LMSettings}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Where the model goes and how the run behaves."""
+
+    out: Path
+    """The folder to write the model to."""
+    resume: bool = False
+    """Go on with the run in --out from its last checkpoint; it needs no other arguments."""
+    dry_run: bool = False
+    """Print the plan (symbols, steps, parameters, memory, time) and stop."""
+    preset: str | None = None
+    """Begin from the settings of this name that ship with relmo."""
+    config: Path | None = None
+    """Settings from a TOML file, over the preset's."""
+    set: tuple[str, ...] = ()
+    """One setting as section.key=value, over the file's; may be given several times. The flags below are over all of these."""
+    json: bool = False
+    """Print the results as one JSON object."""
+    quiet: bool = False
+    """Print no progress."""
+
+
+def settings_from_files(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Gives the flags that were not typed the values of --resume's run, --preset, --config and --set, each over the one before."""
+    kind = commands[-1]
+    given = {a.name: [token.value for token in a.tokens] for a in arguments if a.tokens}
+    layers = []
+    if "--resume" in given and "--out" in given:
+        layers.append(saved_settings(Path(given["--out"][0])))
+    if "--preset" in given:
+        layers.append(read_preset(given["--preset"][0], kind))
+    if "--config" in given:
+        layers.append(read_toml(Path(given["--config"][0])))
+    layers += [parse_override(text) for text in given.get("--set", [])]
+    if not layers:
+        return
+    settings = build(KINDS[kind], *layers)
+    named = {key for layer in layers for values in layer.values() for key in values}
+    sections = [getattr(settings, section.name) for section in fields(settings)]
+    values = {
+        key.replace("_", "-"): v for s in sections for key, v in vars(s).items() if key in named and v is not None
+    }
+    Dict(values, source="settings", use_commands_as_keys=False)(app, commands, arguments)
+
+
+def saved_settings(out: Path) -> dict[str, Any]:
+    """The settings of a run that is to go on; None, which flags cannot say, is left to the defaults."""
+    from relmo.run import RUN, read_run
+
+    if not (out / RUN).exists():
+        return {}
+    sections = read_run(out).get("settings", {})
+    return {name: {k: v for k, v in values.items() if v is not None} for name, values in sections.items()}
+
+
+Options = Annotated[RunOptions, Parameter(name="*", group="Run")]
+
+
+def lm(
+    *corpus: str,
+    options: Options,
+    text: Annotated[TextSettings, Parameter(name="*", group="Text")] = TextSettings(),  # noqa: B008
+    model: Annotated[LanguageModelSettings, Parameter(name="*", group="Model")] = LanguageModelSettings(),  # noqa: B008
+    train: Annotated[TrainSettings, Parameter(name="*", group="Training")] = TrainSettings(),  # noqa: B008
+) -> None:
+    """Train a language model over characters or words.
+
+    Any text will do: plain, .gz, .xz, .zst, .conllu, or - for standard input. The last part is held out for validation.
+
+        relmo train lm corpus.txt --cell lstm --hidden 512 --epochs 20 --out models/mine
+
+        relmo generate models/mine --prompt "Once upon a time"
+
+    Parameters
+    ----------
+    corpus
+        Files to train on, in this order.
+    """
+    from relmo.train_lm import train_lm
+
+    settings = LMSettings(text=text, model=model, train=train)
+    run(train_lm, list(corpus), settings, options)
+
+
+def run(function: Callable[..., dict[str, Any]], files: list[str], settings: Any, options: RunOptions) -> None:
+    """Runs a kind's training function, shows its progress and prints its results."""
+    from relmo.cli.report import Terminal, print_json, print_table
+    from relmo.run import Stopped, read_run
+
+    if options.resume and not files:
+        files = read_run(options.out)["files"]
+    if not files:
+        raise SettingError("no corpus: give one or more text files, or - for standard input")
+    reporter = Terminal(quiet=options.quiet)
+    try:
+        results = function(
+            files, settings, options.out, resume=options.resume, dry_run=options.dry_run, reporter=reporter
+        )
+    except Stopped:
+        reporter.close()
+        kind = type(settings).__name__.removesuffix("Settings").lower()
+        raise SettingError(f"stopped; go on with: relmo train {kind} --out {options.out} --resume") from None
+    finally:
+        reporter.close()
+    if options.dry_run:
+        return
+    if options.json:
+        print_json(results | {"out": str(options.out)})
+    elif not options.quiet:
+        numbers = {k: v for k, v in results.items() if isinstance(v, int | float)}
+        print_table(
+            ["result", "value"], [[k, f"{v:,.4f}" if isinstance(v, float) else f"{v:,}"] for k, v in numbers.items()]
+        )
+        print(f"saved to {options.out}")
