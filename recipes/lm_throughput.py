@@ -1,8 +1,9 @@
-"""Training throughput of relmo's loop against a bare loop, interleaved: `python recipes/lm_throughput.py [--device cuda]`.
+"""Training throughput of relmo's loop against a bare loop, interleaved: `python recipes/lm_throughput.py [--device
+cuda]`.
 
-The bare loop is what one would write by hand: nn.Embedding, nn.LSTM, nn.Linear, AdamW, clip_grad_norm_, windows sliced from a tensor. The
-relmo side is the loop behind `relmo train lm` with the metrics it writes, from step 5 to the last; the checkpoint at the end is left out,
-as in a run of some length (checkpoints take at most a twentieth of the time).
+The bare loop is what one would write by hand: nn.Embedding, nn.LSTM, nn.Linear, AdamW, clip_grad_norm_, windows sliced
+from a tensor. The relmo side is the loop behind `relmo train lm` with the metrics it writes, from step 5 to the last;
+the checkpoint at the end is left out, as in a run of some length (checkpoints take at most a twentieth of the time).
 """
 
 import argparse
@@ -105,11 +106,14 @@ def main():
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     steps = arguments.steps or (200 if device.type == "cuda" else 15)
-    print(f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads, {arguments.rounds} rounds of {steps} steps")
+    print(f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads, {arguments.rounds} x {steps} steps")
     for name, shape in SHAPES.items():
         vocabulary, *_, batch, unroll = shape
         ids = np.random.default_rng(0).integers(0, vocabulary, batch * unroll * (steps + 7) + 1).astype(np.uint16)
-        rounds = [(bare_loop(ids, shape, steps, device), relmo_loop(ids, shape, steps, device)) for _ in range(arguments.rounds)]
+        rounds = [
+            (bare_loop(ids, shape, steps, device), relmo_loop(ids, shape, steps, device))
+            for _ in range(arguments.rounds)
+        ]
         bare, ours = (statistics.median(column) * batch * unroll for column in zip(*rounds, strict=True))
         ratio = statistics.median(r / b for b, r in rounds)
         print(f"{name:28} bare {bare:12,.0f}  relmo {ours:12,.0f} symbols/s  ratio {ratio:.3f}")

@@ -1,7 +1,8 @@
-"""Examples to tensors: contiguous lanes for truncated back-propagation, padded and length-bucketed batches for sentences.
+"""Examples to tensors: contiguous lanes for truncated back-propagation, padded and length-bucketed batches for
+sentences.
 
-All are a pure function of (epoch, index): the position in the data is those two numbers and nothing else, which is what makes a
-run resumable to the bit.
+All are a pure function of (epoch, index): the position in the data is those two numbers and nothing else, which is what
+makes a run resumable to the bit.
 """
 
 from collections.abc import Sequence
@@ -21,15 +22,16 @@ from relmo.settings import SkipgramModelSettings
 class Lanes:
     """A stream of ids read as `batch` lanes side by side, `unroll` steps at a time.
 
-    Lane b holds the b-th of `batch` equal pieces of the stream, so window i + 1 goes on where window i ended and the state can
-    be carried. The last window of an epoch may be shorter; fewer than `batch` symbols at the stream's end are left out.
+    Lane b holds the b-th of `batch` equal pieces of the stream, so window i + 1 goes on where window i ended and the
+    state can be carried. The last window of an epoch may be shorter; fewer than `batch` symbols at the stream's end are
+    left out.
     """
 
     def __init__(self, stream: np.ndarray, *, batch: int, unroll: int, device: torch.device):
         if len(stream) - 1 < batch * unroll:
             raise CorpusError(
-                f"the training part has {len(stream) - 1} symbols, fewer than one window of {batch} lanes x {unroll} steps; "
-                "give more text, or lower --batch or --unroll"
+                f"the training part has {len(stream) - 1} symbols, fewer than one window of {batch} lanes x {unroll} "
+                "steps; give more text, or lower --batch or --unroll"
             )
         self.length = (len(stream) - 1) // batch
         step = stream.strides[0]
@@ -69,8 +71,8 @@ def pad(sequences: Sequence[np.ndarray]) -> Padded:
 class LengthBuckets:
     """Sequences batched by length under a budget of tokens, padding counted; batches come in a new order every epoch.
 
-    Sequences of one length are dealt anew every epoch, but the cuts between batches depend on the lengths alone, so every epoch
-    has the same number of batches. A sequence longer than the budget makes a batch of its own.
+    Sequences of one length are dealt anew every epoch, but the cuts between batches depend on the lengths alone, so
+    every epoch has the same number of batches. A sequence longer than the budget makes a batch of its own.
     """
 
     def __init__(self, lengths: Sequence[int], *, tokens_per_batch: int, seed: int):

@@ -1,8 +1,9 @@
 """Settings as frozen dataclasses, to and from TOML and JSON.
 
-A kind's settings are a dataclass of sections, each a flat dataclass; in TOML a section is a table. Values arrive in layers
-(preset, file, `--set`), each over the one before. An unknown key is an error that names the nearest one. The docstring under a
-field is its documentation everywhere: in `--help`, and as the comment in the TOML that `to_toml` writes.
+A kind's settings are a dataclass of sections, each a flat dataclass; in TOML a section is a table. Values arrive in
+layers (preset, file, `--set`), each over the one before. An unknown key is an error that names the nearest one. The
+docstring under a field is its documentation everywhere: in `--help`, and as the comment in the TOML that `to_toml`
+writes.
 """
 
 import ast
@@ -25,7 +26,8 @@ S = TypeVar("S")
 
 
 def build(cls: type[S], *layers: Mapping[str, Any], source: str = "settings") -> S:
-    """A settings object from nested dictionaries, later layers over earlier ones; what none of them names keeps its default."""
+    """A settings object from nested dictionaries, later layers over earlier ones; what none of them names keeps its
+    default."""
     merged: dict[str, dict[str, Any]] = {}
     for layer in layers:
         check_keys(cls, layer, source)
@@ -43,10 +45,8 @@ def build(cls: type[S], *layers: Mapping[str, Any], source: str = "settings") ->
 
 def check_keys(cls: type, values: Mapping[str, Any], source: str) -> None:
     """Every section and key must exist; the error names the nearest that does."""
-    known = {
-        f"{section.name}.{f.name}" for section in dataclasses.fields(cls) for f in dataclasses.fields(section.type)
-    }  # type: ignore[arg-type]
-    sections = {section.name for section in dataclasses.fields(cls)}
+    sections: dict[str, Any] = {section.name: section.type for section in dataclasses.fields(cls)}
+    known = {f"{name}.{field.name}" for name, section in sections.items() for field in dataclasses.fields(section)}
     for section, keys in values.items():
         if section not in sections or not isinstance(keys, Mapping):
             raise SettingError(unknown(source, section, [*sections, *known]))
@@ -111,7 +111,7 @@ def read_preset(name: str, prefix: str) -> dict[str, Any]:
 
 
 def parse_override(text: str) -> dict[str, Any]:
-    """`train.lr=0.1` -> {"train": {"lr": 0.1}}; the value is read as TOML, or as a plain string where it is not TOML."""
+    """`train.lr=0.1` -> {"train": {"lr": 0.1}}; the value is read as TOML, or is a plain string where it is not."""
     key, equals, value = text.partition("=")
     section, dot, name = key.strip().partition(".")
     if not (equals and dot):
@@ -124,7 +124,8 @@ def parse_override(text: str) -> dict[str, Any]:
 
 
 def to_toml(settings: Any) -> str:
-    """Settings as TOML with each field's documentation as a comment above it; None is left out, as TOML has no such value."""
+    """Settings as TOML with each field's documentation as a comment above it; None is left out, as TOML has no such
+    value."""
     lines: list[str] = []
     for section in dataclasses.fields(settings):
         values = getattr(settings, section.name)

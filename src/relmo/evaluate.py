@@ -1,8 +1,10 @@
-"""Scores of language models: every symbol of a text predicted exactly once, the state carried from its beginning to its end.
+"""Scores of language models: every symbol of a text predicted exactly once, the state carried from its beginning to its
+end.
 
-To be fast the text is cut into lanes that run side by side. A lane other than the first does not know the state it should start in, so
-it warms up on the symbols before it, and is checked afterwards: where the lane before ends in another state than this one began with,
-it runs again from the right one. The result is that of one pass from end to end, whatever the number of lanes.
+To be fast the text is cut into lanes that run side by side. A lane other than the first does not know the state it
+should start in, so it warms up on the symbols before it, and is checked afterwards: where the lane before ends in
+another state than this one began with, it runs again from the right one. The result is that of one pass from end to
+end, whatever the number of lanes.
 """
 
 import math
@@ -25,7 +27,7 @@ SAME_STATE = 1e-3  # states nearer than this, relative to 1 + their size, count 
 
 @dataclass(frozen=True)
 class Score:
-    """How well a text is predicted. Characters are those of the text as the model sees it, words followed by a space."""
+    """How well a text is predicted. Characters are those the model sees, a space after each word."""
 
     symbols: int
     characters: int

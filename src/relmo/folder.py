@@ -1,8 +1,8 @@
-"""A model <-> a folder: config.json, model.safetensors, vocabulary.txt and a model card, README.md.
+"""A model <-> a folder: config.json, model.safetensors, vocabulary.txt, settings.toml and a card, README.md.
 
-Nothing is unpickled. Every file is written under a temporary name and renamed; config.json comes last, so a folder with one is whole.
-Weights carry a digest of themselves and are checked, names, shapes and bytes, against the network that the config describes before
-memory is taken for it.
+Nothing is unpickled. Every file is written under a temporary name and renamed; config.json comes last, so a folder with
+one is whole. Weights carry a digest of themselves and are checked, names, shapes and bytes, against the network that
+the config describes before memory is taken for it.
 """
 
 import errno
@@ -23,7 +23,8 @@ import relmo
 from relmo.errors import ModelError, StorageError
 
 FORMAT_VERSION = 1
-CONFIG, WEIGHTS, VOCABULARY, CARD = "config.json", "model.safetensors", "vocabulary.txt", "README.md"
+CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocabulary.txt"
+CARD, SETTINGS = "README.md", "settings.toml"
 LARGEST_CONFIG = 1 << 22
 
 N = TypeVar("N", bound=nn.Module)
@@ -102,7 +103,7 @@ def digest(tensors: dict[str, Tensor]) -> str:
     sha = hashlib.sha256()
     for name in sorted(tensors):
         sha.update(name.encode())
-        sha.update(tensors[name].contiguous().flatten().view(torch.uint8).numpy())
+        sha.update(tensors[name].contiguous().flatten().view(torch.uint8).numpy().data)
     return sha.hexdigest()
 
 
@@ -149,13 +150,13 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ModelError(f"{path}: is not a relmo config (no 'kind' and 'format_version')")
     if config["format_version"] != FORMAT_VERSION:
         raise ModelError(
-            f"{path}: format version {config['format_version']} is not {FORMAT_VERSION}, the one this relmo reads; update relmo"
+            f"{path}: format version {config['format_version']} is not {FORMAT_VERSION}, which relmo reads; update it"
         )
     return config
 
 
 def load_weights(folder: Path, make: Callable[[], N]) -> N:
-    """The network that `make` makes, with the folder's weights; made on no memory first, to compare it with the file."""
+    """The network that `make` makes, with the folder's weights; first made on no memory, to compare with the file."""
     with torch.device("meta"):
         expected = {name: tuple(tensor.shape) for name, tensor in own_tensors(make()).items()}
     path = folder / WEIGHTS
@@ -164,7 +165,8 @@ def load_weights(folder: Path, make: Callable[[], N]) -> N:
     if found != expected:
         name = sorted(n for n in expected.keys() | found.keys() if expected.get(n) != found.get(n))[0]
         raise ModelError(
-            f"{path}: does not fit config.json: '{name}' is {found.get(name, 'missing')}, expected {expected.get(name, 'nothing')}"
+            f"{path}: does not fit config.json: '{name}' is {found.get(name, 'missing')}, "
+            f"expected {expected.get(name, 'nothing')}"
         )
     tensors, _ = read_tensors(path)
     network = make()

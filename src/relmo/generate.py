@@ -1,8 +1,9 @@
-"""Text from a language model, symbol by symbol: greedy, sampled, or by beam search. Works in ids; what yields, yields as it goes.
+"""Text from a language model, symbol by symbol: greedy, sampled, or by beam search. Works in ids; what yields, yields
+as it goes.
 
-temperature   logits are divided by it before sampling; 0 is greedy
-top_k         keep only the k most probable symbols
-top_p         keep only the most probable symbols that together hold probability p (Holtzman et al. 2020, nucleus sampling)
+temperature   logits are divided by it before sampling; 0 is greedy top_k         keep only the k most probable symbols
+top_p         keep only the most probable symbols that together hold probability p (Holtzman et al. 2020, nucleus
+sampling)
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from relmo.errors import SettingError
 from relmo.models.language_model import Network
 from relmo.nn.cells import State
 
@@ -22,6 +24,14 @@ class Sampling:
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise SettingError(f"temperature must be 0 or more, not {self.temperature}")
+        if self.top_k is not None and self.top_k < 1:
+            raise SettingError(f"top_k must be 1 or more, not {self.top_k}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise SettingError(f"top_p must be above 0 and at most 1, not {self.top_p}")
 
 
 @dataclass(frozen=True)
@@ -54,8 +64,9 @@ def sample(
     sampling: Sampling = Sampling(),  # noqa: B008
     generator: torch.Generator,
 ) -> Iterator[tuple[list[int], list[float]]]:
-    """`rows` texts side by side: yields one symbol of each, and its log-probability under the model, until all have ended with `end` or
-    `limit` symbols are out. A row that has ended goes on yielding `end`. `banned` symbols never come."""
+    """`rows` texts side by side: yields one symbol of each, and its log-probability under the model, until all have
+    ended with `end` or `limit` symbols are out. A row that has ended goes on yielding `end`. `banned` symbols never
+    come."""
     log_probs, state = read_prompt(network, prompt, rows, generator.device)
     ended = torch.zeros(rows, dtype=torch.bool, device=generator.device)
     for _ in range(limit):
@@ -105,15 +116,16 @@ def beam_search(
     banned: Sequence[int] = (),
     device: torch.device,
 ) -> list[Beam]:
-    """The `beams` most probable texts found, best first: at each step the best `beams` continuations are kept, and a text that ends leaves
-    the beam. Stops when no open text can beat the finished ones any more, since log-probabilities only fall."""
+    """The `beams` most probable texts found, best first: at each step the best `beams` continuations are kept, and a
+    text that ends leaves the beam. Stops when no open text can beat the finished ones any more, since log-probabilities
+    only fall."""
     log_probs, state = read_prompt(network, prompt, 1, device)
     scores = torch.zeros(1, device=device)
     texts: list[list[int]] = [[]]
     finished: list[Beam] = []
     for _ in range(limit):
         candidates = (scores.unsqueeze(1) + without(log_probs, banned)).flatten()
-        best = candidates.topk(min(2 * beams, candidates.isfinite().sum().item()))
+        best = candidates.topk(min(2 * beams, int(candidates.isfinite().sum())))
         open_texts: list[tuple[int, int, float]] = []
         for score, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):
             row, symbol = divmod(place, log_probs.shape[1])

@@ -1,4 +1,5 @@
-"""Language models as a user has them: a network with its vocabulary and its way of reading text; and how they are trained.
+"""Language models as a user has them: a network with its vocabulary and its way of reading text; and how they are
+trained.
 
 model = LanguageModel.from_pretrained("models/shakespeare")
 model.generate("ROMEO:", limit=200)
@@ -16,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relmo.config import build
+from relmo.config import build, to_toml
 from relmo.errors import ModelError, SettingError
 from relmo.evaluate import Score, total_nll
-from relmo.folder import CARD, VOCABULARY, atomic, load_weights, read_config, save_config, save_weights
+from relmo.folder import CARD, SETTINGS, VOCABULARY, atomic, load_weights, read_config, save_config, save_weights
 from relmo.generate import Sampling, beam_search, sample
 from relmo.models import make_language_model
 from relmo.models.language_model import Encoder, NeuralLM, RecurrentLM
@@ -52,7 +53,7 @@ class LanguageModel:
         device: torch.device | str = "cpu",
     ):
         self.device = torch.device(device)
-        self.network = network.to(self.device)
+        self.network = network.to(self.device).eval()
         self.vocabulary = vocabulary
         self.settings = settings
 
@@ -83,10 +84,12 @@ class LanguageModel:
         self.save_description(folder, results or {})
 
     def save_description(self, folder: Path, results: dict[str, Any]) -> None:
-        """The card, then config.json."""
+        """The card and the settings as commented TOML, for people; then config.json."""
         with atomic(folder / CARD) as temporary:
             temporary.write_text(self.card(folder.name, results), encoding="utf-8")
         values: dict[str, Any] = {"vocab_size": len(self.vocabulary), "settings": dataclasses.asdict(self.settings)}
+        with atomic(folder / SETTINGS) as temporary:
+            temporary.write_text(to_toml(self.settings), encoding="utf-8")
         if isinstance(self.network, NGramLM):
             values["sizes"] = self.network.sizes
         save_config(folder, "lm", values | {"results": results})
@@ -105,7 +108,8 @@ class LanguageModel:
 
     @property
     def encoder(self) -> Encoder:
-        """The embedding and the recurrent layers with their trained weights, to start another network from (Dai & Le 2015)."""
+        """The embedding and the recurrent layers with their trained weights, to start another network from (Dai & Le
+        2015)."""
         if not isinstance(self.network, RecurrentLM):
             raise ModelError(
                 f"a {self.settings.model.cell} model has no recurrent encoder; train one with --cell lstm, gru or elman"
@@ -136,14 +140,14 @@ class LanguageModel:
         return Score(len(ids) - 1, len(text), 0, nll).perplexity
 
     def evaluate(self, file: str, *, lanes: int = 16) -> Score:
-        """The score of a file, every symbol predicted once, the state carried through; `lanes` changes the speed only."""
+        """The score of a file, every symbol predicted once, the state carried through; `lanes` changes speed only."""
         with tempfile.TemporaryDirectory() as scratch:
             stream = encode_file(file, self.settings.text, self.vocabulary, Path(scratch))
             nll = total_nll(self.network, stream.ids, lanes=lanes, device=self.device)
             return Score(stream.predictions, stream.characters, stream.unknown, nll)
 
     def generate(self, prompt: str = "", **options: Any) -> str:
-        """One text that begins with the prompt. Options as in `stream`, or `beams=` for the most probable text found."""
+        """One text that begins with the prompt. Options as in `stream`, or `beams=` for the most probable text."""
         if "beams" in options:
             return self.search(prompt, **options)[0].text
         *_, texts = self.stream(prompt, **options)
@@ -159,7 +163,8 @@ class LanguageModel:
         unknown: bool = False,
         **sampling: Any,
     ) -> Iterator[list[Text]]:
-        """Yields all samples as they grow, one symbol at a time. `sampling`: temperature, top_k, top_p. <unk> comes only if `unknown`."""
+        """Yields all samples as they grow, one symbol at a time. `sampling`: temperature, top_k, top_p. <unk> comes
+        only if `unknown`."""
         ids = self.encode(prompt).tolist()
         added: list[list[int]] = [[] for _ in range(samples)]
         log_probs, ended = [0.0] * samples, [False] * samples

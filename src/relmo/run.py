@@ -1,12 +1,12 @@
 """A training run in a folder: checkpoints, metrics.jsonl, TensorBoard, stopping and going on.
 
-    metrics.jsonl             one JSON object a line: the loss and its circumstances every `log_every` steps, and each validation
-    run/run.json              what was asked for, so that --resume needs nothing but the folder
-    run/encoded.json          the corpus as ids (run/train.ids, …, and the vocabulary), complete once this is there
-    run/checkpoint.safetensors the trainer's whole state, written under another name and renamed: always the last whole one
+    metrics.jsonl                one JSON object a line: the loss every `log_every` steps, and each validation
+    run/run.json                 what was asked for, so that --resume needs nothing but the folder
+    run/encoded.json             the corpus as ids (run/train.ids, …, and the vocabulary), complete once this is there
+    run/checkpoint.safetensors   the trainer's whole state, written under another name and renamed: always whole
 
-A run that is killed at any moment goes on from its last checkpoint to the same weights, bit for bit, as one that never was (on a CPU
-with the same number of threads).
+A run that is killed at any moment goes on from its last checkpoint to the same weights, bit for bit, as one that never
+was (on a CPU with the same number of threads).
 """
 
 import dataclasses
@@ -170,7 +170,8 @@ class Log:
 
 
 class Checkpoints:
-    """Writes the trainer's state every so many seconds, and seldom enough that writing stays below a twentieth of the time."""
+    """Writes the trainer's state every so many seconds, and seldom enough that writing stays below a twentieth of the
+    time."""
 
     def __init__(self, trainer: Trainer, path: Path):
         self.trainer, self.path = trainer, path
@@ -186,8 +187,8 @@ class Checkpoints:
 
 
 def go(trainer: Trainer, folder: Path, save: Callable[[], None], reporter: Reporter) -> None:
-    """Runs the trainer to its end, from the folder's checkpoint where there is one. `save` keeps the model as it now is: called at every
-    new best, or at the end where nothing is validated."""
+    """Runs the trainer to its end, from the folder's checkpoint where there is one. `save` keeps the model as it now
+    is: called at every new best, or at the end where nothing is validated."""
     settings = trainer.settings
     if (folder / CHECKPOINT).exists():
         trainer.load_state(*read_tensors(folder / CHECKPOINT))
@@ -219,8 +220,8 @@ def go(trainer: Trainer, folder: Path, save: Callable[[], None], reporter: Repor
 def run_folder(
     out: Path, kind: str, files: Sequence[str], settings: Any, *, resume: bool, keep: bool
 ) -> Iterator[None]:
-    """The folder of a run: made, with a note of what was asked for; or found again, where the note must say the same. Without `keep` (a
-    dry run) nothing of it stays."""
+    """The folder of a run: made, with a note of what was asked for; or found again, where the note must say the same.
+    Without `keep` (a dry run) nothing of it stays."""
     note = {"kind": kind, "files": list(files), "settings": dataclasses.asdict(settings)}
     existed = out.exists()
     if existed and not out.is_dir():

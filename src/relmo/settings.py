@@ -1,10 +1,11 @@
 """Every setting of every kind of model, with its default and its documentation.
 
-They stand apart from the models so that `relmo train lm --help` needs no torch. Each kind has sections, and a section's field
-names are unique across the kind, so that each is also a command-line flag of that name.
+They stand apart from the models so that `relmo train lm --help` needs no torch. Each kind has sections, and a section's
+field names are unique across the kind, so that each is also a command-line flag of that name.
 """
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 from relmo.errors import SettingError
@@ -17,7 +18,8 @@ class TextSettings:
     unit: Literal["char", "word"] = "char"
     """What the model reads and predicts: characters or words."""
     tokenizer: Literal["words", "whitespace"] = "words"
-    """How lines are split into words: by relmo's Unicode tokenizer, or at white space for text that is tokenised already."""
+    """How lines are split into words: by relmo's Unicode tokenizer, or at white space for text that is tokenised
+    already."""
     lowercase: bool = False
     """Fold the text to lower case first."""
     text_per: Literal["file", "line"] = "file"
@@ -32,7 +34,8 @@ class TextSettings:
     valid: str | None = None
     """A file to validate on; otherwise the last part of the corpus is held out."""
     valid_fraction: float = 0.05
-    """The share of the corpus held out for validation, taken after the training part, where no validation file is given."""
+    """The share of the corpus held out for validation, taken after the training part, where no validation file is
+    given."""
     test_fraction: float = 0.0
     """The share of the corpus at its very end that is only scored once, after training."""
     errors: Literal["strict", "replace"] = "strict"
@@ -44,7 +47,8 @@ class LanguageModelSettings:
     """The network of a language model."""
 
     cell: Literal["lstm", "gru", "elman", "ngram", "feedforward"] = "lstm"
-    """The recurrent cell; or, to compare with, an interpolated Kneser-Ney n-gram model or Bengio's fixed-window network."""
+    """The recurrent cell; or, to compare with, an interpolated Kneser-Ney n-gram model or Bengio's fixed-window
+    network."""
     layers: int = 1
     """How many recurrent layers."""
     hidden: int = 512
@@ -112,7 +116,8 @@ class TrainSettings:
     clip_norm: float = 1.0
     """Gradients whose global norm is above this are scaled down to it; 0 turns clipping off."""
     average: float = 0.0
-    """Decay of an exponential moving average of the weights (such as 0.999), used for validation and saved; 0 is off."""
+    """Decay of an exponential moving average of the weights (such as 0.999), used for validation and saved; 0 is off.
+    """
     precision: Literal["float32", "bfloat16"] = "float32"
     """Compute in float32, or in mixed precision with bfloat16."""
     validate_every: int | None = None
@@ -120,7 +125,8 @@ class TrainSettings:
     patience: int | None = None
     """Stop after this many validations without a new best."""
     checkpoint_every: float = 60.0
-    """Seconds between checkpoints, from which a killed run goes on; more where writing one takes long, 0 for every step."""
+    """Seconds between checkpoints, from which a killed run goes on; more where writing one takes long, 0 for every
+    step."""
     log_every: int = 50
     """Steps between lines of metrics.jsonl."""
     tensorboard: bool = False
@@ -181,9 +187,9 @@ class SkipgramTrainSettings(TrainSettings):
     batch: int = 4096
     """How many symbols of running text make one step."""
     optimizer: Literal["adamw", "adam", "sgd", "adagrad"] = "adagrad"
-    """The optimiser: adagrad, or sgd (with a learning rate about a hundred: a word is a small part of a batch)."""
+    """The optimiser: adagrad; or sgd, as word2vec, with a learning rate of 0.025 and a batch of 1024 or fewer."""
     lr: float = 0.25
-    """The learning rate after warm-up."""
+    """The learning rate after warm-up, for the sum over the pairs of a batch."""
     warmup: int = 0
     """Steps over which the learning rate rises from zero."""
     decay: Literal["cosine", "linear", "constant"] = "linear"
@@ -223,10 +229,11 @@ BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(
         ("layers", "hidden", "embedding", "projection", "samples", "batch", "unroll", "accumulate"), (1, 1 << 24)
     ),
+    **dict.fromkeys(("vocabulary_size", "min_count", "validate_every", "patience", "log_every"), (1, 1 << 40)),
     **dict.fromkeys(
-        ("vocabulary_size", "min_count", "validate_every", "patience", "log_every"), (1, 1 << 40)
+        ("dropout", "output_dropout", "input_dropout", "word_dropout", "weight_drop", "average", "momentum"),
+        (0, 0.999999),
     ),
-    **dict.fromkeys(("dropout", "output_dropout", "input_dropout", "word_dropout", "weight_drop", "average", "momentum"), (0, 0.999999)),
     **dict.fromkeys(("valid_fraction", "test_fraction"), (0, 0.5)),
     "layers": (1, 1000),
     "dimensions": (1, 1 << 16),
@@ -269,6 +276,8 @@ def check_lm(settings: LMSettings) -> None:
         raise SettingError("tied does not go with softmax adaptive; use softmax full or sampled")
     if model.cutoffs and model.softmax != "adaptive":
         raise SettingError("cutoffs has a meaning for softmax adaptive only; leave it out")
+    if any(low >= high for low, high in pairwise((0, *model.cutoffs))):
+        raise SettingError(f"cutoffs must rise from 1 on, not {', '.join(map(str, model.cutoffs))}")
     if model.cell == "feedforward" and model.order < 2:
         raise SettingError("order must be 2 or more for cell feedforward: it predicts from order - 1 symbols")
     if settings.text.valid_fraction + settings.text.test_fraction >= 1:

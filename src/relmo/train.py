@@ -1,9 +1,10 @@
-"""The one training loop. It knows nothing of any task: a model supplies `loss(batch, carry)`, data supplies `get(epoch, index)`.
+"""The one training loop. It knows nothing of any task: a model supplies `loss(batch, carry)`, data supplies `get(epoch,
+index)`.
 
-`Trainer.steps()` is a generator of steps; writing checkpoints and metrics (`relmo.run`) and printing (the command line) live outside
-it. All that the future depends on is in `Trainer.state()`: weights, optimiser, average, random generators, the state carried from the
-last window, the step count (from which the position in the data and the learning rate follow), and the record of validation. Loaded
-into a fresh trainer, the run goes on as if it had never stopped.
+`Trainer.steps()` is a generator of steps; writing checkpoints and metrics (`relmo.run`) and printing (the command line)
+live outside it. All that the future depends on is in `Trainer.state()`: weights, optimiser, average, random generators,
+the state carried from the last window, the step count (from which the position in the data and the learning rate
+follow), and the record of validation. Loaded into a fresh trainer, the run goes on as if it had never stopped.
 
 No step waits for the GPU: losses and norms stay on the device until somebody looks at them.
 """
@@ -87,7 +88,8 @@ class Trainer:
         lr = learning_rate(settings, self.number, self.total)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        self.model.train()
+        if not self.model.training:
+            self.model.train()
         loss, count = self._backward()
         norm = torch.nn.utils.get_total_norm(
             [p.grad for p in self.parameters if p.grad is not None and not p.grad.is_sparse]
@@ -177,8 +179,8 @@ class Trainer:
         optimizer["state"] = {}
         for name, tensor in tensors.items():
             if name.startswith("optimizer."):
-                _, i, key = name.split(".")
-                optimizer["state"].setdefault(int(i), {})[key] = tensor
+                _, index, key = name.split(".")
+                optimizer["state"].setdefault(int(index), {})[key] = tensor
         self.optimizer.load_state_dict(optimizer)
         carry = sorted((int(name[6:]), tensor) for name, tensor in tensors.items() if name.startswith("carry."))
         self.carry = tuple(tensor.to(self.device) for _, tensor in carry) if carry else None
@@ -192,22 +194,24 @@ class Trainer:
 def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
     """The settings' optimiser; weight decay spares biases. Fused kernels wherever gradients are dense."""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": settings.weight_decay},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
-    ]
+    groups: list[dict[str, Any]] = [{"params": parameters, "weight_decay": 0.0}]
+    if settings.weight_decay:
+        groups = [
+            {"params": [p for p in parameters if p.dim() > 1], "weight_decay": settings.weight_decay},
+            {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+        ]
     dense = not any(getattr(module, "sparse", False) for module in model.modules())
     if settings.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=dense)
     if settings.optimizer == "adagrad":
-        # A word's sparse gradients are tiny: an accumulator that begins at 1 would hide them.
-        return torch.optim.Adagrad(groups, lr=settings.lr, initial_accumulator_value=1.0 if dense else 0.0)
+        return torch.optim.Adagrad(groups, lr=settings.lr, initial_accumulator_value=1.0)
     kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
     return kind(groups, lr=settings.lr, fused=dense)
 
 
 def learning_rate(settings: TrainSettings, step: int, total: int) -> float:
-    """Rises linearly over `warmup` steps (at most a tenth of all), then falls from lr to final_lr * lr at the last step."""
+    """Rises linearly over `warmup` steps (at most a tenth of all), then falls from lr to final_lr * lr at the last
+    step."""
     warmup = min(settings.warmup, total // 10)
     if step < warmup:
         return settings.lr * (step + 1) / warmup

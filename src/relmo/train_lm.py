@@ -33,7 +33,8 @@ def train_lm(
     dry_run: bool = False,
     reporter: Reporter | None = None,
 ) -> dict[str, Any]:
-    """Trains a language model on the files, in order, into the folder `out`. -> its results: the scores of the held-out parts."""
+    """Trains a language model on the files, in order, into the folder `out`. -> its results: the scores of the held-out
+    parts."""
     reporter = reporter or Reporter()
     check_lm(settings)
     if settings.train.threads:

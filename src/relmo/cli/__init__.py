@@ -1,4 +1,5 @@
-"""The command line: `relmo VERB …`. One thin function per verb, imported when it is used; a plain function does the work.
+"""The command line: `relmo VERB …`. One thin function per verb, imported when it is used; a plain function does the
+work.
 
 What a user did wrong comes out as one line on standard error and exit status 2, never as a traceback.
 """
@@ -21,6 +22,7 @@ app = App(
 )
 train = App(name="train", help="Train a model.", config=settings_from_files)
 train.command("relmo.cli.train:lm", name="lm")
+train.command("relmo.cli.train:skipgram", name="skipgram")
 app.command(train)
 app.command("relmo.cli.evaluate:evaluate", name="evaluate")
 app.command("relmo.cli.generate:generate", name="generate")
@@ -28,7 +30,7 @@ app.command("relmo.cli.info:info", name="info")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The entry point of the `relmo` command; ends the process with 0, 2 (a mistake in what was asked) or 130 (Ctrl-C)."""
+    """The entry point of the `relmo` command; exits with 0, 2 (a mistake in what was asked) or 130 (Ctrl-C)."""
     try:
         app(sys.argv[1:] if arguments is None else arguments, exit_on_error=False, print_error=False)
     except (RelmoError, CycloptsError) as error:

@@ -28,7 +28,8 @@ class Choice:
     top_p: float | None = None
     """Choose among the most probable symbols that together hold probability p."""
     beams: int | None = None
-    """Search for the most probable text with this many beams instead of sampling; prints --samples of them, best first."""
+    """Search for the most probable text with this many beams instead of sampling; prints --samples of them, best first.
+    """
     unknown: bool = False
     """Let <unk> come up too."""
 
@@ -90,18 +91,9 @@ def generate(
 
 def check(choice: Choice, limit: int, samples: int) -> None:
     """Numbers that make no sense are errors, not surprises."""
-    for name, value, low in (
-        ("limit", limit, 1),
-        ("samples", samples, 1),
-        ("top-k", choice.top_k, 1),
-        ("beams", choice.beams, 1),
-    ):
-        if value is not None and value < low:
-            raise SettingError(f"--{name} must be {low} or more, not {value}")
-    if choice.top_p is not None and not 0 < choice.top_p <= 1:
-        raise SettingError(f"--top-p must be above 0 and at most 1, not {choice.top_p}")
-    if choice.temperature < 0:
-        raise SettingError(f"--temperature must be 0 or more, not {choice.temperature}")
+    for name, value in (("limit", limit), ("samples", samples), ("beams", choice.beams)):
+        if value is not None and value < 1:
+            raise SettingError(f"--{name} must be 1 or more, not {value}")
     if choice.beams and (choice.greedy or choice.top_k or choice.top_p or choice.temperature != 1.0):
         raise SettingError(
             "--beams searches and does not sample: leave out --greedy, --temperature, --top-k and --top-p"

@@ -1,12 +1,12 @@
 """`relmo info MODEL`"""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 
 def info(model: Path, *, json: bool = False, quiet: bool = False) -> None:
-    """Say what a model folder holds: kind, geometry, parameters, provenance, checksums. The weights are read and checked.
+    """Say what a model folder holds: kind, geometry, parameters, provenance, checksums. The weights are read and
+    checked.
 
         relmo info models/mine
 
@@ -32,24 +32,22 @@ def info(model: Path, *, json: bool = False, quiet: bool = False) -> None:
 
 def gather(folder: Path) -> dict[str, Any]:
     """What there is to say about a model."""
-    from relmo.folder import WEIGHTS, digest, own_tensors, read_config, sha256
-    from relmo.lm import parameter_count
+    from relmo.folder import WEIGHTS, digest, read_config, read_tensors, sha256
     from relmo.loading import load
 
     config = read_config(folder)
-    model = load(folder, device="cpu")
-    network = model.network
+    load(folder, device="cpu")  # checks that everything fits together
+    tensors, _ = read_tensors(folder / WEIGHTS)
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     return {
         "kind": config["kind"],
         "relmo_version": config["relmo_version"],
-        "vocabulary": len(model.vocabulary),
-        "parameters": parameter_count(network),
-        "weights_digest": digest({name: tensor.detach() for name, tensor in own_tensors(network).items()}),
-        "settings": {k: v for section in dataclasses.asdict(model.settings).values() for k, v in section.items()},
+        "vocabulary": config["vocab_size"],
+        "parameters": sum(tensor.numel() for tensor in tensors.values() if tensor.is_floating_point()),
+        "weights_digest": digest(tensors),
+        "settings": {k: v for section in (config["settings"] or {}).values() for k, v in section.items()},
         "results": config.get("results", {}),
         "sha256": {path.name: sha256(path) for path in files},
-        "weights_bytes": (folder / WEIGHTS).stat().st_size,
     }
 
 

@@ -41,7 +41,7 @@ class Terminal(Reporter):
     def logged(self, record: dict[str, Any]) -> None:
         due = time.monotonic() - self.last_line > PLAIN_EVERY
         if self.console.is_terminal and self.progress is not None:
-            self.progress.update(0, what=describe(record))
+            self.progress.update(self.progress.task_ids[0], what=describe(record))
         if "valid" in record or (due and not self.console.is_terminal):
             self.console.print(f"step {record['step']:>7,}  {describe(record)}")
             self.last_line = time.monotonic()
@@ -54,7 +54,7 @@ class Terminal(Reporter):
             self.progress = Progress(*columns, console=self.console, transient=True)
             self.progress.add_task("", total=total, completed=step.number, what="")
             self.progress.start()
-        self.progress.update(0, completed=step.number)
+        self.progress.update(self.progress.task_ids[0], completed=step.number)
 
     def close(self) -> None:
         """Takes the bar off the screen."""

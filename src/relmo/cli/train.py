@@ -10,9 +10,18 @@ from cyclopts.config import Dict
 
 from relmo.config import build, parse_override, read_preset, read_toml
 from relmo.errors import SettingError
-from relmo.settings import LanguageModelSettings, LMSettings, TextSettings, TrainSettings
+from relmo.settings import (
+    LanguageModelSettings,
+    LMSettings,
+    SkipgramModelSettings,
+    SkipgramSettings,
+    SkipgramTextSettings,
+    SkipgramTrainSettings,
+    TextSettings,
+    TrainSettings,
+)
 
-KINDS: dict[str, type] = {"lm": LMSettings}
+KINDS: dict[str, type] = {"lm": LMSettings, "skipgram": SkipgramSettings}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +39,8 @@ class RunOptions:
     config: Path | None = None
     """Settings from a TOML file, over the preset's."""
     set: tuple[str, ...] = ()
-    """One setting as section.key=value, over the file's; may be given several times. The flags below are over all of these."""
+    """One setting as section.key=value, over the file's; may be given several times. The flags below are over all of
+    these."""
     json: bool = False
     """Print the results as one JSON object."""
     quiet: bool = False
@@ -38,7 +48,8 @@ class RunOptions:
 
 
 def settings_from_files(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Gives the flags that were not typed the values of --resume's run, --preset, --config and --set, each over the one before."""
+    """Gives the flags that were not typed the values of --resume's run, --preset, --config and --set, each over the one
+    before."""
     kind = commands[-1]
     given = {a.name: [token.value for token in a.tokens] for a in arguments if a.tokens}
     layers = []
@@ -51,7 +62,7 @@ def settings_from_files(app: App, commands: tuple[str, ...], arguments: Argument
     layers += [parse_override(text) for text in given.get("--set", [])]
     if not layers:
         return
-    settings = build(KINDS[kind], *layers)
+    settings: Any = build(KINDS[kind], *layers)
     named = {key for layer in layers for values in layer.values() for key in values}
     sections = [getattr(settings, section.name) for section in fields(settings)]
     values = {
@@ -129,3 +140,26 @@ def run(function: Callable[..., dict[str, Any]], files: list[str], settings: Any
             ["result", "value"], [[k, f"{v:,.4f}" if isinstance(v, float) else f"{v:,}"] for k, v in numbers.items()]
         )
         print(f"saved to {options.out}")
+
+
+def skipgram(
+    *corpus: str,
+    options: Options,
+    text: Annotated[SkipgramTextSettings, Parameter(name="*", group="Text")] = SkipgramTextSettings(),  # noqa: B008
+    model: Annotated[SkipgramModelSettings, Parameter(name="*", group="Model")] = SkipgramModelSettings(),  # noqa: B008
+    train: Annotated[SkipgramTrainSettings, Parameter(name="*", group="Training")] = SkipgramTrainSettings(),  # noqa: B008
+) -> None:
+    """Train static word vectors, skip-gram with negative sampling.
+
+    The folder also holds them as vectors.txt, in word2vec's text format.
+
+        relmo train skipgram corpus.txt --out models/vectors
+
+    Parameters
+    ----------
+    corpus
+        Files to train on: plain, .gz, .xz, .zst, .conllu, or - for standard input.
+    """
+    from relmo.train_skipgram import train_skipgram
+
+    run(train_skipgram, list(corpus), SkipgramSettings(text=text, model=model, train=train), options)

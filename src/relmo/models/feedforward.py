@@ -2,8 +2,8 @@
 
     Bengio et al. 2003, A neural probabilistic language model:   y = b + W x + U tanh(d + H x)
 
-x is the concatenation of the embeddings of the last order - 1 symbols; W, the direct connections, and U share one output
-layer over the features (x, tanh(d + H x)).
+x is the concatenation of the embeddings of the last order - 1 symbols; W, the direct connections, and U share one
+output layer over the features (x, tanh(d + H x)).
 """
 
 import torch

@@ -9,13 +9,14 @@ All of them (recurrent, fixed-window, n-gram) share one face, in ids and never i
 Those that are trained by gradients are `NeuralLM`s and have `loss(window, carry)` too.
 
     Mikolov et al. 2010, Recurrent neural network based language model;  Press & Wolf 2017 (tied embeddings)
-    Merity et al. 2018, Regularizing and optimizing LSTM language models;  Dai & Le 2015 (an LM's encoder starts a classifier)
+    Merity et al. 2018, Regularizing and optimizing LSTM language models
+    Dai & Le 2015, Semi-supervised sequence learning (an LM's encoder starts a classifier)
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
@@ -27,14 +28,16 @@ from relmo.settings import LanguageModelSettings
 
 
 class Window(NamedTuple):
-    """A piece of text for truncated back-propagation: targets[b, t] is the symbol that follows inputs[b, t]; both (B, T)."""
+    """A piece of text for truncated back-propagation: targets[b, t] is the symbol that follows inputs[b, t]; both (B,
+    T)."""
 
     inputs: Tensor
     targets: Tensor
 
 
 class Loss(NamedTuple):
-    """The mean loss to go down, how many predictions it averages, and the state to carry into the next batch (detached)."""
+    """The mean loss to go down, how many predictions it averages, and the state to carry into the next batch
+    (detached)."""
 
     mean: Tensor
     predictions: int
@@ -81,7 +84,8 @@ class NeuralLM(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Ids to contextual features: embedding, then recurrent layers. The part of a language model that other networks reuse."""
+    """Ids to contextual features: embedding, then recurrent layers. The part of a language model that other networks
+    reuse."""
 
     def __init__(
         self, recurrent: Recurrent, *, vocab_size: int, size: int, word_dropout: float, input_dropout: SequenceDropout
@@ -136,7 +140,7 @@ class RecurrentLM(NeuralLM):
         return (x if self.bottleneck is None else self.bottleneck(x)), run.state
 
 
-def make_cell(settings: LanguageModelSettings) -> partial[Cell]:
+def make_cell(settings: LanguageModelSettings) -> Callable[[int], Cell]:
     """The settings' cell, but for its input size."""
     if settings.cell == "elman":
         return partial(ElmanCell, hidden_size=settings.hidden, nonlinearity=settings.nonlinearity)

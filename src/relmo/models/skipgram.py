@@ -49,6 +49,9 @@ class SkipGram(nn.Module):
             -log s(u_w . v_c) - k E_n [log s(-u_w . v_n)],    n ~ count(n)^0.75,    s the logistic function
 
         where the mean over the K negatives of the pair's group stands for the expectation, and k is `negatives`.
+
+        Its gradient is that of the sum over the pairs, as in word2vec: a rare word learns as much from one of its pairs
+        in a large batch as in a small one.
         """
         u = self.words(groups.centres)  # (G, S, D)
         v = self.contexts(torch.cat([groups.contexts, groups.negatives], dim=1))  # (G, C + K, D)
@@ -57,4 +60,5 @@ class SkipGram(nn.Module):
         pairs = groups.pairs.to(u.dtype)
         total = (pairs * softplus(-true)).sum()  # softplus(x) = -log s(-x)
         total = total + self.negatives * (pairs.sum(dim=2) * softplus(noise).mean(dim=2)).sum()
-        return Loss(total / max(groups.predictions, 1), groups.predictions, ())
+        mean = total.detach() / max(groups.predictions, 1)
+        return Loss(mean + (total - total.detach()), groups.predictions, ())

@@ -3,9 +3,9 @@
 A cell is one step in time, `(x, state) -> (y, state)`. Its state is a tuple of tensors with the batch first: `(h,)` for
 Elman and GRU, `(h, c)` for the LSTM. `cell.gates(x, state)` gives every quantity of the step by name.
 
-Weights are laid out as in `torch.nn.RNN/GRU/LSTM` (gates stacked along the rows, two bias vectors), so that weights can be
-copied from and to torch, and torch's fused kernels can run on them. Every method takes other weights in place of the cell's
-own (`weights=`), which is how dropped-out recurrent weights reach it.
+Weights are laid out as in `torch.nn.RNN/GRU/LSTM` (gates stacked along the rows, two bias vectors), so that weights can
+be copied from and to torch, and torch's fused kernels can run on them. Every method takes other weights in place of the
+cell's own (`weights=`), which is how dropped-out recurrent weights reach it.
 
     Elman 1990, Finding structure in time
     Hochreiter & Schmidhuber 1997, Long short-term memory;  Gers et al. 2000, Learning to forget (the forget gate)
@@ -40,7 +40,7 @@ class GRUGates(NamedTuple):
 
 
 class LSTMGates(NamedTuple):
-    """All quantities of one LSTM step: input and forget gate, candidate, output gate, new cell (B, H); output h (B, P)."""
+    """All quantities of one LSTM step: input, forget gate, candidate, output gate, new cell (B, H); output h (B, P)."""
 
     i: Tensor
     f: Tensor
@@ -53,8 +53,8 @@ class LSTMGates(NamedTuple):
 class Cell(nn.Module):
     """What the cells share: the weights of `blocks` gates and their initialisation.
 
-    `output_size` is the size of y, `state_sizes` the sizes of the state's tensors, and `fused` the name of the torch function
-    that computes the same recurrence over a whole sequence (None where there is none).
+    `output_size` is the size of y, `state_sizes` the sizes of the state's tensors, and `fused` the name of the torch
+    function that computes the same recurrence over a whole sequence (None where there is none).
     """
 
     blocks: int  # how many gate blocks of H rows the weight matrices stack
@@ -155,8 +155,8 @@ class LSTMCell(Cell):
     c' = clip(f * c + i * g, ±cell_clip)
     h' = clip(W_hr (o * tanh(c')), ±projection_clip)         W_hr only where there is a projection
 
-    The forget gate's bias starts at `forget_bias` (Jozefowicz et al. 2015: 1 lets memory pass from the first step on). A
-    clip that is None does not clip; the clipped c' and h' are what is carried.
+    The forget gate's bias starts at `forget_bias` (Jozefowicz et al. 2015: 1 lets memory pass from the first step on).
+    A clip that is None does not clip; the clipped c' and h' are what is carried.
     """
 
     blocks = 4

@@ -10,7 +10,7 @@ from torch.nn.functional import dropout
 
 
 class SequenceDropout(nn.Module):
-    """Dropout over (B, T, H): a new mask at every step, or, `variational`, one mask a sequence held over all its steps."""
+    """Dropout over (B, T, H): a new mask at every step, or, `variational`, one mask a sequence for all its steps."""
 
     def __init__(self, p: float, *, variational: bool = False):
         super().__init__()

@@ -1,11 +1,11 @@
 """Stacks of recurrent layers over any cell: directions, padding, residual connections, dropout.
 
-`unroll` is the definition: one cell stepped through time in plain Python. `unroll_fused` hands a layer, or the whole stack, to
-torch's fused kernels (oneDNN on a CPU, cuDNN on a GPU) and is taken automatically where they compute the same thing: every
-cell without clips. The state is explicit: nothing is kept between calls.
+`unroll` is the definition: one cell stepped through time in plain Python. `unroll_fused` hands a layer, or the whole
+stack, to torch's fused kernels (oneDNN on a CPU, cuDNN on a GPU) and is taken automatically where they compute the same
+thing: every cell without clips. The state is explicit: nothing is kept between calls.
 
-Padding: with `lengths`, a sequence is read to its end and no further, in both directions; outputs past the end are exactly
-zero and the final state is the one at each sequence's own end, so nothing depends on the batch mates.
+Padding: with `lengths`, a sequence is read to its end and no further, in both directions; outputs past the end are
+exactly zero and the final state is the one at each sequence's own end, so nothing depends on the batch mates.
 """
 
 import warnings
@@ -21,7 +21,7 @@ from relmo.nn.dropout import SequenceDropout, drop_weights
 
 
 class RecurrentOutput(NamedTuple):
-    """The top layer's outputs (B, T, O), every layer's where asked for, and the state after each sequence's last step."""
+    """The top layer's outputs (B, T, O), every layer's where asked for, the state after each sequence's last step."""
 
     output: Tensor
     layers: tuple[Tensor, ...]
@@ -59,14 +59,19 @@ class Recurrent(nn.Module):
         self.dropout = SequenceDropout(dropout, variational=variational)
         self.layers = nn.ModuleList()
         for _ in range(layers):
-            cells = nn.ModuleList(make_cell(input_size) for _ in range(self.directions))
-            input_size = sum(cell.output_size for cell in cells)  # type: ignore[misc]
-            self.layers.append(cells)
+            cells = [make_cell(input_size) for _ in range(self.directions)]
+            input_size = sum(cell.output_size for cell in cells)
+            self.layers.append(nn.ModuleList(cells))
         self.output_size = input_size
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """Layer by layer, the forward cell before the backward one."""
+        return [list(layer) for layer in self.layers]  # type: ignore[call-overload]
 
     def initial_state(self, batch: int) -> State:
         """Zeros: the cells' states side by side, layer by layer, forward before backward; each tensor is (B, size)."""
-        return tuple(tensor for cells in self.layers for cell in cells for tensor in cell.initial_state(batch))  # type: ignore[union-attr,operator,attr-defined]
+        return tuple(tensor for cells in self.cells for cell in cells for tensor in cell.initial_state(batch))
 
     def forward(
         self, x: Tensor, state: State | None = None, lengths: Tensor | None = None, *, every_layer: bool = False
@@ -76,19 +81,21 @@ class Recurrent(nn.Module):
         With `every_layer` the result has the outputs of all layers; without, the whole stack may run as one fused call.
         """
         tensors = iter(self.initial_state(x.shape[0]) if state is None else state)
-        states = [tuple(next(tensors) for _ in cell.state_sizes) for cells in self.layers for cell in cells]  # type: ignore[union-attr,attr-defined]
+        states = [tuple(next(tensors) for _ in cell.state_sizes) for cells in self.cells for cell in cells]
         if every_layer or not self._runs_whole():
             run = self._run_layers(x, states, lengths)
             return run if every_layer else run._replace(layers=())
-        weights = [self._dropped(cell.weights()) for cells in self.layers for cell in cells]  # type: ignore[union-attr,attr-defined]
+        weights = [self._dropped(cell.weights()) for cells in self.cells for cell in cells]
+        fused = self.cells[0][0].fused
+        assert fused is not None
         shape = FusedShape(len(self.layers), self.directions, self.dropout.p if self.training else 0.0)
-        y, states = unroll_fused(self.layers[0][0].fused, shape, weights, x, states, lengths)  # type: ignore[index,arg-type]
+        y, states = unroll_fused(fused, shape, weights, x, states, lengths)
         return RecurrentOutput(y, (), flat(states))
 
     def _runs_whole(self) -> bool:
         """Whether nothing happens between the layers that torch's stacked recurrences cannot do."""
         held_mask = self.dropout.variational and self.dropout.p > 0 and self.training
-        return self.fast and self.layers[0][0].fused is not None and not self.residual and not held_mask  # type: ignore[index]
+        return self.fast and self.cells[0][0].fused is not None and not self.residual and not held_mask
 
     def _run_layers(self, x: Tensor, states: list[State], lengths: Tensor | None) -> RecurrentOutput:
         if self.residual and lengths is not None:  # what a layer adds must be zero past the end too
@@ -96,11 +103,11 @@ class Recurrent(nn.Module):
             x = x.masked_fill(past.unsqueeze(2), 0.0)
         outputs: list[Tensor] = []
         new_states: list[State] = []
-        for depth, cells in enumerate(self.layers):
+        for depth, cells in enumerate(self.cells):
             if depth:
                 x = self.dropout(x)
             own = states[depth * self.directions : (depth + 1) * self.directions]
-            y, own = self._run_layer(list(cells), x, own, lengths)  # type: ignore[call-overload]
+            y, own = self._run_layer(cells, x, own, lengths)
             x = x + y if self.residual and x.shape == y.shape else y
             outputs.append(x)
             new_states += own
@@ -140,7 +147,8 @@ def unroll(
     reverse: bool = False,
     weights: Sequence[Tensor] | None = None,
 ) -> tuple[Tensor, State]:
-    """Steps one cell through x (B, T, I); `reverse` reads from each sequence's end to its beginning. -> y (B, T, O), state.
+    """Steps one cell through x (B, T, I); `reverse` reads from each sequence's end to its beginning. -> y (B, T, O),
+    state.
 
     Beyond a sequence's end the state stands still and the output is zero.
     """
@@ -187,7 +195,7 @@ def unroll_fused(
             data, *final = fused(packed.data, packed.batch_sizes, one_or_list(start), parameters, *flags)
             packed = PackedSequence(data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
             y, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])
-            final = [tensor.index_select(1, packed.unsorted_indices) for tensor in final]  # type: ignore[arg-type]
+            final = [tensor.index_select(1, packed.unsorted_indices) for tensor in final]
     final = [tensor.to(state.dtype) for tensor, state in zip(final, states[0], strict=True)]
     return y, [tuple(tensor[cell] for tensor in final) for cell in range(len(weights))]
 

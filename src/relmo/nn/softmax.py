@@ -5,7 +5,9 @@ log-likelihood of each target (N,); and `log_probs(x)`, the whole distribution (
 
     full       exact
     sampled    trains against a sample of the vocabulary (Jean et al. 2015), scores exactly
-    adaptive   clusters by frequency, rare ones in fewer dimensions (Grave et al. 2017); symbols must be sorted by frequency
+    adaptive   clusters by frequency, the rarer in fewer dimensions (Grave et al. 2017)
+
+Sampled and adaptive softmax need symbols sorted by falling frequency.
 """
 
 import math
@@ -50,8 +52,8 @@ class SampledSoftmax(FullSoftmax):
     approaches the full softmax's; a sampled symbol that is the target itself is taken out.
 
     Drawing until `samples` distinct symbols have come up is the same as keeping the `samples` largest of log p + Gumbel
-    noise, which needs no loop. The expected count of symbol k is 1 - (1 - p_k)^T, T being the number of draws after which
-    `samples` distinct symbols are expected.
+    noise, which needs no loop. The expected count of symbol k is 1 - (1 - p_k)^T, T being the number of draws after
+    which `samples` distinct symbols are expected.
     """
 
     def __init__(self, size: int, vocab_size: int, *, samples: int):
@@ -60,6 +62,8 @@ class SampledSoftmax(FullSoftmax):
         log_p = log_uniform(vocab_size)
         draws = expected_draws(log_p.exp(), self.samples)
         log_count = torch.log(-torch.expm1(draws * torch.log1p(-log_p.exp())))
+        self.log_p: Tensor
+        self.log_count: Tensor
         self.register_buffer("log_p", log_p.float(), persistent=False)
         self.register_buffer("log_count", log_count.float(), persistent=False)
 
@@ -76,7 +80,7 @@ class SampledSoftmax(FullSoftmax):
 
 
 class AdaptiveSoftmax(nn.Module):
-    """torch's adaptive softmax; each next cluster of rarer symbols has a quarter of the dimensions of the one before."""
+    """torch's adaptive softmax; each cluster of rarer symbols has a quarter of the dimensions of the one before."""
 
     def __init__(self, size: int, vocab_size: int, *, cutoffs: Sequence[int] = ()):
         super().__init__()
@@ -101,7 +105,8 @@ class AdaptiveSoftmax(nn.Module):
 
 
 def log_uniform(size: int) -> Tensor:
-    """log p(k) = log(log((k + 2) / (k + 1)) / log(size + 1)), near Zipf's law for a vocabulary sorted by frequency; (V,)."""
+    """log p(k) = log(log((k + 2) / (k + 1)) / log(size + 1)), near Zipf's law for a vocabulary sorted by frequency;
+    (V,)."""
     rank = torch.arange(size, dtype=torch.float64)
     return torch.log(torch.log((rank + 2) / (rank + 1)) / math.log(size + 1))
 

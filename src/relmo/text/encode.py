@@ -1,14 +1,14 @@
 """A corpus of any size as one array of ids on disk.
 
-The text is read and tokenised once: symbols are numbered in the order they turn up, written to a scratch file, and renumbered when
-the whole is known. So the parts (training, validation, test) are cut by symbol count, the vocabulary is made from the training part
-alone, and memory holds the distinct symbols but never the text.
+The text is read and tokenised once: symbols are numbered in the order they turn up, written to a scratch file, and
+renumbered when the whole is known. So the parts (training, validation, test) are cut by symbol count, the vocabulary is
+made from the training part alone, and memory holds the distinct symbols but never the text.
 
-A stream begins with </s>, the end of an imagined text before it, so that every symbol of the corpus is predicted from something:
+A stream begins with </s>, the end of an imagined text before it, so that every symbol is predicted from something:
     </s> first text </s> second text </s>
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,7 +78,7 @@ class Numbering:
 
 
 def encode_corpus(files: Sequence[str], settings: TextSettings, folder: Path) -> Corpus:
-    """Reads the files into `folder` and cuts them: training part, validation part, test part, in the order of the text."""
+    """Reads the files into `folder` and cuts them: training, validation and test part, in the order of the text."""
     numbering = Numbering(settings.unit)
     main = write_numbers(number_texts(files, settings, numbering), folder / "corpus.numbers")
     held_out = 0.0 if settings.valid else settings.valid_fraction

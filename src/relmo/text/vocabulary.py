@@ -1,8 +1,8 @@
 """Vocabularies: symbols (characters, words, labels) and their ids, as a text file with one symbol a line.
 
-Id = line number, from 0. Language-model vocabularies begin with the specials <unk> and </s> (the end of a text) and go on by
-falling frequency, which adaptive and sampled softmax rely on. Line ends, other white space, control characters and the backslash are
-written escaped, as in Python, so that a line of the file is a symbol whatever the symbol is.
+Id = line number, from 0. Language-model vocabularies begin with the specials <unk> and </s> (the end of a text) and go
+on by falling frequency, which adaptive and sampled softmax rely on. Line ends, other white space, control characters
+and the backslash are written escaped, as in Python, so that a line of the file is a symbol whatever the symbol is.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,9 +32,9 @@ class Vocabulary:
     def from_counts(
         cls, symbols: Sequence[str], counts: np.ndarray, *, min_count: int = 1, size: int | None = None
     ) -> "Vocabulary":
-        """The specials, then every symbol seen `min_count` times or more by falling count (ties by the symbol itself), at
-        most `size` symbols in all."""
-        kept = [i for i in np.flatnonzero(counts >= max(min_count, 1)) if symbols[i] not in SPECIALS]
+        """The specials, then every symbol seen `min_count` times or more by falling count (ties by the symbol itself),
+        at most `size` symbols in all."""
+        kept = [i for i in np.flatnonzero(counts >= max(min_count, 1)).tolist() if symbols[i] not in SPECIALS]
         kept.sort(key=lambda i: (-counts[i], symbols[i]))
         return cls([*SPECIALS, *(symbols[i] for i in kept)][:size])
 
@@ -60,7 +60,8 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
-        """Reads what `save` wrote, or a list of words of the user's own; the specials are put first where they are missing."""
+        """Reads what `save` wrote, or a list of words of the user's own; the specials are put first where they are
+        missing."""
         symbols: list[str] = []
         first_line: dict[str, int] = {}
         for number, line in enumerate(read_lines(path), start=1):
@@ -82,7 +83,7 @@ def escape(symbol: str) -> str:
     """White space, control characters and the backslash as Python escapes."""
     return "".join(
         c.encode("unicode_escape").decode()
-        if c in "\\\n\r\t" or c.isspace() and c != " " or not c.isprintable() and c != " "
+        if c in "\\\n\r\t" or (c.isspace() and c != " ") or (not c.isprintable() and c != " ")
         else c
         for c in symbol
     )
