@@ -7,10 +7,9 @@ text=$1 out=$2 relmo=${RELMO:-relmo}
 common="--test-fraction 0.05 --preset char --json"
 run() { name=$1; shift; $relmo train lm "$text" $common --out "$out/$name" "$@" > "$out/$name.json"; }
 mkdir -p "$out"
-run lstm &
-run gru --cell gru --hidden 594 &
-run elman --cell elman --hidden 1045 --lr 0.0005 &
-wait
+run lstm
+run gru --cell gru --hidden 594
+run elman --cell elman --hidden 1045 --lr 0.001
 for order in 5 10; do
   $relmo train lm "$text" --test-fraction 0.05 --json --cell ngram --order $order --out "$out/ngram-$order" > "$out/ngram-$order.json"
 done

@@ -12,7 +12,7 @@ import pytest
 
 import relmo
 from relmo.errors import CorpusError, SettingError
-from relmo.run import Plan, Reporter, Stopped
+from relmo.run import Plan, Reporter, Stopped, read_metrics
 from relmo.settings import SkipgramModelSettings, SkipgramSettings, SkipgramTextSettings, SkipgramTrainSettings
 from relmo.train_skipgram import train_skipgram
 from relmo.vectors import WordVectors
@@ -107,7 +107,7 @@ def test_a_stopped_run_goes_on_to_the_same_vectors(
 def test_validation_falls_and_is_told(corpus: str, tmp_path: Path) -> None:
     settings = replace(SMALL, text=SkipgramTextSettings(valid_fraction=0.1))
     results = train_skipgram([corpus], settings, tmp_path / "v")
-    losses = [record["valid"] for record in map(json.loads, (tmp_path / "v/metrics.jsonl").open()) if "valid" in record]
+    losses = [record["valid"] for record in read_metrics(tmp_path / "v/metrics.jsonl") if "valid" in record]
     assert len(losses) == 4
     assert losses == sorted(losses, reverse=True)
     assert results["valid_loss"] == losses[-1] < (1 + 5) * np.log(2) - 0.5, "what vectors of zeros would get"

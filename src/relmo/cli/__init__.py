@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 import relmo
-from relmo.cli.train import settings_from_files
+from relmo.cli.evaluate import evaluate
+from relmo.cli.generate import generate
+from relmo.cli.info import info
+from relmo.cli.train import lm, settings_from_files, skipgram
 from relmo.errors import RelmoError
 
 app = App(
@@ -21,12 +24,12 @@ app = App(
     help_epilogue="Each verb has its own help, with an example: `relmo train lm --help`.",
 )
 train = App(name="train", help="Train a model.", config=settings_from_files)
-train.command("relmo.cli.train:lm", name="lm")
-train.command("relmo.cli.train:skipgram", name="skipgram")
+train.command(lm)
+train.command(skipgram)
 app.command(train)
-app.command("relmo.cli.evaluate:evaluate", name="evaluate")
-app.command("relmo.cli.generate:generate", name="generate")
-app.command("relmo.cli.info:info", name="info")
+app.command(evaluate)
+app.command(generate)
+app.command(info)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

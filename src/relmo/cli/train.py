@@ -1,5 +1,6 @@
 """`relmo train KIND`: settings from presets, files and flags; then the plain function that trains."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -127,7 +128,8 @@ def run(function: Callable[..., dict[str, Any]], files: list[str], settings: Any
     except Stopped:
         reporter.close()
         kind = type(settings).__name__.removesuffix("Settings").lower()
-        raise SettingError(f"stopped; go on with: relmo train {kind} --out {options.out} --resume") from None
+        print(f"stopped; go on with: relmo train {kind} --out {options.out} --resume", file=sys.stderr)
+        sys.exit(130)
     finally:
         reporter.close()
     if options.dry_run:
