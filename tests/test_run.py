@@ -33,13 +33,13 @@ from relmo.train_lm import train_lm
 
 ALICE = Path(relmo.__file__).parent / "data" / "alice.txt"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-NETWORK = "--hidden 16 --embedding 8 --batch 8 --unroll 16 --threads 1 --device cpu".split()
-LONG = "--dropout 0.2 --epochs 0.6 --validate-every 7 --log-every 3 --checkpoint-every 0".split()
+NETWORK = "--hidden 16 --embedding 8 --batch 8 --unroll 16 --threads 1 --device cpu"
+LONG = "--dropout 0.2 --epochs 0.6 --validate-every 7 --log-every 3 --checkpoint-every 0"
 AVERAGED = (
     "--cell gru --layers 2 --dropout 0.1 --word-dropout 0.1 --weight-drop 0.1 --average 0.9 --accumulate 2 "
     "--optimizer adam --weight-decay 0.01 --epochs 0.8 --validate-every 5 --log-every 2 --checkpoint-every 0.05"
-).split()
-BRIEF = "--dropout 0.2 --epochs 0.03 --validate-every 2 --log-every 1 --checkpoint-every 0".split()
+)
+BRIEF = "--dropout 0.2 --epochs 0.01 --validate-every 1 --log-every 1 --checkpoint-every 0"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -62,7 +62,7 @@ def forked() -> Callable[..., BaseProcess]:
     """A function that starts a function in a new process, which has imported everything already."""
     os.environ |= ONE_THREAD
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["relmo.train_lm", "relmo.cli.report", "pytest"])
+    context.set_forkserver_preload(["relmo.train_lm", "relmo.cli.report", "torch._dynamo", "pytest"])
 
     def start(function: Callable[..., None], *arguments: Any) -> BaseProcess:
         process = context.Process(target=function, args=arguments)
@@ -72,8 +72,8 @@ def forked() -> Callable[..., BaseProcess]:
     return start
 
 
-def train(text: Path, out: Path, options: list[str]) -> list[str]:
-    return ["train", "lm", str(text), "--out", str(out), "--quiet", *NETWORK, *options]
+def train(text: Path, out: Path, options: str) -> list[str]:
+    return ["train", "lm", str(text), "--out", str(out), "--quiet", *NETWORK.split(), *options.split()]
 
 
 def resume(out: Path) -> list[str]:
@@ -83,18 +83,18 @@ def resume(out: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def unbroken(
     text: Path, tmp_path_factory: pytest.TempPathFactory, forked: Callable[..., BaseProcess]
-) -> Callable[[list[str]], Path]:
+) -> Callable[[str], Path]:
     """A function from options to the folder of a run that was never stopped."""
     done: dict[str, Path] = {}
 
-    def folder(options: list[str]) -> Path:
-        if str(options) not in done:
+    def folder(options: str) -> Path:
+        if options not in done:
             out = tmp_path_factory.mktemp("unbroken") / "model"
             process = forked(main, train(text, out, options))
             process.join()
             assert process.exitcode == 0
-            done[str(options)] = out
-        return done[str(options)]
+            done[options] = out
+        return done[options]
 
     return folder
 
@@ -135,21 +135,15 @@ def lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def test_the_command_killed_again_and_again_ends_with_the_weights_of_a_run_never_killed(
-    text: Path, unbroken: Callable[[list[str]], Path], tmp_path: Path
+def test_the_command_killed_in_the_middle_and_resumed_ends_with_the_weights_of_a_run_never_killed(
+    text: Path, unbroken: Callable[[str], Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "model"
-    moments: list[Callable[[], bool]] = [
-        lambda: (out / "run" / "run.json").exists(),
-        lambda: lines(out / "metrics.jsonl") >= 20,
-    ]
-    for i, moment in enumerate(moments):
-        process = command(resume(out) if i else train(text, out, LONG))
-        wait_for(moment, process)
-        process.kill()
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
-        assert (out / "run" / "run.json").exists()
+    process = command(train(text, out, LONG))
+    wait_for(lambda: lines(out / "metrics.jsonl") >= 5, process)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
     process = command(resume(out))
     _, errors = process.communicate()
     assert process.returncode == 0, errors
@@ -158,9 +152,9 @@ def test_the_command_killed_again_and_again_ends_with_the_weights_of_a_run_never
 
 @pytest.mark.parametrize("options", [LONG, AVERAGED], ids=["every step", "now and then"])
 def test_kills_at_random_moments_change_nothing(
-    options: list[str],
+    options: str,
     text: Path,
-    unbroken: Callable[[list[str]], Path],
+    unbroken: Callable[[str], Path],
     forked: Callable[..., BaseProcess],
     tmp_path: Path,
 ) -> None:
@@ -168,16 +162,16 @@ def test_kills_at_random_moments_change_nothing(
     out = tmp_path / "model"
     chance = random.Random(1)
     kills = 0
-    for _ in range(6):
+    for _ in range(8):
         process = forked(main, resume(out) if (out / "run" / "run.json").exists() else train(text, out, options))
-        process.join(chance.uniform(0.0, 0.6))
+        process.join(chance.uniform(0.0, 0.35))
         process.kill()
         process.join()
         assert process.exitcode in (0, -signal.SIGKILL)
         if process.exitcode == 0:
             break
         kills += 1
-    assert kills >= 1
+    assert kills >= 2
     if not (out / "config.json").exists() or (out / "run" / "run.json").exists():
         begun = (out / "run" / "run.json").exists()
         process = forked(main, resume(out) if begun else train(text, out, options))
@@ -205,7 +199,7 @@ def killed_at_rename(arguments: list[str], number: int, after: bool) -> None:
 
 
 def test_a_kill_at_every_single_change_of_the_folder_can_be_resumed(
-    text: Path, unbroken: Callable[[list[str]], Path], forked: Callable[..., BaseProcess], tmp_path: Path
+    text: Path, unbroken: Callable[[str], Path], forked: Callable[..., BaseProcess], tmp_path: Path
 ) -> None:
     expected = unbroken(BRIEF)
     deaths = 0
@@ -224,23 +218,23 @@ def test_a_kill_at_every_single_change_of_the_folder_can_be_resumed(
             assert second.exitcode == 0, number
         assert_same(out, expected)
         shutil.rmtree(out.parent)
-    assert deaths > 15
+    assert deaths > 20
 
 
 def test_ctrl_c_writes_a_checkpoint_and_says_in_one_line_how_to_go_on(
-    text: Path, unbroken: Callable[[list[str]], Path], forked: Callable[..., BaseProcess], tmp_path: Path
+    text: Path, unbroken: Callable[[str], Path], forked: Callable[..., BaseProcess], tmp_path: Path
 ) -> None:
     out = tmp_path / "model"
-    options = [o if o != "0" else "1000" for o in LONG]
+    options = LONG.replace("every 0", "every 1000")
     process = command(train(text, out, options))
     wait_for(lambda: lines(out / "metrics.jsonl") >= 3, process)
     assert not (out / CHECKPOINT).exists()
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate()
-    assert process.returncode == 2
-    assert errors.splitlines() == [f"error: stopped; go on with: relmo train lm --out {out} --resume"]
+    assert process.returncode == 130
+    assert errors == f"stopped; go on with: relmo train lm --out {out} --resume\n"
     _, values = read_tensors(out / CHECKPOINT)
-    assert values["step"] >= 9
+    assert values["step"] >= 7
     again = forked(main, ["train", "lm", "--out", str(out), "--resume", "--quiet"])
     again.join()
     assert again.exitcode == 0
@@ -284,7 +278,9 @@ def test_the_plan_comes_before_the_first_step_and_names_the_steps_there_will_be(
     assert isinstance(plan, Plan)
     assert steps == list(range(1, plan.steps + 1))
     assert plan.predictions == 19_000
-    assert plan.parameters == sum(p.numel() for p in relmo.LanguageModel.from_pretrained(tmp_path / "model").network.parameters())
+    assert plan.parameters == sum(
+        p.numel() for p in relmo.LanguageModel.from_pretrained(tmp_path / "model").network.parameters()
+    )
 
 
 def test_the_plan_does_not_change_the_run(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,5 +409,7 @@ def test_without_a_validation_part_the_last_weights_are_kept(text: Path, tmp_pat
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_with_what_to_do(text: Path, tmp_path: Path) -> None:
+    train = changed(lr=1e6, optimizer="sgd", clip_norm=0.0, warmup=0).train
+    network = LanguageModelSettings(cell="elman", nonlinearity="relu", hidden=8)
     with pytest.raises(RelmoError, match="lower --lr"):
-        train_lm([str(text)], changed(lr=1e30, optimizer="sgd", clip_norm=0.0, warmup=0), tmp_path / "model")
+        train_lm([str(text)], LMSettings(model=network, train=train), tmp_path / "model")

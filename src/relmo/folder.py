@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import relmo
-from relmo.errors import ModelError, StorageError
+from relmo.errors import ModelError, SettingError, StorageError
 
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocabulary.txt"
@@ -175,3 +175,10 @@ def load_weights(folder: Path, make: Callable[[], N]) -> N:
         for name, tensor in tensors.items():
             own[name].copy_(tensor)
     return network.eval()
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is a GPU where there is one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise SettingError("--device cuda: torch sees no GPU here; use --device cpu or auto")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

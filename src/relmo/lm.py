@@ -20,7 +20,17 @@ from torch import Tensor, nn
 from relmo.config import build, to_toml
 from relmo.errors import ModelError, SettingError
 from relmo.evaluate import Score, total_nll
-from relmo.folder import CARD, SETTINGS, VOCABULARY, atomic, load_weights, read_config, save_config, save_weights
+from relmo.folder import (
+    CARD,
+    SETTINGS,
+    VOCABULARY,
+    atomic,
+    load_weights,
+    pick_device,
+    read_config,
+    save_config,
+    save_weights,
+)
 from relmo.generate import Sampling, beam_search, sample
 from relmo.models import make_language_model
 from relmo.models.language_model import Encoder, NeuralLM, RecurrentLM
@@ -230,10 +240,3 @@ def parameter_count(network: nn.Module) -> int:
     """Trained numbers; of an n-gram model, its probabilities and weights."""
     own = sum(p.numel() for p in network.parameters())
     return own or sum(b.numel() for b in network.buffers() if b.is_floating_point())
-
-
-def pick_device(name: str) -> torch.device:
-    """`auto` is a GPU where there is one."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise SettingError("--device cuda: torch sees no GPU here; use --device cpu or auto")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

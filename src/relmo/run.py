@@ -12,6 +12,7 @@ was (on a CPU with the same number of threads).
 import dataclasses
 import json
 import math
+import os
 import shutil
 import signal
 import threading
@@ -24,9 +25,9 @@ from typing import Any
 
 import torch
 
-from relmo.errors import ModelError, RelmoError, SettingError
-from relmo.folder import VOCABULARY, atomic, read_tensors, storage_errors, write_json, write_tensors
-from relmo.settings import TextSettings
+from relmo.errors import ModelError, RelmoError, SettingError, StorageError
+from relmo.folder import VOCABULARY, atomic, pick_device, read_tensors, storage_errors, write_json, write_tensors
+from relmo.settings import TextSettings, TrainSettings
 from relmo.text.encode import Corpus, Stream, encode_corpus, open_stream
 from relmo.text.vocabulary import Vocabulary
 from relmo.train import Step, Trainer
@@ -58,6 +59,13 @@ class Plan:
     parameters: int
     memory: int
     seconds: float
+
+
+def prepare(settings: TrainSettings) -> torch.device:
+    """Sets the number of threads. -> the device to train on"""
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    return pick_device(settings.device)
 
 
 def make_plan(trainer: Trainer, predictions: int) -> Plan:
@@ -150,6 +158,7 @@ class Log:
         self.loss = step.loss if self.loss is None else self.loss + step.loss
         self.steps += 1
         self.predictions += step.predictions
+        self.begun += step.validating  # the rate is that of training
 
     def record(self, step: Step) -> dict[str, Any]:
         assert self.loss is not None
@@ -206,9 +215,10 @@ def go(trainer: Trainer, folder: Path, save: Callable[[], None], reporter: Repor
             if step.is_best:
                 with trainer.averaged():
                     save()
-            checkpoints.write_if_due(now=stopping.is_set() or trainer.finished)
+            stop = stopping.is_set()
+            checkpoints.write_if_due(now=stop or trainer.finished)
             reporter.stepped(step, trainer.total)
-            if stopping.is_set() and not trainer.finished:
+            if stop and not trainer.finished:
                 raise Stopped
     if trainer.validate is None:
         with trainer.averaged():
@@ -221,7 +231,7 @@ def run_folder(
     out: Path, kind: str, files: Sequence[str], settings: Any, *, resume: bool, keep: bool
 ) -> Iterator[None]:
     """The folder of a run: made, with a note of what was asked for; or found again, where the note must say the same.
-    Without `keep` (a dry run) nothing of it stays."""
+    Without `keep` (a dry run) nothing new stays of it, nor after a mistake that showed before the first checkpoint."""
     note = {"kind": kind, "files": list(files), "settings": dataclasses.asdict(settings)}
     existed = out.exists()
     if existed and not out.is_dir():
@@ -237,14 +247,23 @@ def run_folder(
             raise SettingError(
                 f"--resume: {out} was begun with other files or settings; leave them out to go on with it"
             )
+    begun = (out / RUN).exists()
     try:
         with storage_errors(out):
             (out / SCRATCH).mkdir(parents=True, exist_ok=True)
             write_json(out / RUN, note)
             yield
+    except RelmoError as error:
+        keep = keep and (begun or (out / CHECKPOINT).exists() or isinstance(error, StorageError))
+        raise
     finally:
-        if not keep:
-            shutil.rmtree(out if not existed else out / SCRATCH)
+        if not (keep or begun):
+            shutil.rmtree(out if not existed else out / SCRATCH, ignore_errors=True)
+
+
+def remove_scratch(out: Path) -> None:
+    """Removes what only the run needed; first renamed, so that a kill in between leaves no half of a run."""
+    shutil.rmtree((out / SCRATCH).rename(out / f".{SCRATCH}.{os.getpid()}"))
 
 
 def encoded_corpus(files: Sequence[str], text: TextSettings, out: Path) -> Corpus:

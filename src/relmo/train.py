@@ -10,6 +10,7 @@ No step waits for the GPU: losses and norms stay on the device until somebody lo
 """
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
@@ -44,6 +45,7 @@ class Step(NamedTuple):
     predictions: int
     valid: float | None
     is_best: bool
+    validating: float  # seconds that validation took
 
 
 class Trainer:
@@ -102,9 +104,11 @@ class Trainer:
         if self.average:
             torch._foreach_lerp_(self.average, [p.detach() for p in self.parameters], 1 - self._average_decay())
         self.number += 1
+        begun = time.perf_counter()
         valid, is_best = self._validate_if_due()
+        validating = 0.0 if valid is None else time.perf_counter() - begun
         epoch = self.number * settings.accumulate / len(self.batches)
-        return Step(self.number, epoch, lr, loss, norm, self.clipped, count, valid, is_best)
+        return Step(self.number, epoch, lr, loss, norm, self.clipped, count, valid, is_best, validating)
 
     def _backward(self) -> tuple[Tensor, int]:
         """Gradients of `accumulate` batches. -> mean loss (on the device), predictions made."""

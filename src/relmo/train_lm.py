@@ -1,6 +1,5 @@
 """`relmo train lm` as a plain function: corpus -> ids -> network -> the training loop -> a model folder."""
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,11 @@ from torch import nn
 from relmo.batch import Lanes
 from relmo.evaluate import Score, total_nll
 from relmo.folder import save_weights
-from relmo.lm import LanguageModel, parameter_count, pick_device
+from relmo.lm import LanguageModel, parameter_count
 from relmo.models import make_language_model
 from relmo.models.language_model import NeuralLM
 from relmo.models.ngram import NGramLM
-from relmo.run import SCRATCH, Plan, Reporter, encoded_corpus, go, make_plan, run_folder
+from relmo.run import Plan, Reporter, encoded_corpus, go, make_plan, prepare, remove_scratch, run_folder
 from relmo.settings import LMSettings, check_lm
 from relmo.text.encode import Corpus, Stream
 from relmo.train import Trainer
@@ -37,9 +36,7 @@ def train_lm(
     parts."""
     reporter = reporter or Reporter()
     check_lm(settings)
-    if settings.train.threads:
-        torch.set_num_threads(settings.train.threads)
-    device = pick_device(settings.train.device)
+    device = prepare(settings.train)
     with run_folder(out, "lm", files, settings, resume=resume, keep=not dry_run):
         corpus = encoded_corpus(files, settings.text, out)
         torch.manual_seed(settings.train.seed)
@@ -107,5 +104,5 @@ def finish(model: LanguageModel, corpus: Corpus, out: Path, files: Sequence[str]
         model.save_pretrained(out, results=results)
     else:
         model.save_description(out, results)
-    shutil.rmtree(out / SCRATCH)
+    remove_scratch(out)
     return results

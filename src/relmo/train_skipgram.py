@@ -1,6 +1,5 @@
 """`relmo train skipgram` as a plain function: corpus -> ids -> network -> training loop -> a folder of word vectors."""
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,8 @@ from torch import nn
 
 from relmo.batch import Contexts
 from relmo.errors import CorpusError
-from relmo.lm import pick_device
 from relmo.models.skipgram import SkipGram
-from relmo.run import SCRATCH, Reporter, encoded_corpus, go, make_plan, run_folder
+from relmo.run import Reporter, encoded_corpus, go, make_plan, prepare, remove_scratch, run_folder
 from relmo.settings import SkipgramSettings, check_skipgram
 from relmo.text.encode import Corpus, Stream, count
 from relmo.text.vocabulary import SPECIALS, Vocabulary
@@ -33,9 +31,7 @@ def train_skipgram(
     """Trains word vectors on the files, in order, into the folder `out`. -> its results."""
     reporter = reporter or Reporter()
     check_skipgram(settings)
-    if settings.train.threads:
-        torch.set_num_threads(settings.train.threads)
-    device = pick_device(settings.train.device)
+    device = prepare(settings.train)
     with run_folder(out, "skipgram", files, settings, resume=resume, keep=not dry_run):
         corpus = encoded_corpus(files, settings.text, out)
         counts = word_counts(corpus)
@@ -113,5 +109,5 @@ def finish(trainer: Trainer, counts: np.ndarray, out: Path, files: Sequence[str]
     if trainer.validate is not None:
         results["valid_loss"] = trainer.best
     WordVectors.from_pretrained(out).save_description(out, results)
-    shutil.rmtree(out / SCRATCH)
+    remove_scratch(out)
     return results

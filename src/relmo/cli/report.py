@@ -33,17 +33,17 @@ class Terminal(Reporter):
                 ("time", f"about {duration(plan.seconds)}, validation aside"),
             ]
         for name, value in lines:
-            self.console.print(f"  {name:<30}{value}")
+            self.console.print(f"  {name:<30}{value}", soft_wrap=True)
 
     def said(self, message: str) -> None:
-        self.console.print(message)
+        self.console.print(message, soft_wrap=True)
 
     def logged(self, record: dict[str, Any]) -> None:
         due = time.monotonic() - self.last_line > PLAIN_EVERY
         if self.console.is_terminal and self.progress is not None:
             self.progress.update(self.progress.task_ids[0], what=describe(record))
         if "valid" in record or (due and not self.console.is_terminal):
-            self.console.print(f"step {record['step']:>7,}  {describe(record)}")
+            self.console.print(f"step {record['step']:>7,}  {describe(record)}", soft_wrap=True)
             self.last_line = time.monotonic()
 
     def stepped(self, step: Step, total: int) -> None:
