@@ -45,6 +45,8 @@ def build(cls: type[S], *layers: Mapping[str, Any], source: str = "settings") ->
 
 def check_keys(cls: type, values: Mapping[str, Any], source: str) -> None:
     """Every section and key must exist; the error names the nearest that does."""
+    if not isinstance(values, Mapping):
+        raise SettingError(f"{source}: settings are tables of keys and values, not {values!r}")
     sections: dict[str, Any] = {section.name: section.type for section in dataclasses.fields(cls)}
     known = {f"{name}.{field.name}" for name, section in sections.items() for field in dataclasses.fields(section)}
     for section, keys in values.items():
@@ -58,7 +60,8 @@ def check_keys(cls: type, values: Mapping[str, Any], source: str) -> None:
 def unknown(source: str, key: str, known: Iterable[str]) -> str:
     """The message for a key that does not exist, with the nearest one that does."""
     last = {name: name.rsplit(".", 1)[-1] for name in known}
-    near = difflib.get_close_matches(key, last, n=1, cutoff=0.6)
+    near = [name for name in last if "." in name and last[name] == key.rsplit(".", 1)[-1]]
+    near = near or difflib.get_close_matches(key, last, n=1, cutoff=0.6)
     near = near or [n for n in last if last[n] in difflib.get_close_matches(key.rsplit(".", 1)[-1], last.values(), n=1)]
     hint = f"did you mean '{near[0]}'?" if near else f"known settings: {', '.join(sorted(last))}"
     return f"{source}: unknown setting '{key}'; {hint}"
@@ -134,9 +137,16 @@ def to_toml(settings: Any) -> str:
         for field in dataclasses.fields(values):
             lines += [f"# {line}" for line in textwrap.wrap(documentation.get(field.name, ""), 110)]
             value = getattr(values, field.name)
-            lines.append(f"# {field.name} =" if value is None else f"{field.name} = {json.dumps(value)}")
+            lines.append(f"# {field.name} =" if value is None else f"{field.name} = {toml_value(value)}")
         lines.append("")
     return "\n".join(lines)
+
+
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it: almost as JSON does."""
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def field_docs(cls: type) -> dict[str, str]:
@@ -146,5 +156,5 @@ def field_docs(cls: type) -> dict[str, str]:
     assert isinstance(definition, ast.ClassDef)
     for field, after in zip(definition.body, definition.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
-            docs[field.target.id] = inspect.cleandoc(str(getattr(after.value, "value", ""))).replace("\n", " ")
+            docs[field.target.id] = " ".join(str(getattr(after.value, "value", "")).split())
     return docs

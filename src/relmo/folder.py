@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,12 +37,16 @@ def atomic(path: Path) -> Iterator[Path]:
     try:
         with storage_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.touch()
+            mode = temporary.stat().st_mode  # as the user's umask says, which safetensors does not ask
             yield temporary
+            temporary.chmod(mode)
             with temporary.open("rb+") as file:
                 os.fsync(file.fileno())
             temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 @contextmanager
@@ -71,7 +75,7 @@ def write_json(path: Path, value: Any) -> None:
 def write_tensors(path: Path, tensors: dict[str, Tensor], values: Any = None) -> None:
     """A safetensors file with a digest of its tensors and a JSON value in its header, whole or not at all."""
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-    header = {"digest": digest(tensors), "values": json.dumps(values)}
+    header = {"digest": digest(tensors, values)} | ({} if values is None else {"values": json.dumps(values)})
     with atomic(path) as temporary:
         save_file(tensors, temporary, metadata=header)
 
@@ -81,9 +85,13 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
     with open_tensors(path) as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         header = file.metadata() or {}
-    if header.get("digest") != digest(tensors):
+    try:
+        values = json.loads(header.get("values", "null"))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ModelError(f"{path}: the file is damaged (its header: {error}); restore it from a copy") from error
+    if header.get("digest") != digest(tensors, values):
         raise ModelError(f"{path}: the file is damaged (its checksum does not match); restore it from a copy")
-    return tensors, json.loads(header.get("values", "null"))
+    return tensors, values
 
 
 @contextmanager
@@ -98,9 +106,9 @@ def open_tensors(path: Path) -> Iterator[Any]:
         raise ModelError(f"{path}: the file is damaged ({error}); restore it from a copy or train again") from error
 
 
-def digest(tensors: dict[str, Tensor]) -> str:
-    """SHA-256 over the names and bytes of all tensors."""
-    sha = hashlib.sha256()
+def digest(tensors: dict[str, Tensor], values: Any = None) -> str:
+    """SHA-256 over the names and bytes of all tensors, and the values where there are any."""
+    sha = hashlib.sha256(b"" if values is None else json.dumps(values).encode())
     for name in sorted(tensors):
         sha.update(name.encode())
         sha.update(tensors[name].contiguous().flatten().view(torch.uint8).numpy().data)
@@ -157,8 +165,11 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def load_weights(folder: Path, make: Callable[[], N]) -> N:
     """The network that `make` makes, with the folder's weights; first made on no memory, to compare with the file."""
-    with torch.device("meta"):
-        expected = {name: tuple(tensor.shape) for name, tensor in own_tensors(make()).items()}
+    try:
+        with torch.device("meta"):
+            expected = {name: tuple(tensor.shape) for name, tensor in own_tensors(make()).items()}
+    except (SettingError, TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ModelError(f"{folder}: config.json is damaged: {str(error).splitlines()[0]}") from error
     path = folder / WEIGHTS
     with open_tensors(path) as file:
         found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118

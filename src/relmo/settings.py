@@ -28,9 +28,9 @@ class TextSettings:
     vocabulary: str | None = None
     """A file with the vocabulary to use, one symbol a line; otherwise it is made from the training part."""
     vocabulary_size: int | None = None
-    """Keep at most this many symbols, the most frequent ones; the rest become <unk>."""
+    """Keep at most this many symbols, the most frequent ones; the rest become `<unk>`."""
     min_count: int = 1
-    """Symbols seen fewer times than this in the training part become <unk>."""
+    """Symbols seen fewer times than this in the training part become `<unk>`."""
     valid: str | None = None
     """A file to validate on; otherwise the last part of the corpus is held out."""
     valid_fraction: float = 0.05

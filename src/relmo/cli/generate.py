@@ -31,7 +31,7 @@ class Choice:
     """Search for the most probable text with this many beams instead of sampling; prints --samples of them, best first.
     """
     unknown: bool = False
-    """Let <unk> come up too."""
+    """Let `<unk>` come up too."""
 
 
 def generate(

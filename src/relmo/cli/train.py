@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import App, ArgumentCollection, Parameter
 from cyclopts.config import Dict
 
-from relmo.config import build, parse_override, read_preset, read_toml
+from relmo.config import build, check_keys, parse_override, read_preset, read_toml
 from relmo.errors import SettingError
 from relmo.settings import (
     LanguageModelSettings,
@@ -60,6 +60,7 @@ def settings_from_files(app: App, commands: tuple[str, ...], arguments: Argument
         layers.append(read_preset(given["--preset"][0], kind))
     if "--config" in given:
         layers.append(read_toml(Path(given["--config"][0])))
+        check_keys(KINDS[kind], layers[-1], given["--config"][0])
     layers += [parse_override(text) for text in given.get("--set", [])]
     if not layers:
         return

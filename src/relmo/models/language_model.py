@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
+from relmo.errors import SettingError
 from relmo.nn.cells import Cell, ElmanCell, GRUCell, LSTMCell, State
 from relmo.nn.dropout import SequenceDropout, drop_words
 from relmo.nn.recurrent import Recurrent, RecurrentOutput
@@ -154,6 +155,8 @@ def make_cell(settings: LanguageModelSettings) -> Callable[[int], Cell]:
 def make_softmax(settings: LanguageModelSettings, size: int, vocab_size: int) -> FullSoftmax | AdaptiveSoftmax:
     """The settings' output layer over features of `size`."""
     if settings.softmax == "adaptive":
+        if max(settings.cutoffs, default=0) >= vocab_size:
+            raise SettingError(f"cutoffs must be below the size of the vocabulary, {vocab_size}; leave out the rest")
         return AdaptiveSoftmax(size, vocab_size, cutoffs=settings.cutoffs)
     if settings.softmax == "sampled":
         return SampledSoftmax(size, vocab_size, samples=settings.samples)

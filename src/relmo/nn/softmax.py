@@ -107,7 +107,7 @@ class AdaptiveSoftmax(nn.Module):
 def log_uniform(size: int) -> Tensor:
     """log p(k) = log(log((k + 2) / (k + 1)) / log(size + 1)), near Zipf's law for a vocabulary sorted by frequency;
     (V,)."""
-    rank = torch.arange(size, dtype=torch.float64)
+    rank = torch.arange(size, dtype=torch.float64, device="cpu")  # numbers are needed even under torch.device("meta")
     return torch.log(torch.log((rank + 2) / (rank + 1)) / math.log(size + 1))
 
 
