@@ -41,10 +41,12 @@ class Score:
 
     @property
     def perplexity(self) -> float:
+        """e to the mean negative log-likelihood of a symbol."""
         return math.exp(self.nats) if self.nats < 700 else math.inf
 
     @property
     def bits_per_character(self) -> float:
+        """The negative log-likelihood in bits, over the characters."""
         return self.nll / max(self.characters, 1) / math.log(2)
 
     def __add__(self, other: "Score") -> "Score":

@@ -43,10 +43,17 @@ class Stopped(Exception):
 class Reporter:
     """What a run tells while it goes on. This one keeps silent; the command line has one that prints."""
 
-    def plan(self, plan: "Plan") -> None: ...
-    def logged(self, record: dict[str, Any]) -> None: ...
-    def stepped(self, step: Step, total: int) -> None: ...
-    def said(self, message: str) -> None: ...
+    def plan(self, plan: "Plan") -> None:
+        """Before the first step."""
+
+    def logged(self, record: dict[str, Any]) -> None:
+        """After each line of metrics.jsonl."""
+
+    def stepped(self, step: Step, total: int) -> None:
+        """After each step."""
+
+    def said(self, message: str) -> None:
+        """Anything else worth a line."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,7 @@ class Metrics:
         self.board = tensorboard_writer(folder) if tensorboard else None
 
     def write(self, record: dict[str, Any]) -> None:
+        """Adds a line."""
         with storage_errors(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         if self.board is not None:
@@ -122,6 +130,7 @@ class Metrics:
                 self.board.add_scalar(name, value, record["step"])
 
     def close(self) -> None:
+        """Finishes TensorBoard's files."""
         if self.board is not None:
             self.board.close()
 
@@ -150,17 +159,23 @@ class Log:
     """Sums up the steps between two lines of metrics; the only place that waits for the device."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begins anew after a line."""
         self.loss: torch.Tensor | None = None
         self.steps = self.predictions = 0
         self.begun = time.perf_counter()
 
     def add(self, step: Step) -> None:
+        """Counts a step in."""
         self.loss = step.loss if self.loss is None else self.loss + step.loss
         self.steps += 1
         self.predictions += step.predictions
         self.begun += step.validating  # the rate is that of training
 
     def record(self, step: Step) -> dict[str, Any]:
+        """The line for the steps since the last one; a loss that is not finite is an error."""
         assert self.loss is not None
         loss = float(self.loss) / self.steps
         if not math.isfinite(loss):
@@ -174,7 +189,7 @@ class Log:
             "clipped": float(step.clipped) / step.number,
             "symbols_per_second": self.predictions / (time.perf_counter() - self.begun),
         }
-        self.__init__()  # type: ignore[misc]
+        self.reset()
         return record
 
 
@@ -188,6 +203,7 @@ class Checkpoints:
         self.due = time.monotonic() + self.every
 
     def write_if_due(self, now: bool) -> None:
+        """Writes a checkpoint if it is time for one, or `now`."""
         begun = time.monotonic()
         if now or begun >= self.due:
             write_tensors(self.path, *self.trainer.state())

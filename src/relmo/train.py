@@ -28,7 +28,8 @@ class Batches(Protocol):
     """Training data: `len` batches an epoch, each a pure function of its place, on the device already."""
 
     def __len__(self) -> int: ...
-    def get(self, epoch: int, index: int) -> Any: ...
+    def get(self, epoch: int, index: int) -> Any:
+        """Batch `index` of an epoch."""
 
 
 class Step(NamedTuple):

@@ -4,6 +4,7 @@ work.
 What a user did wrong comes out as one line on standard error and exit status 2, never as a traceback.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ from relmo.cli.generate import generate
 from relmo.cli.info import info
 from relmo.cli.train import lm, settings_from_files, skipgram
 from relmo.errors import RelmoError
+from relmo.text.corpus import STDIN
 
 app = App(
     name="relmo",
@@ -34,8 +36,14 @@ app.command(info)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point of the `relmo` command; exits with 0, 2 (a mistake in what was asked) or 130 (Ctrl-C)."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] != ["generate"]:  # for verbs that read files; cyclopts takes a lone - for an option
+        given = [STDIN if argument == "-" else argument for argument in given]
+    os.environ.setdefault(
+        "OMP_WAIT_POLICY", "PASSIVE"
+    )  # threads that spin while they wait halve a shared machine's speed
     try:
-        app(sys.argv[1:] if arguments is None else arguments, exit_on_error=False, print_error=False)
+        app(given, exit_on_error=False, print_error=False)
     except (RelmoError, CycloptsError) as error:
         sys.exit(fail(error))
     except KeyboardInterrupt:

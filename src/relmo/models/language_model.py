@@ -50,9 +50,14 @@ class Network(Protocol):
 
     vocab_size: int
 
-    def initial_state(self, batch: int) -> State: ...
-    def nll(self, inputs: Tensor, targets: Tensor, state: State) -> tuple[Tensor, State]: ...
-    def step(self, ids: Tensor, state: State) -> tuple[Tensor, State]: ...
+    def initial_state(self, batch: int) -> State:
+        """The state before anything was read."""
+
+    def nll(self, inputs: Tensor, targets: Tensor, state: State) -> tuple[Tensor, State]:
+        """Exact negative log-likelihoods (B, T) of the targets, and the state after them."""
+
+    def step(self, ids: Tensor, state: State) -> tuple[Tensor, State]:
+        """Reads one symbol (B,): log-probabilities (B, V) of the next, and the new state."""
 
 
 class NeuralLM(nn.Module):
@@ -62,6 +67,7 @@ class NeuralLM(nn.Module):
     softmax: FullSoftmax | AdaptiveSoftmax
 
     def initial_state(self, batch: int) -> State:
+        """The state before anything was read."""
         raise NotImplementedError
 
     def features(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
@@ -76,10 +82,12 @@ class NeuralLM(nn.Module):
         return Loss(mean, window.targets.numel(), tuple(tensor.detach() for tensor in state))
 
     def nll(self, inputs: Tensor, targets: Tensor, state: State) -> tuple[Tensor, State]:
+        """Exact negative log-likelihoods (B, T) of the targets, and the state after them."""
         x, state = self.features(inputs, state)
         return self.softmax.nll(x.flatten(0, 1), targets.flatten()).view(targets.shape), state
 
     def step(self, ids: Tensor, state: State) -> tuple[Tensor, State]:
+        """Reads one symbol (B,): log-probabilities (B, V) of the next, and the new state."""
         x, state = self.features(ids.unsqueeze(1), state)
         return self.softmax.log_probs(x[:, 0]), state
 

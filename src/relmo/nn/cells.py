@@ -73,6 +73,7 @@ class Cell(nn.Module):
 
     @property
     def state_sizes(self) -> tuple[int, ...]:
+        """The width of each tensor of the state."""
         return (self.output_size,)
 
     def reset_parameters(self) -> None:
@@ -102,6 +103,7 @@ class ElmanCell(Cell):
         self.reset_parameters()
 
     def gates(self, x: Tensor, state: State, weights: Sequence[Tensor] | None = None) -> ElmanGates:
+        """Reads x (B, D) from the state: every quantity of the equations above."""
         W_ih, W_hh, b_ih, b_hh = weights or self.weights()
         (h,) = state
         activation = torch.tanh if self.nonlinearity == "tanh" else torch.relu
@@ -130,6 +132,7 @@ class GRUCell(Cell):
         self.reset_parameters()
 
     def gates(self, x: Tensor, state: State, weights: Sequence[Tensor] | None = None) -> GRUGates:
+        """Reads x (B, D) from the state: every quantity of the equations above."""
         W_ih, W_hh, b_ih, b_hh = weights or self.weights()
         (h,) = state
         x_r, x_z, x_n = linear(x, W_ih, b_ih).chunk(3, dim=-1)  # each (B, H)
@@ -194,6 +197,7 @@ class LSTMCell(Cell):
         return super().weights() if self.weight_hr is None else [*super().weights(), self.weight_hr]
 
     def gates(self, x: Tensor, state: State, weights: Sequence[Tensor] | None = None) -> LSTMGates:
+        """Reads x (B, D) from the state: every quantity of the equations above."""
         W_ih, W_hh, b_ih, b_hh, *W_hr = weights or self.weights()
         h, c = state
         i, f, g, o = (linear(x, W_ih, b_ih) + linear(h, W_hh, b_hh)).chunk(4, dim=-1)  # each (B, H)

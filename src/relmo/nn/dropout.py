@@ -18,6 +18,7 @@ class SequenceDropout(nn.Module):
         self.variational = variational
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, T, H) -> (B, T, H); in training only."""
         if not self.training or self.p == 0:
             return x
         if not self.variational:

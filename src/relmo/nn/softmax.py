@@ -30,17 +30,21 @@ class FullSoftmax(nn.Module):
         nn.init.normal_(self.weight, std=1 / math.sqrt(size))
 
     def logits(self, x: Tensor) -> Tensor:
+        """(N, D) -> (N, V)."""
         return linear(x, self.weight, self.bias)
 
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        """The mean training loss of the targets (N,)."""
         return cross_entropy(self.logits(x).float(), targets)
 
     def nll(self, x: Tensor, targets: Tensor) -> Tensor:
+        """The exact negative log-likelihood of each target; (N,)."""
         rows = max(1, LOGITS_AT_ONCE // len(self.weight))
         chunks = zip(x.split(rows), targets.split(rows), strict=True)
         return torch.cat([cross_entropy(self.logits(a).float(), b, reduction="none") for a, b in chunks])
 
     def log_probs(self, x: Tensor) -> Tensor:
+        """The whole distribution; (N, V)."""
         return log_softmax(self.logits(x).float(), dim=-1)
 
 
@@ -89,14 +93,17 @@ class AdaptiveSoftmax(nn.Module):
         self.clusters = nn.AdaptiveLogSoftmaxWithLoss(size, vocab_size, cutoffs, div_value=4.0)
 
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        """The mean training loss of the targets (N,)."""
         with torch.autocast(x.device.type, enabled=False):  # torch's module mixes precisions up
             return self.clusters(self._own_precision(x), targets).loss
 
     def nll(self, x: Tensor, targets: Tensor) -> Tensor:
+        """The exact negative log-likelihood of each target; (N,)."""
         with torch.autocast(x.device.type, enabled=False):
             return -self.clusters(self._own_precision(x), targets).output
 
     def log_probs(self, x: Tensor) -> Tensor:
+        """The whole distribution; (N, V)."""
         with torch.autocast(x.device.type, enabled=False):
             return self.clusters.log_prob(self._own_precision(x))
 

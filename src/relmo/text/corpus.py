@@ -23,6 +23,9 @@ from relmo.errors import CorpusError
 
 Errors = Literal["strict", "replace"]
 
+STDIN = "<stdin>"
+"""Another name for standard input: what "-" is called in messages."""
+
 LONGEST_LINE = 1 << 20
 """Bytes of a line that come out as one; a longer line comes out in pieces."""
 
@@ -40,7 +43,7 @@ class Line(NamedTuple):
 
 def open_bytes(path: str | Path) -> BinaryIO:
     """Open a file for reading; .gz, .xz and .zst are decompressed on the way, and "-" is standard input."""
-    if str(path) == "-":
+    if str(path) in ("-", STDIN):
         return sys.stdin.buffer
     opener = _OPENERS.get(Path(path).suffix.lower())
     try:
@@ -104,7 +107,7 @@ def read_sentences(
 
 
 def _shown(path: str | Path) -> str:
-    return "<stdin>" if str(path) == "-" else str(path)
+    return STDIN if str(path) == "-" else str(path)
 
 
 def _conllu_fields(line: str, where: str) -> tuple[str, str]:

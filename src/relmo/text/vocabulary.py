@@ -43,10 +43,12 @@ class Vocabulary:
 
     @property
     def unknown(self) -> int:
+        """The id of <unk>."""
         return self.index[UNKNOWN]
 
     @property
     def end(self) -> int:
+        """The id of </s>."""
         return self.index[END]
 
     def ids(self, symbols: Iterable[str]) -> np.ndarray:
