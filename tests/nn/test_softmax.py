@@ -287,3 +287,12 @@ def test_training_a_layer_brings_the_exact_nll_down(kind: str) -> None:
         optimizer.step()
     assert before > 2
     assert layer.nll(x, targets).mean().item() < 0.1
+
+
+@pytest.mark.parametrize("size", [3, 12, 128])
+def test_no_cluster_of_an_adaptive_softmax_is_left_without_dimensions(size: int) -> None:
+    clusters = AdaptiveSoftmax(size, 300_000).clusters
+    widths = [tail[0].out_features for tail in clusters.tail]  # type: ignore[index,union-attr]
+    assert len(widths) == 4
+    assert min(widths) >= min(size, 3)
+    assert widths == sorted(widths, reverse=True)

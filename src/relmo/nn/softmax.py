@@ -84,13 +84,15 @@ class SampledSoftmax(FullSoftmax):
 
 
 class AdaptiveSoftmax(nn.Module):
-    """torch's adaptive softmax; each cluster of rarer symbols has a quarter of the dimensions of the one before."""
+    """torch's adaptive softmax; each cluster of rarer symbols has a quarter of the dimensions of the one before, or as
+    much more as leaves the last one at least four."""
 
     def __init__(self, size: int, vocab_size: int, *, cutoffs: Sequence[int] = ()):
         super().__init__()
         cutoffs = list(cutoffs) or [cut for cut in (2000, 10000, 50000, 200000) if cut < vocab_size]
         cutoffs = cutoffs or [max(1, vocab_size // 4)]
-        self.clusters = nn.AdaptiveLogSoftmaxWithLoss(size, vocab_size, cutoffs, div_value=4.0)
+        shrink = min(4.0, max(1.0, (size / 4) ** (1 / len(cutoffs))))
+        self.clusters = nn.AdaptiveLogSoftmaxWithLoss(size, vocab_size, cutoffs, div_value=shrink)
 
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
         """The mean training loss of the targets (N,)."""
