@@ -1,10 +1,11 @@
-"""What several tests share: where the real data lies."""
+"""What several tests share: one thread, and where the real data lies."""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -24,3 +25,9 @@ def data() -> Callable[[str], Path]:
         pytest.skip(f"no {relative} in {' or '.join(map(str, folders))}; set RELMO_DATA to the data folder")
 
     return find
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Matrices as small as the tests' only wait for each other on several threads."""
+    torch.set_num_threads(1)

@@ -25,15 +25,6 @@ VOCAB = 7
 LANES = (1, 2, 5, 16, 64)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Matrices this small only wait for each other on several threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @contextmanager
 def warm_up_shortened() -> Iterator[None]:
     """So short that 64 lanes fit a small text, and that a lane's first guess of its state is often wrong."""

@@ -3,7 +3,7 @@
 import json
 import resource
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -50,14 +50,6 @@ def make(name: str = "lstm") -> LanguageModel:
     if isinstance(network, NGramLM):
         network = NGramLM.fit(LETTERS.ids(TEXT), vocab_size=len(LETTERS), order=chosen.order)
     return LanguageModel(network, LETTERS, LMSettings(model=chosen))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

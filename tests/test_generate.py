@@ -1,7 +1,7 @@
 """Generation: a wide enough beam search is exhaustive search, samples follow the model, rows are independent."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 
 import pytest
@@ -18,15 +18,6 @@ from relmo.settings import LanguageModelSettings
 CPU = torch.device("cpu")
 VOCAB, END = 4, 0
 SYMBOLS = [1, 2, 3]  # all but the end
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Matrices this small only wait for each other on several threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def make_network(seed: int = 0, std: float = 0.8) -> RecurrentLM:

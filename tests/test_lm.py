@@ -1,7 +1,6 @@
 """A language model in Python: its methods agree, and its encoder starts a classifier (Dai & Le 2015)."""
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +29,6 @@ MODELS: dict[str, dict[str, Any]] = {
     "feedforward": {"cell": "feedforward", "hidden": 12, "embedding": 8, "order": 4},
     "ngram": {"cell": "ngram", "order": 3},
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def make(name: str, unit: str = "char", **text: Any) -> LanguageModel:

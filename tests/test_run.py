@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -40,14 +40,6 @@ AVERAGED = (
     "--optimizer adam --weight-decay 0.01 --epochs 0.8 --validate-every 5 --log-every 2 --checkpoint-every 0.05"
 )
 BRIEF = "--dropout 0.2 --epochs 0.01 --validate-every 1 --log-every 1 --checkpoint-every 0"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -24,14 +24,6 @@ TINY = "--hidden 8 --embedding 4 --batch 4 --unroll 8 --epochs 0.1 --validate-ev
 Fails = Callable[..., str]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def succeed(*arguments: object) -> None:
     with pytest.raises(SystemExit) as end:
         main([str(argument) for argument in arguments])

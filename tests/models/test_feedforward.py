@@ -1,7 +1,5 @@
 """The fixed-window model equals Bengio's equation, sees its window and nothing more, carries it, and trains."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -19,15 +17,6 @@ SOFTMAXES = {
     "sampled": {"softmax": "sampled", "samples": 5},
     "adaptive": {"softmax": "adaptive", "cutoffs": (3, 7)},
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Matrices this small only wait for each other on several threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def network(order: int, softmax: str = "full", **more: object) -> FeedforwardLM:

@@ -1,7 +1,5 @@
 """Recurrent language models: state carried in pieces is one go, a step is a score, tied weights are one; it trains."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -31,15 +29,6 @@ CELLS = {
 KINDS = [
     (cell, softmax) for cell in CELLS for softmax in SOFTMAXES if not (cell == "lstm_tied" and softmax == "adaptive")
 ]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Matrices this small only wait for each other on several threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def network(cell: str = "lstm", softmax: str = "full", **more: object) -> RecurrentLM:

@@ -1,6 +1,6 @@
 """The written-out cells equal torch's, their docstrings and their numerical derivatives; the LSTM's clips hold."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,15 +24,6 @@ CELLS: dict[str, Callable[[int, int], Cell]] = {
     "lstm": LSTMCell,
     "lstm_projected": lstm_projected,
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Matrices this small only wait for each other on several threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 TOLERANCE = {torch.float32: {"rtol": 1e-5, "atol": 1e-6}, torch.float64: {"rtol": 1e-10, "atol": 1e-12}}

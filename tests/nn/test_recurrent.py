@@ -27,15 +27,6 @@ CLIPPED = partial(LSTMCell, hidden_size=6, projection=SIZE, cell_clip=0.2, proje
 CELLS = FUSED | {"lstm_clipped": CLIPPED}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Matrices this small only wait for each other on several threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def random_inputs(
     network: Recurrent, batch: int, steps: int, lengths: Tensor | None = None
 ) -> tuple[Tensor, list[Tensor]]:

@@ -1,6 +1,6 @@
 """Output layers: each is one distribution, scored exactly; the sampled one trains towards the full one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise, permutations
 
 import pytest
@@ -13,15 +13,6 @@ from relmo.nn import softmax as softmax_module
 from relmo.nn.softmax import AdaptiveSoftmax, FullSoftmax, SampledSoftmax, expected_draws, log_uniform
 
 KINDS = ("full", "sampled", "adaptive")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Matrices this small only wait for each other on several threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def make(kind: str, size: int, vocab_size: int) -> FullSoftmax | AdaptiveSoftmax:
