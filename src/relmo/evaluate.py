@@ -9,7 +9,7 @@ end, whatever the number of lanes.
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -19,6 +19,8 @@ from torch import Tensor
 
 from relmo.models.language_model import Network
 from relmo.nn.cells import State
+
+Watch = Callable[[int], object]
 
 WARM_UP = 256  # symbols a lane reads before its own first one
 UNROLL = 256  # symbols a lane reads at a time
@@ -71,22 +73,25 @@ class Score:
 
 
 @torch.no_grad()
-def total_nll(network: Network, ids: np.ndarray, *, lanes: int, device: torch.device) -> float:
-    """The negative log-likelihood, in nats, of all symbols of the stream but the first."""
+def total_nll(
+    network: Network, ids: np.ndarray, *, lanes: int, device: torch.device, watch: Watch | None = None
+) -> float:
+    """The negative log-likelihood, in nats, of all symbols of the stream but the first; `watch` is told of symbols as
+    they are scored."""
     if isinstance(network, torch.nn.Module):
         network.eval()
     with full_precision():
-        return _total_nll(network, ids, lanes, device)
+        return _total_nll(network, ids, lanes, device, watch)
 
 
-def _total_nll(network: Network, ids: np.ndarray, lanes: int, device: torch.device) -> float:
+def _total_nll(network: Network, ids: np.ndarray, lanes: int, device: torch.device, watch: Watch | None) -> float:
     lanes = max(1, min(lanes, (len(ids) - 1) // (4 * WARM_UP)))
     length = (len(ids) - 1) // lanes
     starts = warm_states(network, ids, length, lanes, device)
     totals, finals = torch.zeros(lanes, dtype=torch.float64, device=device), starts
     todo = torch.arange(lanes, device=device)
     while len(todo):
-        nll, ends = run_lanes(network, ids, todo * length, length, select(starts, todo))
+        nll, ends = run_lanes(network, ids, todo * length, length, select(starts, todo), watch)
         totals[todo] = nll
         finals = put(finals, todo, ends)
         wrong = 1 + differ(select(finals, slice(0, -1)), select(starts, slice(1, None))).nonzero().flatten()
@@ -120,7 +125,9 @@ def warm_states(network: Network, ids: np.ndarray, length: int, lanes: int, devi
     return tuple(torch.cat(pair) for pair in zip(first, warm, strict=True))
 
 
-def run_lanes(network: Network, ids: np.ndarray, begin: Tensor, length: int, state: State) -> tuple[Tensor, State]:
+def run_lanes(
+    network: Network, ids: np.ndarray, begin: Tensor, length: int, state: State, watch: Watch | None = None
+) -> tuple[Tensor, State]:
     """Reads `length` symbols from each of the positions `begin` on. -> nll of each lane, state of each lane."""
     total = torch.zeros(len(begin), dtype=torch.float64, device=begin.device)
     places = begin.cpu().numpy()
@@ -130,6 +137,8 @@ def run_lanes(network: Network, ids: np.ndarray, begin: Tensor, length: int, sta
         window = torch.from_numpy(piece).to(begin.device)
         nll, state = network.nll(window[:, :-1], window[:, 1:], state)
         total += nll.double().sum(dim=1)
+        if watch is not None:
+            watch(nll.numel())
     return total, state
 
 

@@ -8,7 +8,7 @@ model.perplexity("To be, or not to be")
 
 import dataclasses
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,11 +149,15 @@ class LanguageModel:
         nll = total_nll(self.network, ids, lanes=1, device=self.device)
         return Score(len(ids) - 1, len(text), 0, nll).perplexity
 
-    def evaluate(self, file: str, *, lanes: int = 16) -> Score:
-        """The score of a file, every symbol predicted once, the state carried through; `lanes` changes speed only."""
+    def evaluate(self, file: str, *, lanes: int = 16, watch: Callable[[int, int], object] | None = None) -> Score:
+        """The score of a file, every symbol predicted once, the state carried through; `lanes` changes speed only.
+
+        `watch` is told, as it goes, of symbols scored and of how many there are.
+        """
         with tempfile.TemporaryDirectory() as scratch:
             stream = encode_file(file, self.settings.text, self.vocabulary, Path(scratch))
-            nll = total_nll(self.network, stream.ids, lanes=lanes, device=self.device)
+            told = None if watch is None else lambda scored: watch(scored, stream.predictions)
+            nll = total_nll(self.network, stream.ids, lanes=lanes, device=self.device, watch=told)
             return Score(stream.predictions, stream.characters, stream.unknown, nll)
 
     def generate(self, prompt: str = "", **options: Any) -> str:

@@ -35,7 +35,7 @@ def evaluate(
     quiet
         Print the perplexity alone, a line a file.
     """
-    from relmo.cli.report import print_json, print_table
+    from relmo.cli.report import print_json, print_table, progress_bar
     from relmo.lm import LanguageModel
 
     if not files:
@@ -43,7 +43,8 @@ def evaluate(
     if batch < 1:
         raise SettingError(f"batch must be 1 or more, not {batch}")
     loaded = LanguageModel.from_pretrained(model, device=device)
-    scores = {file: loaded.evaluate(file, lanes=batch) for file in files}
+    with progress_bar(quiet=quiet) as bar:
+        scores = {file: loaded.evaluate(file, lanes=batch, watch=bar(file)) for file in files}
     total = sum(list(scores.values())[1:], start=next(iter(scores.values())))
     if json:
         rows = [{"file": file} | score.summary() for file, score in scores.items()]

@@ -3,11 +3,14 @@
 import json
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from relmo.run import Plan, Reporter
 from relmo.train import Step
@@ -22,8 +25,12 @@ class Terminal(Reporter):
         self.console = Console(stderr=True, quiet=quiet, highlight=False)
         self.progress: Progress | None = None
         self.last_line = 0.0
+        self.reading = self.console.status("reading the corpus")
+        if self.console.is_terminal:
+            self.reading.start()
 
     def plan(self, plan: Plan) -> None:
+        self.reading.stop()
         lines = [("device", plan.device), ("symbols in the training part", f"{plan.predictions:,}")]
         if plan.steps:
             lines += [
@@ -58,8 +65,35 @@ class Terminal(Reporter):
 
     def close(self) -> None:
         """Takes the bar off the screen."""
+        self.reading.stop()
         if self.progress is not None:
             self.progress.stop()
+
+
+@contextmanager
+def progress_bar(*, quiet: bool = False) -> Iterator[Callable[[str], Callable[[int, int], object]]]:
+    """A maker of bars: `bar(name)` gives a function that is told how much more is done, and of how much. On a terminal
+    only."""
+    console = Console(stderr=True, quiet=quiet)
+    columns = (TextColumn("{task.description}"), BarColumn(), RateColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
+
+        def bar(name: str) -> Callable[[int, int], object]:
+            task = progress.add_task(name, total=None)
+
+            def watch(done: int, total: int) -> None:
+                progress.update(task, advance=done, total=total)
+
+            return watch
+
+        yield bar
+
+
+class RateColumn(ProgressColumn):
+    """Symbols a second."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:,.0f} symbols/s")
 
 
 def describe(record: dict[str, Any]) -> str:
