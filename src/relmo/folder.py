@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import relmo
+from relmo.config import build
 from relmo.errors import ModelError, SettingError, StorageError
 
 FORMAT_VERSION = 1
@@ -28,6 +29,7 @@ CARD, SETTINGS = "README.md", "settings.toml"
 LARGEST_CONFIG = 1 << 22
 
 N = TypeVar("N", bound=nn.Module)
+S = TypeVar("S")
 
 
 @contextmanager
@@ -161,6 +163,16 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"{path}: format version {config['format_version']} is not {FORMAT_VERSION}, which relmo reads; update it"
         )
     return config
+
+
+def read_settings(folder: Path, config: dict[str, Any], kind: type[S], check: Callable[[S], None]) -> S:
+    """The settings a model was made with, checked like any others."""
+    try:
+        settings = build(kind, config.get("settings") or {}, source=str(folder / CONFIG))
+        check(settings)
+    except SettingError as error:
+        raise ModelError(f"{folder}: config.json is damaged: {error}") from error
+    return settings
 
 
 def load_weights(folder: Path, make: Callable[[], N]) -> N:

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relmo.config import build, to_toml
-from relmo.errors import ModelError, SettingError
+from relmo.config import to_toml
+from relmo.errors import ModelError
 from relmo.evaluate import Score, total_nll
 from relmo.folder import (
     CARD,
@@ -28,6 +28,7 @@ from relmo.folder import (
     load_weights,
     pick_device,
     read_config,
+    read_settings,
     save_config,
     save_weights,
 )
@@ -74,7 +75,7 @@ class LanguageModel:
         config = read_config(folder)
         if config["kind"] != "lm":
             raise ModelError(f"{folder}: is a {config['kind']} model, not a language model (lm)")
-        settings = read_settings(folder, config)
+        settings = read_settings(folder, config, LMSettings, check_lm)
         vocabulary = Vocabulary.load(folder / VOCABULARY)
         if len(vocabulary) != config.get("vocab_size"):
             raise ModelError(
@@ -216,16 +217,6 @@ class LanguageModel:
             device=self.device,
         )
         return [Text(self.decode([*ids, *beam.ids]), beam.log_prob, len(beam.ids), beam.ended) for beam in found]
-
-
-def read_settings(folder: Path, config: dict[str, Any]) -> LMSettings:
-    """The settings a model was made with, checked like any others."""
-    try:
-        settings = build(LMSettings, config.get("settings") or {}, source=str(folder / "config.json"))
-        check_lm(settings)
-    except SettingError as error:
-        raise ModelError(f"{folder}: config.json is damaged: {error}") from error
-    return settings
 
 
 def split_lines(symbols: list[str]) -> Iterator[list[str]]:

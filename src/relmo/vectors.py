@@ -18,9 +18,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from relmo.config import build
-from relmo.errors import ModelError, SettingError, VocabularyError
-from relmo.folder import CARD, VOCABULARY, atomic, load_weights, read_config, save_config, save_weights
+from relmo.config import to_toml
+from relmo.errors import ModelError, VocabularyError
+from relmo.folder import (
+    CARD,
+    SETTINGS,
+    VOCABULARY,
+    atomic,
+    load_weights,
+    read_config,
+    read_settings,
+    save_config,
+    save_weights,
+)
 from relmo.settings import SkipgramSettings, check_skipgram
 from relmo.text.corpus import read_lines
 from relmo.text.vocabulary import SPECIALS, Vocabulary
@@ -55,7 +65,9 @@ class WordVectors:
         if not isinstance(dimensions, int) or not 1 <= dimensions <= LARGEST:
             raise ModelError(f"{folder}: config.json is damaged: dimensions is {dimensions!r}")
         network = load_weights(folder, lambda: nn.Embedding(len(vocabulary), dimensions))
-        return cls(vocabulary, network.weight.detach().numpy(), read_settings(folder, config))
+        made_here = config.get("settings") is not None
+        settings = read_settings(folder, config, SkipgramSettings, check_skipgram) if made_here else None
+        return cls(vocabulary, network.weight.detach().numpy(), settings)
 
     def save_pretrained(self, folder: str | Path, *, results: dict[str, Any] | None = None) -> None:
         """Writes the vectors as a folder, in the word2vec format too; `results` go into its config and its card."""
@@ -67,9 +79,12 @@ class WordVectors:
         self.save_description(folder, results or {})
 
     def save_description(self, folder: Path, results: dict[str, Any]) -> None:
-        """The card, then config.json."""
+        """The card and, where relmo trained them, the settings as commented TOML, for people; then config.json."""
         with atomic(folder / CARD) as temporary:
             temporary.write_text(self.card(folder.name, results), encoding="utf-8")
+        if self.settings is not None:
+            with atomic(folder / SETTINGS) as temporary:
+                temporary.write_text(to_toml(self.settings), encoding="utf-8")
         values: dict[str, Any] = {"vocab_size": len(self.vocabulary), "dimensions": self.matrix.shape[1]}
         values["settings"] = None if self.settings is None else dataclasses.asdict(self.settings)
         save_config(folder, "skipgram", values | {"results": results})
@@ -165,18 +180,6 @@ class WordVectors:
         if word not in self:
             raise VocabularyError(f"'{word}' has no vector: it was too rare in the training text, or not in it at all")
         return self.vocabulary.index[self._fold(word)]
-
-
-def read_settings(folder: Path, config: dict[str, Any]) -> SkipgramSettings | None:
-    """The settings that vectors were trained with, checked like any others; none for vectors from elsewhere."""
-    if config.get("settings") is None:
-        return None
-    try:
-        settings = build(SkipgramSettings, config["settings"], source=str(folder / "config.json"))
-        check_skipgram(settings)
-    except SettingError as error:
-        raise ModelError(f"{folder}: config.json is damaged: {error}") from error
-    return settings
 
 
 def read_rows(path: str | Path) -> tuple[dict[str, int], np.ndarray]:
