@@ -69,7 +69,15 @@ def test_a_thing_is_to_another_colour_of_its_kind_as_any_other_kind_is(trained: 
 
 
 def test_the_folder_holds_the_vectors_in_both_formats_and_nothing_of_the_run(trained: Path) -> None:
-    names = {"config.json", "model.safetensors", "vocabulary.txt", "vectors.txt", "README.md", "metrics.jsonl"}
+    names = {
+        "config.json",
+        "model.safetensors",
+        "vocabulary.txt",
+        "vectors.txt",
+        "README.md",
+        "settings.toml",
+        "metrics.jsonl",
+    }
     assert {path.name for path in trained.iterdir()} == names
     vectors, text = relmo.load(trained), WordVectors.read_word2vec(trained / "vectors.txt")
     assert isinstance(vectors, WordVectors)

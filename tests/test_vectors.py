@@ -68,7 +68,7 @@ def test_a_folder_gives_the_same_vectors_back(vectors: WordVectors, tmp_path: Pa
     assert np.array_equal(found.matrix, vectors.matrix)
     assert (found.vocabulary.symbols, found.settings) == (vectors.vocabulary.symbols, vectors.settings)
     assert "train_words: 7" in (tmp_path / "m/README.md").read_text()
-    names = {"config.json", "model.safetensors", "vocabulary.txt", "vectors.txt", "README.md"}
+    names = {"config.json", "model.safetensors", "vocabulary.txt", "vectors.txt", "README.md", "settings.toml"}
     assert {path.name for path in (tmp_path / "m").iterdir()} == names
 
 
