@@ -246,7 +246,8 @@ CELLS = ("lstm", "gru", "elman", "ngram", "feedforward")
 @pytest.mark.parametrize("name", SOME_CELLS)
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_setting_without_a_meaning_for_the_cell_is_refused(name: str, cell: str) -> None:
-    model = {"cell": cell, name: OTHER[name]} | ({"softmax": "adaptive"} if name == "cutoffs" else {})
+    model = {"cell": cell, name: OTHER[name]}
+    model |= {"cutoffs": {"softmax": "adaptive"}, "samples": {"softmax": "sampled"}}.get(name, {})
     if cell in SOME_CELLS[name]:
         check_lm(lm(model=model))
     else:
@@ -321,3 +322,18 @@ def test_settings_that_do_not_go_together_are_refused(sections: dict[str, Any], 
 def test_skipgram_refuses_what_it_cannot_do(sections: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         check_skipgram(build(SkipgramSettings, sections))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": {"cell": "ngram"}, "train": {"lr": 0.1}},
+        {"model": {"cell": "ngram"}, "train": {"epochs": 3.0}},
+        {"text": {"unit": "char", "tokenizer": "whitespace"}},
+        {"model": {"softmax": "full", "samples": 100}},
+        {"train": {"optimizer": "adamw", "momentum": 0.9}},
+    ],
+)
+def test_a_setting_that_would_do_nothing_is_refused(settings: dict) -> None:
+    with pytest.raises(SettingError, match="has no meaning for"):
+        check_lm(build(LMSettings, settings))

@@ -4,6 +4,7 @@ They stand apart from the models so that `relmo train lm --help` needs no torch.
 field names are unique across the kind, so that each is also a command-line flag of that name.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
@@ -261,15 +262,31 @@ def check_bounds(*sections: object) -> None:
                 raise SettingError(f"{name} must be from {low:g} to {high:g}, not {value}")
 
 
+def refuse(section: object, names: Iterable[str], where: str) -> None:
+    """None of these settings may be other than its default: it would be read and do nothing."""
+    default = type(section)()
+    for name in names:
+        if getattr(section, name) != getattr(default, name):
+            raise SettingError(f"{name} has no meaning for {where}; leave it out")
+
+
 def check_lm(settings: LMSettings) -> None:
     """Settings that make no sense, alone or together, are errors before anything is read."""
     check_bounds(settings.text, settings.model, settings.train)
+    if settings.model.cell == "ngram":
+        refuse(settings.train, set(vars(settings.train)) - {"seed", "device", "threads"}, "cell ngram, which counts")
+    if settings.text.unit == "char":
+        refuse(settings.text, ["tokenizer"], "unit char")
+    if settings.train.optimizer != "sgd":
+        refuse(settings.train, ["momentum"], f"optimizer {settings.train.optimizer}")
     model, default = settings.model, LanguageModelSettings()
     for name, cells in SOME_CELLS.items():
         if model.cell not in cells and getattr(model, name) != getattr(default, name):
             raise SettingError(
                 f"{name} has no meaning for cell {model.cell} (only for {', '.join(cells)}); leave it out"
             )
+    if model.softmax != "sampled":
+        refuse(model, ["samples"], f"softmax {model.softmax}")
     if model.projection and model.projection >= model.hidden:
         raise SettingError(f"projection {model.projection} must be smaller than hidden {model.hidden}")
     if model.tied and model.softmax == "adaptive":
@@ -291,6 +308,7 @@ def check_skipgram(settings: SkipgramSettings) -> None:
         raise SettingError("unit must be word for skipgram; leave it out")
     if settings.text.test_fraction:
         raise SettingError("test_fraction has no meaning for skipgram; leave it out")
+    refuse(settings.train, ["unroll"], "skipgram")
     if settings.train.optimizer not in ("sgd", "adagrad"):
         raise SettingError(
             f"optimizer {settings.train.optimizer} takes no sparse gradients; use adagrad (or sgd) for skipgram"
