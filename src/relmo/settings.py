@@ -4,6 +4,7 @@ They stand apart from the models so that `relmo train lm --help` needs no torch.
 field names are unique across the kind, so that each is also a command-line flag of that name.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -108,6 +109,8 @@ class TrainSettings:
     """Weight decay (decoupled in adamw, an L2 penalty in the others)."""
     momentum: float = 0.0
     """SGD only: momentum."""
+    initial_accumulator: float = 1.0
+    """Adagrad only: where the sums of squared gradients start; the smaller, the larger the first steps."""
     warmup: int = 100
     """Steps over which the learning rate rises from zero; at most a tenth of the run."""
     decay: Literal["cosine", "linear", "constant"] = "cosine"
@@ -208,6 +211,105 @@ class SkipgramSettings:
     train: SkipgramTrainSettings = field(default_factory=SkipgramTrainSettings)
 
 
+@dataclass(frozen=True, kw_only=True)
+class BiLMTextSettings:
+    """How text becomes sentences of words; each line is one."""
+
+    tokenizer: Literal["words", "whitespace"] = "words"
+    """How lines are split into words: by relmo's Unicode tokenizer, or at white space for text that is tokenised
+    already."""
+    lowercase: bool = False
+    """Fold the text to lower case first."""
+    vocabulary: str | None = None
+    """A file with the words to predict, one a line, the most frequent first; otherwise it is made from the training
+    part. Words are read by their characters whether they are in it or not."""
+    vocabulary_size: int | None = None
+    """Predict at most this many words, the most frequent ones; the rest become `<UNK>`."""
+    min_count: int = 1
+    """Words seen fewer times than this in the training part become `<UNK>`."""
+    valid: str | None = None
+    """A file to validate on; otherwise the last part of the corpus is held out."""
+    valid_fraction: float = 0.01
+    """The share of the corpus held out for validation, where no validation file is given."""
+    errors: Literal["strict", "replace"] = "strict"
+    """What to do with bytes that are not UTF-8: stop with the place, or read them as U+FFFD."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiLMModelSettings:
+    """The network of a bidirectional language model; the defaults are the published small one."""
+
+    input: Literal["char", "word"] = "char"
+    """What a word is read as: its characters, or a vector of its own (`<UNK>` where it is not in the vocabulary)."""
+    char_dim: int = 16
+    """Size of a character's embedding."""
+    filters: tuple[str, ...] = ("1x32", "2x32", "3x64", "4x128", "5x256", "6x512", "7x1024")
+    """The convolutions over a word's characters: width x how many."""
+    activation: Literal["relu", "tanh"] = "relu"
+    """The activation after the convolutions."""
+    max_characters: int = 50
+    """Room for a word's bytes and two marks; the rest of a longer word is cut off."""
+    highway: int = 1
+    """How many highway layers follow the convolutions."""
+    layers: int = 2
+    """How many LSTM layers in each direction."""
+    hidden: int = 1024
+    """Units of each LSTM."""
+    projection: int = 128
+    """Size of a word's vector and of each LSTM's output, which is projected down to it (not where it equals hidden)."""
+    cell_clip: float = 3.0
+    """Hold the LSTM's cells within plus and minus this; 0 does not."""
+    projection_clip: float = 3.0
+    """Hold the LSTM's projected output within plus and minus this; 0 does not."""
+    skip_connections: bool = True
+    """From the second on, layers add their input to their output."""
+    dropout: float = 0.1
+    """Dropout on the input of every LSTM and on the top one's output."""
+    tied: bool = False
+    """Word input only: the output layer uses the words' input vectors too."""
+    softmax: Literal["full", "sampled"] = "sampled"
+    """The output layer in training: exact, or a sampled estimate. Evaluation is always exact."""
+    samples: int = 8192
+    """Sampled softmax: how many words stand for the vocabulary in each step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiLMTrainSettings(TrainSettings):
+    """The training loop, with the original's recipe as its defaults."""
+
+    batch: int = 128
+    """How many streams of sentences are read side by side (on each GPU, where there are several)."""
+    unroll: int = 20
+    """Steps of back-propagation through time in one window; the state is carried to the next."""
+    optimizer: Literal["adamw", "adam", "sgd", "adagrad"] = "adagrad"
+    """The optimiser."""
+    lr: float = 0.2
+    """The learning rate after warm-up."""
+    initial_accumulator: float = 0.0025
+    """Adagrad only: where the sums of squared gradients start. The original starts at 1 with the loss multiplied by the
+    20 steps of a window; 1/400 with the plain mean takes the same steps."""
+    warmup: int = 0
+    """Steps over which the learning rate rises from zero; at most a tenth of the run."""
+    decay: Literal["cosine", "linear", "constant"] = "constant"
+    """How the learning rate falls after warm-up."""
+    clip_norm: float = 0.5
+    """Gradients whose global norm is above this are scaled down to it; 0 turns clipping off. (The original's 10, for
+    its multiplied loss.)"""
+    init: str | None = None
+    """Start from this model: a relmo folder or original ELMo files, whose geometry is kept."""
+    softmax_first: float = 0.1
+    """With init, where the output layer is a fresh one: train it alone for this many epochs first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiLMSettings:
+    """Settings of `relmo train bilm`."""
+
+    text: BiLMTextSettings = field(default_factory=BiLMTextSettings)
+    model: BiLMModelSettings = field(default_factory=BiLMModelSettings)
+    train: BiLMTrainSettings = field(default_factory=BiLMTrainSettings)
+
+
 SOME_CELLS: dict[str, tuple[str, ...]] = {
     "layers": ("lstm", "gru", "elman"),
     "projection": ("lstm",),
@@ -240,6 +342,12 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "dimensions": (1, 1 << 16),
     **dict.fromkeys(("window", "negatives"), (1, 100)),
     "subsample": (1e-12, 1),
+    "initial_accumulator": (0, 1e9),
+    "softmax_first": (0, 1e9),
+    "char_dim": (1, 1 << 16),
+    "max_characters": (3, 1 << 12),
+    "highway": (0, 1000),
+    **dict.fromkeys(("cell_clip", "projection_clip"), (0, float("inf"))),
     "threads": (1, 4096),
     "checkpoint_every": (0, 1e9),
     "order": (1, 16),
@@ -277,8 +385,7 @@ def check_lm(settings: LMSettings) -> None:
         refuse(settings.train, set(vars(settings.train)) - {"seed", "device", "threads"}, "cell ngram, which counts")
     if settings.text.unit == "char":
         refuse(settings.text, ["tokenizer"], "unit char")
-    if settings.train.optimizer != "sgd":
-        refuse(settings.train, ["momentum"], f"optimizer {settings.train.optimizer}")
+    check_optimizer(settings.train)
     model, default = settings.model, LanguageModelSettings()
     for name, cells in SOME_CELLS.items():
         if model.cell not in cells and getattr(model, name) != getattr(default, name):
@@ -299,6 +406,50 @@ def check_lm(settings: LMSettings) -> None:
         raise SettingError("order must be 2 or more for cell feedforward: it predicts from order - 1 symbols")
     if settings.text.valid_fraction + settings.text.test_fraction >= 1:
         raise SettingError("valid_fraction and test_fraction leave nothing to train on")
+
+
+def check_optimizer(settings: TrainSettings) -> None:
+    """What belongs to one optimiser only is refused for the others."""
+    if settings.optimizer != "sgd":
+        refuse(settings, ["momentum"], f"optimizer {settings.optimizer}")
+    if settings.optimizer != "adagrad":
+        refuse(settings, ["initial_accumulator"], f"optimizer {settings.optimizer}")
+
+
+def parse_filters(filters: Iterable[str]) -> list[tuple[int, int]]:
+    """["1x32", "2x64"] -> [(1, 32), (2, 64)], (width, how many)."""
+    found = [re.fullmatch(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,6})", text) for text in filters]
+    if not found or None in found:
+        raise SettingError(f"filters are WIDTHxCOUNT, for example 1x32 2x32 3x64, not {' '.join(filters) or 'none'}")
+    return [(int(match[1]), int(match[2])) for match in found if match]
+
+
+CHARACTER_SETTINGS = ("char_dim", "filters", "activation", "max_characters", "highway")
+
+
+def check_bilm_model(model: BiLMModelSettings) -> None:
+    """A geometry that can be built."""
+    check_bounds(model)
+    widest = max(width for width, _ in parse_filters(model.filters))
+    if widest > model.max_characters:
+        raise SettingError(f"filters {widest} wide do not fit into max_characters {model.max_characters}")
+    if model.projection > model.hidden:
+        raise SettingError(f"projection {model.projection} must not be larger than hidden {model.hidden}")
+    if model.input == "word":
+        refuse(model, CHARACTER_SETTINGS, "input word")
+    if model.tied and model.input != "word":
+        raise SettingError("tied has a meaning for input word only; leave it out")
+    if model.softmax != "sampled":
+        refuse(model, ["samples"], f"softmax {model.softmax}")
+
+
+def check_bilm(settings: BiLMSettings) -> None:
+    """As `check_lm`, for a bidirectional language model."""
+    check_bounds(settings.text, settings.train)
+    check_bilm_model(settings.model)
+    check_optimizer(settings.train)
+    if settings.train.init is None:
+        refuse(settings.train, ["softmax_first"], "a run without init")
 
 
 def check_skipgram(settings: SkipgramSettings) -> None:

@@ -209,7 +209,8 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Opt
     if settings.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=dense)
     if settings.optimizer == "adagrad":
-        return torch.optim.Adagrad(groups, lr=settings.lr, initial_accumulator_value=1.0)
+        start = settings.initial_accumulator
+        return torch.optim.Adagrad(groups, lr=settings.lr, initial_accumulator_value=start)
     kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
     return kind(groups, lr=settings.lr, fused=dense)
 

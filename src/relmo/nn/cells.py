@@ -198,20 +198,27 @@ class LSTMCell(Cell):
 
     def gates(self, x: Tensor, state: State, weights: Sequence[Tensor] | None = None) -> LSTMGates:
         """Reads x (B, D) from the state: every quantity of the equations above."""
-        W_ih, W_hh, b_ih, b_hh, *W_hr = weights or self.weights()
-        h, c = state
-        i, f, g, o = (linear(x, W_ih, b_ih) + linear(h, W_hh, b_hh)).chunk(4, dim=-1)  # each (B, H)
-        i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
-        c = clip(f * c + i * g, self.cell_clip)
-        h = o * torch.tanh(c)
-        if W_hr:
-            h = clip(linear(h, W_hr[0]), self.projection_clip)
-        return LSTMGates(i, f, g, o, c, h)
+        return lstm_gates(x, state, weights or self.weights(), self.cell_clip, self.projection_clip)
 
     def forward(self, x: Tensor, state: State, weights: Sequence[Tensor] | None = None) -> tuple[Tensor, State]:
         """x (B, I), state (h (B, P), c (B, H)) -> y = h' (B, P), (h', c')."""
         gates = self.gates(x, state, weights)
         return gates.h, (gates.h, gates.c)
+
+
+def lstm_gates(
+    x: Tensor, state: State, weights: Sequence[Tensor], cell_clip: float | None, projection_clip: float | None
+) -> LSTMGates:
+    """The equations of `LSTMCell` with these weights: W_ih, W_hh, b_ih, b_hh and, where there is a projection, W_hr."""
+    W_ih, W_hh, b_ih, b_hh, *W_hr = weights
+    h, c = state
+    i, f, g, o = (linear(x, W_ih, b_ih) + linear(h, W_hh, b_hh)).chunk(4, dim=-1)  # each (B, H)
+    i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
+    c = clip(f * c + i * g, cell_clip)
+    h = o * torch.tanh(c)
+    if W_hr:
+        h = clip(linear(h, W_hr[0]), projection_clip)
+    return LSTMGates(i, f, g, o, c, h)
 
 
 def clip(x: Tensor, limit: float | None) -> Tensor:

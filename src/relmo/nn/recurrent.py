@@ -139,7 +139,7 @@ class FusedShape(NamedTuple):
 
 
 def unroll(
-    cell: Cell,
+    cell: Callable[..., tuple[Tensor, State]],
     x: Tensor,
     state: State,
     lengths: Tensor | None = None,

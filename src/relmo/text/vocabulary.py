@@ -7,10 +7,12 @@ and the backslash are written escaped, as in Python, so that a line of the file 
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
 from relmo.errors import VocabularyError
+from relmo.text.characters import BOS, EOS
 from relmo.text.corpus import read_lines
 
 UNKNOWN = "<unk>"
@@ -20,6 +22,10 @@ SPECIALS = (UNKNOWN, END)
 
 class Vocabulary:
     """Symbols in the order of their ids."""
+
+    specials: tuple[str, ...] = SPECIALS
+    """The symbols that are not text; they come first."""
+    unknown_symbol, end_symbol = UNKNOWN, END
 
     def __init__(self, symbols: Iterable[str]):
         self.symbols = list(symbols)
@@ -31,12 +37,12 @@ class Vocabulary:
     @classmethod
     def from_counts(
         cls, symbols: Sequence[str], counts: np.ndarray, *, min_count: int = 1, size: int | None = None
-    ) -> "Vocabulary":
+    ) -> Self:
         """The specials, then every symbol seen `min_count` times or more by falling count (ties by the symbol itself),
         at most `size` symbols in all."""
-        kept = [i for i in np.flatnonzero(counts >= max(min_count, 1)).tolist() if symbols[i] not in SPECIALS]
+        kept = [i for i in np.flatnonzero(counts >= max(min_count, 1)).tolist() if symbols[i] not in cls.specials]
         kept.sort(key=lambda i: (-counts[i], symbols[i]))
-        return cls([*SPECIALS, *(symbols[i] for i in kept)][:size])
+        return cls([*cls.specials, *(symbols[i] for i in kept)][:size])
 
     def __len__(self) -> int:
         return len(self.symbols)
@@ -44,12 +50,12 @@ class Vocabulary:
     @property
     def unknown(self) -> int:
         """The id of <unk>."""
-        return self.index[UNKNOWN]
+        return self.index[self.unknown_symbol]
 
     @property
     def end(self) -> int:
         """The id of </s>."""
-        return self.index[END]
+        return self.index[self.end_symbol]
 
     def ids(self, symbols: Iterable[str]) -> np.ndarray:
         """The ids of symbols; those it does not have become <unk>."""
@@ -61,7 +67,7 @@ class Vocabulary:
         path.write_text("".join(escape(symbol) + "\n" for symbol in self.symbols), encoding="utf-8")
 
     @classmethod
-    def load(cls, path: Path) -> "Vocabulary":
+    def load(cls, path: Path) -> Self:
         """Reads what `save` wrote, or a list of words of the user's own; the specials are put first where they are
         missing."""
         symbols: list[str] = []
@@ -78,7 +84,15 @@ class Vocabulary:
             symbols.append(symbol)
         if not symbols:
             raise VocabularyError(f"{path}: the vocabulary is empty")
-        return cls([*(special for special in SPECIALS if special not in first_line), *symbols])
+        return cls([*(special for special in cls.specials if special not in first_line), *symbols])
+
+
+class SentenceVocabulary(Vocabulary):
+    """The vocabulary of a bidirectional language model, with the specials of the original ELMo: a sentence stands
+    between <S> and </S>."""
+
+    specials = (BOS, EOS, "<UNK>")
+    unknown_symbol, end_symbol = "<UNK>", EOS
 
 
 def escape(symbol: str) -> str:

@@ -1,0 +1,307 @@
+"""ELMo's recurrent layers: two independent stacks, one reading each way, of projected LSTMs clipped in cell and output.
+
+    out_0 = h_0;   out_l = h_l + out_{l-1}  for l >= 1, with skip connections     (h itself is carried without the sum)
+
+Choices:
+- Both directions are one tensor with a leading 2, and each step computes both in one batched product. The backward
+  direction's input comes already reversed, so both run from step 0 on.
+- The definition (`fast=False`) steps `cells.lstm_gates` through time. The fast path computes the input's part of all
+  gates in one product before the loop, and has its own backward pass: the loop backwards in time gives the gradients of
+  the gates, and from these all weight gradients follow in one large product each, after the loop.
+- Sequences of different lengths stand sorted, longest first; `sizes[t]` says how many are still going on at step t. So
+  no step is spent on padding and no mask is needed.
+- Cells are float32 whatever the precision of the products.
+
+    Peters et al. 2018;  Sak et al. 2014 (the projection);  Jozefowicz et al. 2016, Exploring the limits (the clips)
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+
+from relmo.nn.cells import State, clip, lstm_gates
+from relmo.nn.recurrent import unroll
+
+FORGET_BIAS = 1.0  # added to the forget gate at every step; not part of the trained bias
+ROWS = 16  # inference runs this many rows, or a multiple: a row's numbers then do not depend on how many there are
+
+
+class Clips(NamedTuple):
+    """Where the cell and the projected output are held; None does not clip."""
+
+    cell: float | None
+    projection: float | None
+
+
+class ElmoOutput(NamedTuple):
+    """The outputs of every layer, each (2, T, B, P) and zero past a sequence's end; the state at each one's end."""
+
+    layers: tuple[Tensor, ...]
+    state: State
+
+
+class ElmoLayer(nn.Module):
+    """The weights of one layer, both directions: gates in the order i, f, g, o."""
+
+    def __init__(self, input_size: int, hidden_size: int, projection: int | None):
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.output_size = projection or hidden_size
+        self.weight_ih = nn.Parameter(torch.empty(2, 4 * hidden_size, input_size))
+        self.weight_hh = nn.Parameter(torch.empty(2, 4 * hidden_size, self.output_size))
+        self.bias = nn.Parameter(torch.zeros(2, 4 * hidden_size))
+        self.weight_hr = nn.Parameter(torch.empty(2, projection, hidden_size)) if projection else None
+        bound = math.sqrt(6 / (input_size + self.output_size + 4 * hidden_size))  # Glorot & Bengio 2010
+        nn.init.uniform_(self.weight_ih, -bound, bound)
+        nn.init.uniform_(self.weight_hh, -bound, bound)
+        if self.weight_hr is not None:
+            bound = math.sqrt(6 / (hidden_size + self.output_size))
+            nn.init.uniform_(self.weight_hr, -bound, bound)
+
+    def full_bias(self) -> Tensor:
+        """The bias with the forget gate's constant; (2, 4H)."""
+        constant = torch.zeros_like(self.bias[:1])
+        constant[:, self.hidden_size : 2 * self.hidden_size] = FORGET_BIAS
+        return self.bias + constant
+
+    def input_gates(self, x: Tensor) -> Tensor:
+        """The input's part of the gates, biases included: x (2, …, I) -> (2, …, 4H)."""
+        gates = torch.baddbmm(
+            self.full_bias().to(x.dtype).unsqueeze(1), x.flatten(1, -2), self.weight_ih.to(x.dtype).transpose(1, 2)
+        )
+        return gates.view(*x.shape[:-1], -1)
+
+
+class ElmoLSTM(nn.Module):
+    """The two stacks. The state is a flat tuple, layer by layer h (B, 2, P) and c (B, 2, H)."""
+
+    def __init__(
+        self,
+        *,
+        input_size: int,
+        hidden_size: int,
+        projection: int | None,
+        layers: int,
+        skip_connections: bool,
+        cell_clip: float | None,
+        projection_clip: float | None,
+        dropout: float = 0.0,
+        fast: bool = True,
+    ):
+        super().__init__()
+        self.skip_connections = skip_connections
+        self.clips = Clips(cell_clip, projection_clip if projection else None)
+        self.dropout = dropout
+        self.fast = fast
+        self.output_size = projection or hidden_size
+        sizes = [input_size] + [self.output_size] * (layers - 1)
+        self.layers = nn.ModuleList(ElmoLayer(size, hidden_size, projection) for size in sizes)
+
+    def initial_state(self, batch: int) -> State:
+        """Zeros."""
+        like = self.stack[0].bias
+        sizes = [size for layer in self.stack for size in (layer.output_size, layer.hidden_size)]
+        return tuple(like.new_zeros(batch, 2, size) for size in sizes)
+
+    @property
+    def stack(self) -> list[ElmoLayer]:
+        """The layers from the bottom up."""
+        return list(self.layers)  # type: ignore[arg-type]
+
+    def forward(
+        self,
+        x: Tensor,
+        state: State | None = None,
+        sizes: Sequence[int] | None = None,
+        *,
+        first_gates: Tensor | None = None,
+    ) -> ElmoOutput:
+        """x (2, T, B, I), the backward direction's rows reversed; `sizes` as above where the lengths differ.
+
+        `first_gates` (2, T, B, 4H), where given, is what the first layer's `input_gates` would make of x, which is then
+        not looked at; it is overwritten.
+        """
+        steps, batch = (x if first_gates is None else first_gates).shape[1:3]
+        sizes = [batch] * steps if sizes is None else sizes
+        state = self.initial_state(batch) if state is None else state
+        outputs: list[Tensor] = []
+        finals: list[Tensor] = []
+        for depth, layer in enumerate(self.stack):
+            x = dropout(x, self.dropout, self.training) if self.training else x
+            h, c = (tensor.transpose(0, 1) for tensor in state[2 * depth : 2 * depth + 2])
+            gates = first_gates if depth == 0 else None
+            y, h, c = self._run(layer, x, gates, h, c, sizes)
+            x = x + y if depth and self.skip_connections else y
+            outputs.append(x)
+            finals += [h.transpose(0, 1), c.transpose(0, 1)]
+        return ElmoOutput(tuple(outputs), tuple(finals))
+
+    def _run(
+        self, layer: ElmoLayer, x: Tensor, gates: Tensor | None, h: Tensor, c: Tensor, sizes: Sequence[int]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """One layer. -> y (2, T, B, P), h (2, B, P), c (2, B, H)."""
+        if not self.fast and gates is None:
+            return define(layer, x, h, c, sizes, self.clips)
+        precision = (x if gates is None else gates).dtype
+        kind = layer.bias.device.type
+        if torch.is_autocast_enabled(kind):
+            precision = torch.get_autocast_dtype(kind)
+        with torch.autocast(kind, enabled=False):
+            gates = layer.input_gates(x.to(precision)) if gates is None else gates
+            weight_hr = None if layer.weight_hr is None else layer.weight_hr.to(precision)
+            run = Recurrence.apply if torch.is_grad_enabled() else infer
+            y, h, c = run(gates, h.to(precision), c, layer.weight_hh.to(precision), weight_hr, sizes, self.clips)
+        return y, h, c
+
+
+def define(
+    layer: ElmoLayer, x: Tensor, h: Tensor, c: Tensor, sizes: Sequence[int], clips: Clips
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The definition of a layer: each direction by itself, the LSTM's equations step by step."""
+    lengths = lengths_of(sizes, x.shape[2]).to(x.device)
+    forget = layer.full_bias() - layer.bias
+    runs = []
+    for d in range(2):
+        weights = [layer.weight_ih[d], layer.weight_hh[d], layer.bias[d], forget[0].detach()]
+        weights += [] if layer.weight_hr is None else [layer.weight_hr[d]]
+
+        def cell(x: Tensor, state: State, weights: Sequence[Tensor]) -> tuple[Tensor, State]:
+            gates = lstm_gates(x, state, weights, *clips)
+            return gates.h, (gates.h, gates.c)
+
+        runs.append(unroll(cell, x[d].transpose(0, 1), (h[d], c[d]), lengths, weights=weights))
+    y = torch.stack([y for y, _ in runs]).transpose(1, 2)
+    h, c = (torch.stack(tensors) for tensors in zip(*(state for _, state in runs), strict=True))
+    return y, h, c
+
+
+def lengths_of(sizes: Sequence[int], batch: int) -> Tensor:
+    """How long each sequence is, from how many go on at each step; (B,)."""
+    return (torch.tensor(list(sizes)).unsqueeze(1) > torch.arange(batch)).sum(dim=0)
+
+
+class Recurrence(torch.autograd.Function):
+    """The recurrence of one layer over all its steps, with its backward pass. The buffer of gates is used throughout:
+    it comes with the input's part, holds the gates' values after the forward and their gradients after the backward
+    pass; so a graph is walked back once only. The final state passes no gradient on."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        gates: Tensor,
+        h: Tensor,
+        c: Tensor,
+        weight_hh: Tensor,
+        weight_hr: Tensor | None,
+        sizes: Sequence[int],
+        clips: Clips,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        steps, batch = gates.shape[1:3]
+        hidden = weight_hh.shape[1] // 4
+        outputs = gates.new_zeros(2, steps + 1, batch, weight_hh.shape[2])  # h before each step and after the last
+        cells = c.new_zeros(2, steps + 1, batch, hidden)
+        inner = gates.new_zeros(2, steps, batch, hidden)  # o * tanh(c), what is projected
+        outputs[:, 0], cells[:, 0] = h, c
+        into, project = weight_hh.transpose(1, 2), None if weight_hr is None else weight_hr.transpose(1, 2)
+        for t, n in enumerate(sizes):
+            z = gates[:, t, :n]
+            i, f, g, o = activate(z.baddbmm_(outputs[:, t, :n], into))
+            cell = torch.mul(f, cells[:, t, :n]).addcmul_(i, g)
+            cell = cell if clips.cell is None else cell.clamp_(-clips.cell, clips.cell)
+            cells[:, t + 1, :n] = cell
+            m = inner[:, t, :n]
+            torch.mul(o, cell.tanh_().to(m.dtype), out=m)
+            outputs[:, t + 1, :n] = m if project is None else clip(torch.bmm(m, project), clips.projection)
+        lengths = lengths_of(sizes, batch).to(gates.device)
+        rows = torch.arange(batch, device=gates.device)
+        ctx.saved = (gates, outputs, cells, inner, weight_hh, weight_hr, list(sizes), clips)
+        final_h, final_c = outputs[:, lengths, rows], cells[:, lengths, rows]
+        ctx.mark_non_differentiable(final_h, final_c)
+        return outputs[:, 1:], final_h, final_c
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        gates, outputs, cells, inner, weight_hh, weight_hr, sizes, clips = ctx.saved
+        ctx.saved = None  # the buffers are overwritten
+        dh_next = torch.zeros_like(outputs[:, 0])
+        dc_next = torch.zeros_like(cells[:, 0])
+        dhs = torch.zeros_like(dy) if weight_hr is not None else None
+        for t in range(len(sizes) - 1, -1, -1):
+            n = sizes[t]
+            dh = dy[:, t, :n] + dh_next[:, :n]
+            if dhs is not None:
+                if clips.projection is not None:
+                    dh *= outputs[:, t + 1, :n].abs() < clips.projection
+                dhs[:, t, :n] = dh
+                dh = torch.bmm(dh, weight_hr)
+            z, dc = gates[:, t, :n], dc_next[:, :n]
+            step_back(z, dh, dc, cells[:, t, :n], cells[:, t + 1, :n], clips.cell)
+            dh_next[:, :n] = torch.bmm(z, weight_hh)
+            if n < gates.shape[2]:
+                gates[:, t, n:] = 0
+        flat, before = gates.flatten(1, 2), outputs[:, :-1].flatten(1, 2)
+        d_hh = torch.bmm(flat.transpose(1, 2), before)
+        d_hr = None if dhs is None else torch.bmm(dhs.flatten(1, 2).transpose(1, 2), inner.flatten(1, 2))
+        return gates, None, None, d_hh, d_hr, None, None
+
+
+def activate(z: Tensor) -> tuple[Tensor, ...]:
+    """The gates i, f, g, o, in place of their pre-activations (…, 4H)."""
+    i, f, g, o = z.chunk(4, dim=-1)
+    z[..., : 2 * i.shape[-1]].sigmoid_()
+    return i, f, g.tanh_(), o.sigmoid_()
+
+
+def step_back(z: Tensor, dm: Tensor, dc: Tensor, c_before: Tensor, c: Tensor, cell_clip: float | None) -> None:
+    """One step's gate values z (2, n, 4H) become the gradients of their pre-activations; dc, the gradient that reaches
+    the cell from later steps, becomes that for earlier ones.
+
+    dc += dm * o * (1 - tanh(c)^2), and nothing where c was clipped
+    di = dc * g * i(1 - i);   df = dc * c_before * f(1 - f);   dg = dc * i * (1 - g^2);   do = dm * tanh(c) * o(1 - o)
+    """
+    i, f, g, o = z.chunk(4, dim=-1)
+    sigmoid_back, tanh_back = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
+    tanh_c = c.tanh()
+    dc += tanh_back((dm * o).to(c.dtype), tanh_c)
+    if cell_clip is not None:
+        dc *= c.abs() < cell_clip
+    do = sigmoid_back(dm * tanh_c.to(dm.dtype), o)
+    di = sigmoid_back((dc * g).to(z.dtype), i)
+    dg = tanh_back((dc * i).to(z.dtype), g)
+    df = sigmoid_back((dc * c_before).to(z.dtype), f)
+    dc *= f
+    torch.cat([di, df, dg, do], dim=-1, out=z) if z.is_contiguous() else z.copy_(torch.cat([di, df, dg, do], dim=-1))
+
+
+def infer(
+    gates: Tensor,
+    h: Tensor,
+    c: Tensor,
+    weight_hh: Tensor,
+    weight_hr: Tensor | None,
+    sizes: Sequence[int],
+    clips: Clips,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The recurrence without a backward pass, overwriting `gates`: as `Recurrence`, holding one step's values only.
+
+    A step runs a multiple of ROWS rows as far as there are any; sequences that have ended are computed and dropped.
+    """
+    steps, batch = gates.shape[1:3]
+    h, c = h.clone(), c.clone()
+    y = gates.new_zeros(2, steps, batch, weight_hh.shape[2])
+    into, project = weight_hh.transpose(1, 2), None if weight_hr is None else weight_hr.transpose(1, 2)
+    for t, n in enumerate(sizes):
+        rows = min(batch, -(-n // ROWS) * ROWS)
+        i, f, g, o = activate(gates[:, t, :rows].baddbmm_(h[:, :rows], into))
+        cell = torch.mul(f, c[:, :rows]).addcmul_(i, g)
+        cell = cell if clips.cell is None else cell.clamp_(-clips.cell, clips.cell)
+        c[:, :n] = cell[:, :n]
+        m = o.mul_(cell.tanh_().to(o.dtype))
+        m = m if project is None else clip(torch.bmm(m, project), clips.projection)
+        h[:, :n] = m[:, :n]
+        y[:, t, :n] = m[:, :n]
+    return y, h, c

@@ -1,0 +1,56 @@
+"""The mixture of a biLM's layers that a task learns.
+
+    ELMo = gamma * sum_k softmax(w)_k * h_k                        Peters et al. 2018, equation 1
+
+With `layer_norm` each layer is normalised first, by one mean and one variance over all real tokens and dimensions of
+the batch: what the original does, which makes a sentence's vectors depend on its batch mates.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class ScalarMix(nn.Module):
+    """gamma and one weight a layer; all start even. With `fixed` weights (before the softmax) nothing is trained."""
+
+    def __init__(
+        self, layers: int, *, layer_norm: bool = False, fixed: Sequence[float] | None = None, epsilon: float = 1e-12
+    ):
+        super().__init__()
+        if fixed is not None and len(fixed) != layers:
+            raise ValueError(f"{len(fixed)} fixed weights for {layers} layers")
+        start = torch.zeros(layers) if fixed is None else torch.tensor(fixed, dtype=torch.float32)
+        self.weights = nn.Parameter(start, requires_grad=fixed is None)
+        self.gamma = nn.Parameter(torch.ones(1), requires_grad=fixed is None)
+        self.layer_norm = layer_norm
+        self.epsilon = epsilon
+        self.register_load_state_dict_pre_hook(_from_allennlp)
+
+    def forward(self, layers: Tensor, mask: Tensor | None = None) -> Tensor:
+        """layers (K, …, D), mask (…) true where there is a token (needed by the layer norm alone) -> (…, D)."""
+        if self.layer_norm:
+            layers = torch.stack([normalise(layer, mask, self.epsilon) for layer in layers])
+        shares = torch.softmax(self.weights, dim=0).to(layers.dtype)
+        return self.gamma.to(layers.dtype) * torch.tensordot(shares, layers, dims=1)
+
+    def l2(self) -> Tensor:
+        """The squared length of the weights: times lambda, the penalty that draws the mix towards an even one."""
+        return self.weights.square().sum()
+
+
+def normalise(x: Tensor, mask: Tensor | None, epsilon: float) -> Tensor:
+    """x with the mean and variance of all its elements where the mask is true taken out."""
+    real = x if mask is None else x[mask]
+    mean = real.mean()
+    variance = (real - mean).square().mean()
+    return (x - mean) * torch.rsqrt(variance + epsilon)
+
+
+def _from_allennlp(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """AllenNLP kept each weight as a parameter of its own: scalar_parameters.0, scalar_parameters.1, …"""
+    old = [f"{prefix}scalar_parameters.{k}" for k in range(len(module.weights))]  # type: ignore[arg-type]
+    if f"{prefix}weights" not in state and all(name in state for name in old):
+        state[f"{prefix}weights"] = torch.cat([state.pop(name).reshape(1) for name in old])

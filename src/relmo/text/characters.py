@@ -1,0 +1,69 @@
+"""Words as character ids, as ELMo reads them.
+
+A word is its UTF-8 bytes (0..255) between a begin and an end mark, filled up to a fixed number of columns:
+
+    258  bytes…  259  260 260 260 …            the boundaries <S> and </S> are spelled 256 and 257 in the bytes' place
+
+and then one is added to everything, so that 0 is left for positions without a word. A word with more bytes than there
+is room for is cut (possibly inside a character, as the original does); how many were cut is kept.
+
+    Peters et al. 2018, Deep contextualized word representations;  the ids are those of its published models
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+BOS, EOS = "<S>", "</S>"
+CHARACTERS = 261
+"""How many kinds of character there are; ids go from 1 to this."""
+
+_BEGIN_SENTENCE, _END_SENTENCE, _BEGIN_WORD, _END_WORD, _PADDING = 256, 257, 258, 259, 260
+
+
+class Spellings:
+    """The spellings of a list of words, held compactly, to be laid out as rows of ids where they are needed."""
+
+    def __init__(self, words: Sequence[str], max_characters: int):
+        room = max_characters - 2
+        spelled = [word.encode("utf-8", "ignore") for word in words]
+        self.max_characters = max_characters
+        self.truncated = [i for i, spelling in enumerate(spelled) if len(spelling) > room]
+        """Which words had more bytes than there is room for."""
+        spelled = [spelling[:room] for spelling in spelled]
+        for i, word in enumerate(words):
+            if word in (BOS, EOS):
+                spelled[i] = b"?"
+        self.lengths = np.fromiter(map(len, spelled), dtype=np.int64, count=len(spelled))
+        self.starts = np.concatenate([[0], np.cumsum(self.lengths)])[:-1]
+        self.characters = np.frombuffer(b"".join(spelled), dtype=np.uint8).astype(np.uint16)
+        for i, word in enumerate(words):
+            if word in (BOS, EOS):
+                self.characters[self.starts[i]] = _BEGIN_SENTENCE if word == BOS else _END_SENTENCE
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def ids(self, which: np.ndarray | None = None, *, margin: int | None = None) -> np.ndarray:
+        """Rows of ids (N, C), int64, for the words of these numbers (all where not given).
+
+        C is `max_characters`; or, with a `margin`, only as much as the longest of the words needs and `margin` more:
+        windows of up to `margin` characters see all there is to see, because padding beyond is all alike.
+        """
+        which = np.arange(len(self)) if which is None else which
+        lengths = self.lengths[which]
+        columns = self.max_characters
+        if margin is not None:
+            columns = min(columns, int(lengths.max(initial=0)) + 2 + margin)
+        ids = np.full((len(which), columns), _PADDING, dtype=np.int64)
+        ids[:, 0] = _BEGIN_WORD
+        rows = np.repeat(np.arange(len(which)), lengths)
+        inside = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        ids[rows, inside + 1] = self.characters[np.repeat(self.starts[which], lengths) + inside]
+        ids[np.arange(len(which)), lengths + 1] = _END_WORD
+        return ids + 1
+
+
+def character_ids(words: Sequence[str], max_characters: int) -> np.ndarray:
+    """The ids of words; (N, max_characters)."""
+    return Spellings(words, max_characters).ids()
