@@ -10,6 +10,7 @@ side.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -25,16 +26,18 @@ from relmo.nn.softmax import FullSoftmax, SampledSoftmax
 from relmo.settings import BiLMModelSettings, parse_filters
 from relmo.text.characters import CHARACTERS
 
+Words = Tensor | Sequence[Tensor]
+
 
 class BiWindow(NamedTuple):
     """A piece of text for truncated back-propagation, read both ways; [0] forward, [1] backward.
 
-    words      what distinct words look like: character ids (U, C), or word ids (U,)
-    inputs     (2, T, B): which of `words` is read at each step
+    words      distinct words: character ids (U, C), in one or several groups of their own C; or word ids (U,)
+    inputs     (2, T, B): which of `words`, counted through the groups, is read at each step
     targets    (2, T, B): the id of the word that follows in reading
     """
 
-    words: Tensor
+    words: Words
     inputs: Tensor
     targets: Tensor
 
@@ -55,6 +58,7 @@ class CharacterEncoder(nn.Module):
             parse_filters(settings.filters),
             char_dim=settings.char_dim,
             characters=CHARACTERS,
+            max_characters=settings.max_characters,
             activation=settings.activation,
         )
         size = self.cnn.output_size
@@ -64,9 +68,9 @@ class CharacterEncoder(nn.Module):
             nn.init.normal_(self.projection.weight, std=1 / math.sqrt(size))
             nn.init.zeros_(self.projection.bias)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Character ids (N, C), from 1 on -> (N, P)."""
-        x = self.cnn(ids)
+    def forward(self, words: Words) -> Tensor:
+        """Character ids (N, C), from 1 on, or groups (N_i, C_i) of them: short words need few columns -> (N, P)."""
+        x = self.cnn(words) if isinstance(words, Tensor) else torch.cat([self.cnn(ids) for ids in words])
         for highway in self.highways:
             x = highway(x)
         return x if self.projection is None else self.projection(x)
@@ -80,9 +84,9 @@ class WordEncoder(nn.Module):
         self.embedding = nn.Embedding(vocab_size, size)
         nn.init.normal_(self.embedding.weight, std=1 / math.sqrt(size))
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Word ids (N,) -> (N, P)."""
-        return self.embedding(ids)
+    def forward(self, words: Words) -> Tensor:
+        """Word ids (N,), or groups of them -> (N, P)."""
+        return self.embedding(words if isinstance(words, Tensor) else torch.cat(list(words)))
 
 
 class BiLMNetwork(nn.Module):

@@ -17,6 +17,7 @@ Choices:
 
 import math
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from relmo.nn.cells import State, clip, lstm_gates
+from relmo.nn.kernels import lstm_step, lstm_step_triton
 from relmo.nn.recurrent import unroll
 
 FORGET_BIAS = 1.0  # added to the forget gate at every step; not part of the trained bias
@@ -154,7 +156,7 @@ class ElmoLSTM(nn.Module):
             gates = layer.input_gates(x.to(precision)) if gates is None else gates
             weight_hr = None if layer.weight_hr is None else layer.weight_hr.to(precision)
             run = Recurrence.apply if torch.is_grad_enabled() else infer
-            y, h, c = run(gates, h.to(precision), c, layer.weight_hh.to(precision), weight_hr, sizes, self.clips)
+            y, h, c = run(gates, h.to(precision), c, layer.weight_hh.to(precision), weight_hr, list(sizes), self.clips)
         return y, h, c
 
 
@@ -201,25 +203,18 @@ class Recurrence(torch.autograd.Function):
         clips: Clips,
     ) -> tuple[Tensor, Tensor, Tensor]:
         steps, batch = gates.shape[1:3]
-        hidden = weight_hh.shape[1] // 4
         outputs = gates.new_zeros(2, steps + 1, batch, weight_hh.shape[2])  # h before each step and after the last
-        cells = c.new_zeros(2, steps + 1, batch, hidden)
-        inner = gates.new_zeros(2, steps, batch, hidden)  # o * tanh(c), what is projected
+        cells = c.new_zeros(2, steps + 1, batch, weight_hh.shape[1] // 4)
+        inner = torch.zeros_like(cells[:, 1:], dtype=gates.dtype)  # m = o * tanh(c), what is projected
         outputs[:, 0], cells[:, 0] = h, c
         into, project = weight_hh.transpose(1, 2), None if weight_hr is None else weight_hr.transpose(1, 2)
-        for t, n in enumerate(sizes):
-            z = gates[:, t, :n]
-            i, f, g, o = activate(z.baddbmm_(outputs[:, t, :n], into))
-            cell = torch.mul(f, cells[:, t, :n]).addcmul_(i, g)
-            cell = cell if clips.cell is None else cell.clamp_(-clips.cell, clips.cell)
-            cells[:, t + 1, :n] = cell
-            m = inner[:, t, :n]
-            torch.mul(o, cell.tanh_().to(m.dtype), out=m)
-            outputs[:, t + 1, :n] = m if project is None else clip(torch.bmm(m, project), clips.projection)
-        lengths = lengths_of(sizes, batch).to(gates.device)
-        rows = torch.arange(batch, device=gates.device)
-        ctx.saved = (gates, outputs, cells, inner, weight_hh, weight_hr, list(sizes), clips)
-        final_h, final_c = outputs[:, lengths, rows], cells[:, lengths, rows]
+        step = kernels_for(gates)
+        buffers = by_step(sizes, gates, outputs[:, :-1], outputs[:, 1:], cells[:, :-1], cells[:, 1:], inner)
+        for z, h, h_next, c, c_next, m in buffers:
+            step.forward(z.baddbmm_(h, into), c, c_next, m, clips.cell)
+            h_next.copy_(m if project is None else clip(torch.bmm(m, project), clips.projection))
+        ctx.saved = (gates, outputs, cells, inner, weight_hh, weight_hr, sizes, clips)
+        final_h, final_c = at_the_end(sizes, outputs, cells)
         ctx.mark_non_differentiable(final_h, final_c)
         return outputs[:, 1:], final_h, final_c
 
@@ -229,52 +224,45 @@ class Recurrence(torch.autograd.Function):
         ctx.saved = None  # the buffers are overwritten
         dh_next = torch.zeros_like(outputs[:, 0])
         dc_next = torch.zeros_like(cells[:, 0])
-        dhs = torch.zeros_like(dy) if weight_hr is not None else None
-        for t in range(len(sizes) - 1, -1, -1):
-            n = sizes[t]
-            dh = dy[:, t, :n] + dh_next[:, :n]
-            if dhs is not None:
-                if clips.projection is not None:
-                    dh *= outputs[:, t + 1, :n].abs() < clips.projection
-                dhs[:, t, :n] = dh
-                dh = torch.bmm(dh, weight_hr)
-            z, dc = gates[:, t, :n], dc_next[:, :n]
-            step_back(z, dh, dc, cells[:, t, :n], cells[:, t + 1, :n], clips.cell)
-            dh_next[:, :n] = torch.bmm(z, weight_hh)
+        dhs = torch.zeros_like(outputs[:, 1:])
+        step = kernels_for(gates)
+        buffers = by_step(sizes, gates, dy, dhs, outputs[:, 1:], cells[:, :-1], cells[:, 1:])
+        for z, d, dh, h, c, c_next in reversed(buffers):
+            n = z.shape[1]
+            step.clipped_gradient(d, dh_next[:, :n], h, dh, clips.projection)
+            dm = dh if weight_hr is None else torch.bmm(dh, weight_hr)
+            step.backward(z, dm, dc_next[:, :n], c, c_next, clips.cell)
+            torch.bmm(z, weight_hh, out=dh_next[:, :n])
+        for t, n in enumerate(sizes):
             if n < gates.shape[2]:
                 gates[:, t, n:] = 0
-        flat, before = gates.flatten(1, 2), outputs[:, :-1].flatten(1, 2)
-        d_hh = torch.bmm(flat.transpose(1, 2), before)
-        d_hr = None if dhs is None else torch.bmm(dhs.flatten(1, 2).transpose(1, 2), inner.flatten(1, 2))
+        before = outputs[:, :-1].flatten(1, 2)
+        d_hh = torch.bmm(gates.flatten(1, 2).transpose(1, 2), before)
+        d_hr = None if weight_hr is None else torch.bmm(dhs.flatten(1, 2).transpose(1, 2), inner.flatten(1, 2))
         return gates, None, None, d_hh, d_hr, None, None
 
 
-def activate(z: Tensor) -> tuple[Tensor, ...]:
-    """The gates i, f, g, o, in place of their pre-activations (…, 4H)."""
-    i, f, g, o = z.chunk(4, dim=-1)
-    z[..., : 2 * i.shape[-1]].sigmoid_()
-    return i, f, g.tanh_(), o.sigmoid_()
+def by_step(sizes: Sequence[int], *buffers: Tensor) -> list[tuple[Tensor, ...]]:
+    """Each step's own part of buffers (2, T, B, …): the rows that are still going on."""
+    steps = zip(*(buffer.unbind(dim=1) for buffer in buffers), strict=True)
+    whole = buffers[0].shape[2]
+    return [
+        views if n == whole else tuple(view[:, :n] for view in views) for n, views in zip(sizes, steps, strict=True)
+    ]
 
 
-def step_back(z: Tensor, dm: Tensor, dc: Tensor, c_before: Tensor, c: Tensor, cell_clip: float | None) -> None:
-    """One step's gate values z (2, n, 4H) become the gradients of their pre-activations; dc, the gradient that reaches
-    the cell from later steps, becomes that for earlier ones.
+def at_the_end(sizes: Sequence[int], outputs: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
+    """h (2, B, P) and c (2, B, H) after each sequence's last step."""
+    batch = outputs.shape[2]
+    if sizes[-1:] == [batch]:
+        return outputs[:, -1].clone(), cells[:, -1].clone()
+    lengths, rows = lengths_of(sizes, batch).to(outputs.device), torch.arange(batch, device=outputs.device)
+    return outputs[:, lengths, rows], cells[:, lengths, rows]
 
-    dc += dm * o * (1 - tanh(c)^2), and nothing where c was clipped
-    di = dc * g * i(1 - i);   df = dc * c_before * f(1 - f);   dg = dc * i * (1 - g^2);   do = dm * tanh(c) * o(1 - o)
-    """
-    i, f, g, o = z.chunk(4, dim=-1)
-    sigmoid_back, tanh_back = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
-    tanh_c = c.tanh()
-    dc += tanh_back((dm * o).to(c.dtype), tanh_c)
-    if cell_clip is not None:
-        dc *= c.abs() < cell_clip
-    do = sigmoid_back(dm * tanh_c.to(dm.dtype), o)
-    di = sigmoid_back((dc * g).to(z.dtype), i)
-    dg = tanh_back((dc * i).to(z.dtype), g)
-    df = sigmoid_back((dc * c_before).to(z.dtype), f)
-    dc *= f
-    torch.cat([di, df, dg, do], dim=-1, out=z) if z.is_contiguous() else z.copy_(torch.cat([di, df, dg, do], dim=-1))
+
+def kernels_for(gates: Tensor) -> ModuleType:
+    """The fastest form of a step there is for the device."""
+    return lstm_step_triton if lstm_step_triton.available(gates) else lstm_step
 
 
 def infer(
@@ -294,14 +282,14 @@ def infer(
     h, c = h.clone(), c.clone()
     y = gates.new_zeros(2, steps, batch, weight_hh.shape[2])
     into, project = weight_hh.transpose(1, 2), None if weight_hr is None else weight_hr.transpose(1, 2)
+    step = kernels_for(gates)
+    after, m = torch.empty_like(c), gates.new_empty(c.shape)
     for t, n in enumerate(sizes):
         rows = min(batch, -(-n // ROWS) * ROWS)
-        i, f, g, o = activate(gates[:, t, :rows].baddbmm_(h[:, :rows], into))
-        cell = torch.mul(f, c[:, :rows]).addcmul_(i, g)
-        cell = cell if clips.cell is None else cell.clamp_(-clips.cell, clips.cell)
-        c[:, :n] = cell[:, :n]
-        m = o.mul_(cell.tanh_().to(o.dtype))
-        m = m if project is None else clip(torch.bmm(m, project), clips.projection)
-        h[:, :n] = m[:, :n]
-        y[:, t, :n] = m[:, :n]
+        z, c_next, inner = gates[:, t, :rows], after[:, :rows], m[:, :rows]
+        step.forward(z.baddbmm_(h[:, :rows], into), c[:, :rows], c_next, inner, clips.cell)
+        output = inner if project is None else clip(torch.bmm(inner, project), clips.projection)
+        c[:, :n] = c_next[:, :n]
+        h[:, :n] = output[:, :n]
+        y[:, t, :n] = output[:, :n]
     return y, h, c

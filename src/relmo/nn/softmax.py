@@ -12,10 +12,11 @@ Sampled and adaptive softmax need symbols sorted by falling frequency.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear, log_softmax
+from torch.nn.functional import cross_entropy, embedding, linear, log_softmax
 
 LOGITS_AT_ONCE = 1 << 26  # how many logits scoring holds in memory at a time
 
@@ -76,11 +77,55 @@ class SampledSoftmax(FullSoftmax):
             return super().loss(x, targets)
         noise = -torch.log(torch.empty_like(self.log_p).exponential_())  # Gumbel
         sample = torch.topk(self.log_p + noise, self.samples, sorted=False).indices  # (S,)
-        true = (x * self.weight[targets]).sum(-1) + self.bias[targets] - self.log_count[targets]  # (N,)
-        others = linear(x, self.weight[sample], self.bias[sample]) - self.log_count[sample]  # (N, S)
-        others = others.masked_fill(targets.unsqueeze(1) == sample, -torch.inf)
-        logits = torch.cat([true.unsqueeze(1), others], dim=1).float()
-        return cross_entropy(logits, torch.zeros_like(targets))
+        true = (x * embedding(targets, self.weight)).sum(-1) + self.bias[targets] - self.log_count[targets]  # (N,)
+        shift = self.bias[sample] - self.log_count[sample]
+        place = torch.full_like(self.log_p, -1, dtype=torch.int64)
+        place[sample] = torch.arange(len(sample), device=sample.device)
+        return SampledLoss.apply(x, embedding(sample, self.weight), shift, true, place[targets])
+
+
+class SampledLoss(torch.autograd.Function):
+    """mean(log(e^true + sum_s e^other_s) - true), other = W x + b for x (N, D), W (S, D), b (S,), true (N,); without
+    the sampled symbol `place` (N,) of each row, -1 for none.
+
+    The gradients are computed on the way forward, some rows at a time, so that the N x S logits are never all there.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, true: Tensor, place: Tensor) -> Tensor:
+        rows = max(1, LOGITS_AT_ONCE // len(weight))
+        scale = 1 / len(x)
+        total = true.new_zeros((), dtype=torch.float32)
+        dx, d_true = torch.empty_like(x), torch.empty_like(true)
+        dw, db = torch.zeros_like(weight, dtype=torch.float32), torch.zeros_like(bias, dtype=torch.float32)
+        low, shift = weight.to(x.dtype), bias.to(x.dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            for begin in range(0, len(x), rows):
+                part = slice(begin, begin + rows)
+                logits = torch.addmm(shift, x[part], low.t())
+                drop_places(logits, place[part])
+                logits = logits.float()
+                log_sum = torch.logaddexp(true[part].float(), logits.logsumexp(dim=1))
+                total += (log_sum - true[part]).sum()
+                share = logits.sub_(log_sum.unsqueeze(1)).exp_().mul_(scale)
+                db += share.sum(dim=0)
+                d_true[part] = (torch.exp(true[part] - log_sum) - 1) * scale
+                share = share.to(x.dtype)
+                torch.mm(share, low, out=dx[part])
+                dw += share.t() @ x[part]
+        ctx.save_for_backward(dx, dw.to(weight.dtype), db.to(bias.dtype), d_true)
+        return total * scale
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
+        return *(gradient * d.to(gradient.dtype) for gradient in ctx.saved_tensors), None
+
+
+def drop_places(logits: Tensor, place: Tensor) -> None:
+    """-inf at column `place` (N,) of each row of logits (N, S), where it is not -1."""
+    column = place.clamp(min=0).unsqueeze(1)
+    kept = logits.gather(1, column).masked_fill_(place.unsqueeze(1) >= 0, -torch.inf)
+    logits.scatter_(1, column, kept)
 
 
 class AdaptiveSoftmax(nn.Module):
