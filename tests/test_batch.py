@@ -8,8 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relmo.batch import Lanes, LengthBuckets, pad
+from relmo.batch import BiLanes, BiText, Lanes, LengthBuckets, pad
 from relmo.errors import CorpusError
+from relmo.models.bilm import BiWindow
+from relmo.text.characters import Spellings, character_ids
+from relmo.text.vocabulary import SentenceVocabulary
 
 CPU = torch.device("cpu")
 
@@ -160,3 +163,116 @@ def test_epochs_and_seeds_differ_in_the_order_and_in_the_mates() -> None:
 def test_a_sequence_longer_than_the_budget_makes_a_batch_of_its_own() -> None:
     buckets = LengthBuckets([50, 2, 2, 60], tokens_per_batch=10, seed=0)
     assert sorted(map(sorted, epoch_of(buckets, 0))) == [[0], [1, 2], [3]]
+
+
+VOCABULARY = SentenceVocabulary(["a", "</S>", "b", "<UNK>", "<S>", "cc"])
+LEXICON = [*VOCABULARY.symbols, "ddd", "e", "sesquipedalian"]
+
+
+def sentences_of(rng: np.random.Generator, count: int) -> list[list[int]]:
+    """Sentences of one word or more, of any words of the lexicon."""
+    return [rng.choice([0, 2, 3, 5, 6, 7, 8], size=rng.integers(1, 9)).tolist() for _ in range(count)]
+
+
+def as_stream(sentences: list[list[int]]) -> np.ndarray:
+    return np.array([-1, *(number for sentence in sentences for number in [*sentence, -1])], dtype=np.int32)
+
+
+def bitext(sentences: list[list[int]], *, by_characters: bool = True) -> BiText:
+    spellings = Spellings(LEXICON, 12) if by_characters else None
+    return BiText(as_stream(sentences), VOCABULARY, spellings=spellings, margin=3, device=CPU)
+
+
+def read_words(window: BiWindow, *, by_characters: bool = True) -> list[list[list[str]]]:
+    """The words that a window reads, found from what it looks like to a network: [direction][lane][step]."""
+    if by_characters:
+        full = {tuple(row): word for word, row in zip(LEXICON, character_ids(LEXICON, 12).tolist(), strict=True)}
+        groups = [window.words] if isinstance(window.words, torch.Tensor) else window.words
+        padded = [row + [261] * (12 - len(row)) for ids in groups for row in ids.tolist()]
+        words = [full[tuple(row)] for row in padded]
+    else:
+        assert isinstance(window.words, torch.Tensor)
+        words = [VOCABULARY.symbols[i] for i in window.words.tolist()]
+    assert len(set(words)) == len(words)
+    return [[[words[i] for i in lane] for lane in direction.T.tolist()] for direction in window.inputs]
+
+
+def predicted_words(window: BiWindow) -> list[list[list[str]]]:
+    return [[[VOCABULARY.symbols[i] for i in lane] for lane in direction.T.tolist()] for direction in window.targets]
+
+
+def known(words: list[str]) -> list[str]:
+    return [word if word in VOCABULARY.index else "<UNK>" for word in words]
+
+
+@pytest.mark.parametrize("by_characters", [True, False])
+def test_both_directions_read_each_sentence_from_its_mark_and_predict_to_the_other_one(by_characters: bool) -> None:
+    text = bitext([[0, 6, 5], [2], [8, 8]], by_characters=by_characters)
+    window = text.window(np.arange(text.steps + 1).reshape(1, -1))
+    (forward,), (backward,) = read_words(window, by_characters=by_characters)
+    if by_characters:
+        assert forward == ["<S>", "a", "ddd", "cc", "<S>", "b", "<S>", "sesquipedalian", "sesquipedalian"]
+        assert backward == ["</S>", "cc", "ddd", "a", "</S>", "b", "</S>", "sesquipedalian", "sesquipedalian"]
+    else:
+        assert forward == ["<S>", "a", "<UNK>", "cc", "<S>", "b", "<S>", "<UNK>", "<UNK>"]
+    (forward,), (backward,) = predicted_words(window)
+    assert forward == ["a", "<UNK>", "cc", "</S>", "b", "</S>", "<UNK>", "<UNK>", "</S>"]
+    assert backward == ["cc", "<UNK>", "a", "<S>", "b", "<S>", "<UNK>", "<UNK>", "<S>"]
+
+
+@given(st.integers(0, 1000), st.integers(1, 4), st.integers(1, 7), st.integers(1, 3), st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_the_lanes_of_all_processes_read_the_text_once_as_a_ring(
+    seed: int, batch: int, unroll: int, size: int, epoch: int
+) -> None:
+    sentences = sentences_of(np.random.default_rng(seed), 5 + batch * unroll * size)
+    forwards = [word for s in sentences for word in ["<S>", *(LEXICON[i] for i in s)]]
+    backwards = [word for s in sentences for word in ["</S>", *(LEXICON[i] for i in reversed(s))]]
+    text = bitext(sentences)
+    read: tuple[list[str], list[str]] = ([], [])
+    for rank in range(size):
+        lanes = BiLanes(text, batch=batch, unroll=unroll, rank=rank, size=size)
+        windows = [read_words(lanes.get(epoch, i)) for i in range(len(lanes))]
+        for lane in range(batch):
+            for direction in range(2):
+                read[direction].extend(word for window in windows for word in window[direction][lane])
+    left_out = text.steps - len(read[0])
+    assert 0 <= left_out < batch * size
+    begins = [
+        begin
+        for begin in range(text.steps)
+        if (forwards[begin:] + forwards[:begin])[: len(read[0])] == read[0]
+        and (backwards[begin:] + backwards[:begin])[: len(read[1])] == read[1]
+    ]
+    assert begins, "both directions begin at the same place of the ring"
+    assert epoch or 0 in begins
+
+
+def test_targets_are_the_words_read_next_unknown_ones_marked_so() -> None:
+    text = bitext(sentences_of(np.random.default_rng(1), 40))
+    lanes = BiLanes(text, batch=3, unroll=5)
+    for epoch in range(3):
+        for index in range(len(lanes) - 1):
+            window, following = lanes.get(epoch, index), read_words(lanes.get(epoch, index + 1))
+            for direction, other in ((0, ("<S>", "</S>")), (1, ("</S>", "<S>"))):
+                for read, after, targets in zip(
+                    read_words(window)[direction], following[direction], predicted_words(window)[direction], strict=True
+                ):
+                    expected = [other[1] if word == other[0] else word for word in known([*read[1:], after[0]])]
+                    assert targets == expected
+
+
+def test_epochs_cut_the_text_at_other_places_and_each_window_is_a_function_of_its_place() -> None:
+    text = bitext(sentences_of(np.random.default_rng(1), 40))
+    lanes, again = (BiLanes(text, batch=2, unroll=5) for _ in range(2))
+    firsts = [lanes.get(epoch, 0).targets for epoch in range(6)]
+    assert all(not torch.equal(a, b) for i, a in enumerate(firsts) for b in firsts[:i])
+    assert torch.equal(again.get(3, 2).targets, lanes.get(3, 2).targets)
+    assert torch.equal(again.get(0, 0).inputs, lanes.get(0, 0).inputs)
+
+
+def test_fewer_words_than_one_window_of_all_processes_is_an_error() -> None:
+    text = bitext([[0, 2, 5], [6]])
+    BiLanes(text, batch=2, unroll=3)
+    with pytest.raises(CorpusError, match=r"6 words and sentence ends, fewer than one window of 4 lanes x 3 steps"):
+        BiLanes(text, batch=2, unroll=3, size=2)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,12 +14,17 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from relmo import evaluate
-from relmo.evaluate import Score, total_nll
+from relmo.bilm import BiLM, WordScore
+from relmo.errors import ModelError
+from relmo.evaluate import BiScore, Score, total_nll
+from relmo.models.bilm import BiLMNetwork
 from relmo.models.feedforward import FeedforwardLM
 from relmo.models.language_model import Network, RecurrentLM
 from relmo.models.ngram import NGramLM
 from relmo.nn.cells import State
-from relmo.settings import LanguageModelSettings
+from relmo.settings import BiLMModelSettings, BiLMSettings, LanguageModelSettings
+from relmo.text.characters import character_ids
+from relmo.text.vocabulary import SentenceVocabulary
 
 CPU = torch.device("cpu")
 VOCAB = 7
@@ -258,3 +264,120 @@ def test_scores_add_up_to_the_score_of_both_texts() -> None:
 
 def test_perplexity_beyond_what_a_float_holds_is_infinite() -> None:
     assert Score(1, 1, 0, 1e6).perplexity == math.inf
+
+
+BILM_WORDS = ["the", "cat", "sat", "on", "a", "mat", "ran"]
+BILM_KINDS = {
+    "characters": {"input": "char", "filters": ("1x4", "3x6"), "char_dim": 3, "max_characters": 9},
+    "words": {"input": "word"},
+    "tied words": {"input": "word", "tied": True},
+}
+
+
+def make_bilm(kind: str = "characters") -> BiLM:
+    torch.manual_seed(0)
+    network = BiLMModelSettings(hidden=12, projection=6, dropout=0.3, samples=4, **BILM_KINDS[kind])  # type: ignore[arg-type]
+    vocabulary = SentenceVocabulary([*SentenceVocabulary.specials, *BILM_WORDS])
+    model = BiLM(BiLMNetwork(network, vocab_size=len(vocabulary)), BiLMSettings(model=network), vocabulary)
+    with torch.no_grad():
+        for parameter in model.network.parameters():
+            nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+def bilm_text(path: Path, sentences: int) -> list[list[str]]:
+    """Writes sentences, some of their words in no vocabulary, with blank lines between some. -> their words"""
+    rng = np.random.default_rng(1)
+    words = [*BILM_WORDS, "extraordinarily", "Ünbekannt", "x"]
+    written = [rng.choice(words, size=rng.integers(1, 12)).tolist() for _ in range(sentences)]
+    lines = ["\n" * (i % 7 == 3) + " ".join(sentence) for i, sentence in enumerate(written)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return written
+
+
+@torch.no_grad()
+def word_by_word(model: BiLM, sentences: list[list[str]], direction: int) -> list[list[float]]:
+    """The definition, in double precision: one word after the other, both stacks from zeros at the text's beginning,
+    each word's vector from its whole row of characters, the whole softmax. -> the nll of the words of each sentence and
+    of the mark at its end, in the order of reading"""
+    network, vocabulary = model.network.double(), model.vocabulary
+    assert vocabulary is not None
+    assert network.softmax is not None
+    network.lstm.fast = False
+    first, last = ("<S>", "</S>") if direction == 0 else ("</S>", "<S>")
+    state, found = network.initial_state(1), []
+    for sentence in sentences:
+        nlls, read = [], sentence if direction == 0 else sentence[::-1]
+        for word, following in zip([first, *read], [*read, last], strict=True):
+            if model.settings.model.input == "char":
+                look = torch.from_numpy(character_ids([word], model.settings.model.max_characters))
+            else:
+                look = torch.from_numpy(vocabulary.ids([word]))
+            x = network.encoder(look).expand(2, 1, 1, -1)  # both directions read it; one of them is looked at
+            run = network.lstm(x, state)
+            state = run.state
+            logits = network.softmax.weight @ run.layers[-1][direction, 0, 0] + network.softmax.bias
+            nlls.append(-float(torch.log_softmax(logits, 0)[vocabulary.ids([following])[0]]))
+        found.append(nlls)
+    return found
+
+
+@pytest.mark.usefixtures("short_warm_up")
+@pytest.mark.parametrize("kind", BILM_KINDS)
+def test_both_directions_of_a_bilm_are_scored_as_a_loop_over_the_words_scores_them(kind: str, tmp_path: Path) -> None:
+    sentences = bilm_text(tmp_path / "text.txt", 120)
+    expected = [word_by_word(make_bilm(kind), sentences, direction) for direction in range(2)]
+    tokens = sum(len(sentence) + 1 for sentence in sentences)
+    for lanes in (1, 3, 64):
+        score = make_bilm(kind).evaluate(str(tmp_path / "text.txt"), lanes=lanes)
+        assert score.tokens == tokens
+        assert score.unknown == sum(word not in BILM_WORDS for sentence in sentences for word in sentence)
+        near = 1e-6 if lanes == 1 else 2e-4  # lanes may begin in a state that is a little off
+        assert abs(score.forward_nll / sum(map(sum, expected[0])) - 1) < near, lanes
+        assert abs(score.backward_nll / sum(map(sum, expected[1])) - 1) < near, lanes
+    assert abs(score.forward_nll / score.backward_nll - 1) > 1e-3, "the directions differ"
+
+
+@pytest.mark.usefixtures("short_warm_up")
+def test_word_scores_are_those_of_the_loop_word_by_word(tmp_path: Path) -> None:
+    sentences = bilm_text(tmp_path / "text.txt", 60)
+    model = make_bilm()
+    rows = list(model.word_scores(str(tmp_path / "text.txt"), lanes=4))
+    score = model.evaluate(str(tmp_path / "text.txt"), lanes=4, words=tmp_path / "words.tsv")
+    lines = [i for i, line in enumerate((tmp_path / "text.txt").read_text().splitlines(), start=1) if line]
+    forward, backward = (word_by_word(model, sentences, direction) for direction in range(2))
+    expected = []
+    for line, sentence, ahead, back in zip(lines, sentences, forward, backward, strict=True):
+        expected.append(WordScore(line, 0, "<S>", True, None, back[-1]))
+        for i, word in enumerate(sentence):
+            expected.append(WordScore(line, i + 1, word, word in BILM_WORDS, ahead[i], back[len(sentence) - 1 - i]))
+        expected.append(WordScore(line, len(sentence) + 1, "</S>", True, ahead[-1], None))
+    assert [row[:4] for row in rows] == [row[:4] for row in expected]
+    for row, wanted in zip(rows, expected, strict=True):
+        for value, exact in zip(row[4:], wanted[4:], strict=True):
+            assert value == (None if exact is None else pytest.approx(exact, rel=1e-4, abs=1e-4))
+    assert sum(row.forward or 0.0 for row in rows) == pytest.approx(score.forward_nll, rel=1e-6)
+    assert sum(row.backward or 0.0 for row in rows) == pytest.approx(score.backward_nll, rel=1e-6)
+    header, *table = (tmp_path / "words.tsv").read_text(encoding="utf-8").splitlines()
+    assert header.split("\t") == ["line", "position", "word", "in_vocabulary", "forward_nll", "backward_nll"]
+    for text, row in zip(table, rows, strict=True):
+        nll = ["" if value is None else f"{value:.6f}" for value in row[4:]]
+        assert text.split("\t") == [*map(str, row[:3]), "yes" if row.known else "no", *nll]
+
+
+def test_a_model_without_an_output_layer_says_how_to_get_one(tmp_path: Path) -> None:
+    bilm_text(tmp_path / "text.txt", 3)
+    network = BiLMModelSettings(hidden=12, projection=6, filters=("1x4",), char_dim=3)
+    model = BiLM(BiLMNetwork(network, vocab_size=None), BiLMSettings(model=network))
+    with pytest.raises(ModelError, match=r"no output layer.*relmo train bilm TEXT --init MODEL"):
+        model.evaluate(str(tmp_path / "text.txt"))
+
+
+def test_bilm_scores_derive_their_figures_from_the_totals() -> None:
+    score = BiScore(tokens=10, unknown=3, forward_nll=20.0, backward_nll=30.0)
+    assert math.isclose(score.forward_perplexity, math.e**2)
+    assert math.isclose(score.backward_perplexity, math.e**3)
+    assert math.isclose(score.perplexity, math.e**2.5)
+    assert math.isclose(score.average_perplexity, (math.e**2 + math.e**3) / 2)
+    assert score + BiScore(5, 1, 1.0, 2.0) == BiScore(15, 4, 21.0, 32.0)
+    assert BiScore(1, 0, 1e6, 1.0).summary()["forward_perplexity"] == math.inf

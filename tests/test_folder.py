@@ -164,8 +164,8 @@ def test_a_config_that_is_no_config(content: bytes, folder: Path) -> None:
 def test_a_config_of_another_format_or_an_unknown_kind_is_refused(folder: Path) -> None:
     change(folder, lambda config: config.update(format_version=2))
     assert "format version 2" in one_line(folder)
-    change(folder, lambda config: config.update(format_version=1, kind="bilm"))
-    assert "'bilm'" in one_line(folder)
+    change(folder, lambda config: config.update(format_version=1, kind="oracle"))
+    assert "'oracle'" in one_line(folder)
 
 
 def test_a_config_too_large_is_not_even_read(folder: Path) -> None:

@@ -330,3 +330,53 @@ def test_the_seed_decides_what_dropout_drops() -> None:
     losses = [[float(s.loss) for s in network_trainer({"dropout": 0.5}, seed=seed).steps()] for seed in (1, 1, 2)]
     assert losses[0] == losses[1]
     assert losses[0] != losses[2]
+
+
+class TwoLines(nn.Module):
+    """Two vectors, each with the loss w . batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = Line(), Line()
+
+    def loss(self, batch: Tensor, carry: Any) -> Loss:
+        return Loss(self.a.loss(batch, carry).mean + self.b.loss(batch, carry).mean, 1, ())
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_frozen_parameters_take_no_step_no_decay_and_no_part_in_the_norm_until_they_thaw(optimizer: str) -> None:
+    model = TwoLines()
+    asked: list[float] = []
+
+    def frozen(epoch: float) -> list[nn.Parameter]:
+        asked.append(epoch)
+        return [model.b.w] if epoch < 1.5 else []
+
+    settings = TrainSettings(**(PLAIN | {"optimizer": optimizer, "epochs": 2, "weight_decay": 0.1, "momentum": 0.0}))
+    trainer = Trainer(model, Given([3.0, 4.0, 0.0], [3.0, 4.0, 0.0]), settings, frozen=frozen)
+    start, norms, moved = model.b.w.detach().clone(), [], []
+    for step in trainer.steps():
+        norms.append(float(step.norm))
+        moved.append(not torch.equal(model.b.w, start))
+    assert asked == [0.0, 0.5, 1.0, 1.5]
+    assert norms == pytest.approx([5.0, 5.0, 5.0, math.hypot(5.0, 5.0)])
+    assert moved == [False, False, False, True]
+    assert not torch.equal(model.a.w, start)
+
+
+def test_a_run_stopped_while_parameters_are_frozen_goes_on_to_the_bit() -> None:
+    def make() -> Trainer:
+        model = TwoLines()
+        settings = TrainSettings(**(PLAIN | {"optimizer": "adam", "epochs": 3}))
+        batches = Given([3.0, 4.0, 0.0], [1.0, -1.0, 2.0])
+        return Trainer(model, batches, settings, frozen=lambda epoch: [model.b.w] if epoch < 2 else [])
+
+    unbroken, stopped, resumed = make(), make(), make()
+    list(unbroken.steps())
+    for step in stopped.steps():
+        if step.number == 3:
+            break
+    resumed.load_state(*copy.deepcopy(stopped.state()))
+    list(resumed.steps())
+    for found, wanted in zip(resumed.parameters, unbroken.parameters, strict=True):
+        assert torch.equal(found, wanted)

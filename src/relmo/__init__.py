@@ -4,14 +4,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from relmo.bilm import BiLM as BiLM
     from relmo.lm import LanguageModel as LanguageModel
     from relmo.loading import load as load
+    from relmo.models.elmo import Elmo as Elmo
+    from relmo.nn.scalar_mix import ScalarMix as ScalarMix
     from relmo.vectors import WordVectors as WordVectors
 
 __version__ = "0.1.0"
 
-_PUBLIC = {"load": "relmo.loading", "LanguageModel": "relmo.lm", "WordVectors": "relmo.vectors"}
-__all__ = ["LanguageModel", "WordVectors", "__version__", "load"]
+_PUBLIC = {
+    "BiLM": "relmo.bilm",
+    "Elmo": "relmo.models.elmo",
+    "LanguageModel": "relmo.lm",
+    "ScalarMix": "relmo.nn.scalar_mix",
+    "WordVectors": "relmo.vectors",
+    "load": "relmo.loading",
+}
+__all__ = ["BiLM", "Elmo", "LanguageModel", "ScalarMix", "WordVectors", "__version__", "load"]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,9 +14,16 @@ from numpy.lib.stride_tricks import as_strided, sliding_window_view
 from torch import Tensor
 
 from relmo.errors import CorpusError
+from relmo.models.bilm import BiWindow
 from relmo.models.language_model import Window
 from relmo.models.skipgram import Groups
 from relmo.settings import SkipgramModelSettings
+from relmo.text.characters import BOS, EOS, Spellings
+from relmo.text.encode import CHUNK
+from relmo.text.vocabulary import SentenceVocabulary
+
+GOLDEN = (5**0.5 - 1) / 2  # its multiples, taken round a ring, keep away from each other
+GROUPS = 4  # in so many groups by their length words are spelled, so that short ones need few columns
 
 
 class Lanes:
@@ -24,18 +31,22 @@ class Lanes:
 
     Lane b holds the b-th of `batch` equal pieces of the stream, so window i + 1 goes on where window i ended and the
     state can be carried. The last window of an epoch may be shorter; fewer than `batch` symbols at the stream's end are
-    left out.
+    left out. With `size` processes there are `size * batch` lanes, of which the one of number `rank` reads `batch`.
     """
 
-    def __init__(self, stream: np.ndarray, *, batch: int, unroll: int, device: torch.device):
-        if len(stream) - 1 < batch * unroll:
+    def __init__(
+        self, stream: np.ndarray, *, batch: int, unroll: int, device: torch.device, rank: int = 0, size: int = 1
+    ):
+        lanes = size * batch
+        if len(stream) - 1 < lanes * unroll:
             raise CorpusError(
-                f"the training part has {len(stream) - 1} symbols, fewer than one window of {batch} lanes x {unroll} "
+                f"the training part has {len(stream) - 1} symbols, fewer than one window of {lanes} lanes x {unroll} "
                 "steps; give more text, or lower --batch or --unroll"
             )
-        self.length = (len(stream) - 1) // batch
+        self.length = (len(stream) - 1) // lanes
         step = stream.strides[0]
-        self.lanes = as_strided(stream, (batch, self.length + 1), (self.length * step, step), writeable=False)
+        everyone = as_strided(stream, (lanes, self.length + 1), (self.length * step, step), writeable=False)
+        self.lanes = everyone[rank * batch : (rank + 1) * batch]
         self.unroll = unroll
         self.device = device
 
@@ -50,6 +61,118 @@ class Lanes:
         if self.device.type == "cuda":  # from pinned memory the copy does not wait for the GPU
             ids = ids.pin_memory().to(self.device, non_blocking=True)
         return Window(ids[:, :-1], ids[:, 1:])
+
+
+class BiText:
+    """Sentences (see `relmo.text.sentences`) as a bidirectional model reads them.
+
+    Forwards a sentence is read <S> w1 … wn, each predicting the next up to </S>; backwards </S> wn … w1, down to <S>.
+    Both make n + 1 steps, so a sentence takes the same places in both streams and only its words change places. With
+    `spellings` words are read by their characters, `margin` wide at most; without, by their ids.
+    """
+
+    def __init__(
+        self,
+        words: np.ndarray,
+        vocabulary: SentenceVocabulary,
+        *,
+        spellings: Spellings | None,
+        margin: int = 0,
+        device: torch.device,
+    ):
+        self.words, self.spellings, self.margin, self.device = words, spellings, margin, device
+        self.groups = GROUPS if device.type == "cpu" else 1  # a GPU would rather have one large product
+        self.steps = len(words) - 1
+        chunks = range(0, len(words), CHUNK)
+        self.bounds = np.concatenate([start + np.flatnonzero(words[start : start + CHUNK] < 0) for start in chunks])
+        begin, end = vocabulary.index[BOS], vocabulary.index[EOS]
+        self.first = np.array([begin, end]).reshape(2, 1, 1)
+        self.last = np.array([end, begin]).reshape(2, 1, 1)
+        self.vocab_size, self.unknown = len(vocabulary), vocabulary.unknown
+
+    def window(self, places: np.ndarray, order: "Order | None" = None) -> BiWindow:
+        """What is read at `places` (B, T + 1), the last of which is predicted only, where the sentences stand in this
+        order or in their own; the text's end is its beginning."""
+        places = places % self.steps
+        starts = self.bounds if order is None else order.starts
+        turn = np.searchsorted(starts, places, side="right") - 1  # which sentence it is in this order
+        sentence = turn if order is None else order.sentences[turn]
+        inside = places - starts[turn]
+        both = np.stack([self.bounds[sentence] + inside, self.bounds[sentence + 1] - inside])
+        text = self.words[both].transpose(0, 2, 1).astype(np.int64)  # (2, T + 1, B)
+        ids = np.where(text < self.vocab_size, text, self.unknown)
+        inputs = (ids if self.spellings is None else text)[:, :-1]
+        inputs = np.where(inputs < 0, self.first, inputs)
+        targets = np.where(ids[:, 1:] < 0, self.last, ids[:, 1:])
+        words, inverse = np.unique(inputs, return_inverse=True)
+        inverse = inverse.reshape(inputs.shape)
+        if self.spellings is None:
+            return BiWindow(self._put(words), self._put(inverse), self._put(targets))
+        by_length = np.argsort(self.spellings.lengths[words], kind="stable")
+        groups = [
+            self._put(self.spellings.ids(group, margin=self.margin))
+            for group in np.array_split(words[by_length], min(self.groups, len(words)))
+        ]
+        return BiWindow(groups, self._put(np.argsort(by_length)[inverse]), self._put(targets))
+
+    def shuffled(self, generator: np.random.Generator) -> "Order":
+        """The sentences in an order drawn at random."""
+        sentences = generator.permutation(len(self.bounds) - 1)
+        lengths = np.diff(self.bounds)[sentences]
+        return Order(sentences, np.cumsum(lengths) - lengths)
+
+    def _put(self, array: np.ndarray) -> Tensor:
+        tensor = torch.from_numpy(array)
+        if self.device.type == "cuda":  # from pinned memory the copy does not wait for the GPU
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor
+
+
+class Order(NamedTuple):
+    """Sentences in another order than their own: which come one after the other, and where each begins."""
+
+    sentences: np.ndarray
+    starts: np.ndarray
+
+
+class BiLanes:
+    """A `BiText` read as lanes side by side, `unroll` steps at a time, as `Lanes` does.
+
+    Of the `size * batch` lanes of all processes, the one of number `rank` reads `batch`. With a `seed` the sentences
+    stand in a new order every epoch. Without, they stay in their own, and each epoch begins at another place of the
+    text, read as a ring, so that it is cut into lanes and windows elsewhere.
+    """
+
+    def __init__(self, text: BiText, *, batch: int, unroll: int, seed: int | None = None, rank: int = 0, size: int = 1):
+        if text.steps < size * batch * unroll:
+            raise CorpusError(
+                f"the training part has {text.steps} words and sentence ends, fewer than one window of {size * batch} "
+                f"lanes x {unroll} steps; give more text, or lower --batch or --unroll"
+            )
+        self.text = text
+        self.length = text.steps // (size * batch)
+        self.begins = (rank * batch + np.arange(batch)).reshape(-1, 1) * self.length  # (B, 1)
+        self.unroll, self.seed = unroll, seed
+        self._deal(epoch=0)
+
+    def __len__(self) -> int:
+        return -(-self.length // self.unroll)
+
+    def get(self, epoch: int, index: int) -> BiWindow:
+        """Window `index` of this epoch."""
+        if epoch != self.epoch:
+            self._deal(epoch)
+        start = self.begins + index * self.unroll
+        steps = min(self.unroll, self.length - index * self.unroll)
+        return self.text.window(self.offset + start + np.arange(steps + 1), self.order)
+
+    def _deal(self, epoch: int) -> None:
+        self.epoch, self.offset = epoch, 0
+        self.order: Order | None = None
+        if self.seed is None:
+            self.offset = int(epoch * GOLDEN * self.text.steps)
+        else:
+            self.order = self.text.shuffled(np.random.default_rng((self.seed, epoch)))
 
 
 class Padded(NamedTuple):

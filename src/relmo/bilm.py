@@ -5,13 +5,23 @@ vectors = elmo.embed(["The bank of the river .", "A bank lends money ."])
 """
 
 import dataclasses
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 
+from relmo.batch import BiText
 from relmo.config import to_toml
-from relmo.errors import ModelError
+from relmo.embed import Carry, Embedder, EmbedOptions, Layers, pool
+from relmo.errors import ModelError, SettingError
+from relmo.evaluate import BiScore, bilm_nll
 from relmo.folder import (
     CARD,
     SETTINGS,
@@ -25,9 +35,23 @@ from relmo.folder import (
     save_weights,
 )
 from relmo.models.bilm import BiLMNetwork
-from relmo.settings import BiLMSettings, check_bilm
+from relmo.settings import BiLMModelSettings, BiLMSettings, check_bilm, parse_filters
+from relmo.text.characters import BOS, EOS, Spellings
 from relmo.text.encode import TOKENIZERS
+from relmo.text.sentences import SentenceFile, encode_sentence_file
 from relmo.text.vocabulary import SentenceVocabulary
+
+
+class WordScore(NamedTuple):
+    """A word and its negative log-likelihood each way. The words of a sentence are at positions 1 to n; its beginning
+    <S>, at 0, is predicted backwards only, its end </S>, at n + 1, forwards only."""
+
+    line: int
+    position: int
+    word: str
+    known: bool
+    forward: float | None
+    backward: float | None
 
 
 class BiLM:
@@ -106,3 +130,163 @@ class BiLM:
         """How raw text is split into words."""
         text = text.lower() if self.settings.text.lowercase else text
         return TOKENIZERS[self.settings.text.tokenizer](text)
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """The engine behind `embed`, with the words it has seen and the carried states."""
+        return Embedder(self.network, max_characters=self.settings.model.max_characters, vocabulary=self.vocabulary)
+
+    def embed(
+        self,
+        sentences: Iterable[str | Sequence[str]],
+        *,
+        layers: Layers = "all",
+        state: Carry = "reset",
+        batch_size: int | None = None,
+        tokens_per_batch: int | None = None,
+    ) -> list[np.ndarray]:
+        """Contextual vectors of sentences: a float32 array each, (layers, tokens, dim) or, of one layer, (tokens, dim).
+
+        sentences           strings, split as `tokens` splits them, or lists of tokens, which are kept as they are
+        layers              "all": the words' own vectors (0), then each LSTM's; a number; "top"; or "average" of all
+        state               "reset": a sentence starts from zero, its vectors depend on nothing but itself. "carry": row
+                            r of a batch goes on where row r of the batch before ended, also over calls, until
+                            `reset_states`; as the original tools do. "warmup": as "carry" from zero, after the first
+                            batch was run once for its states
+        batch_size          most sentences side by side; to be given with "carry" and "warmup"
+        tokens_per_batch    most tokens side by side (a longer sentence is still read whole)
+
+        Long sentences are never cut: they are read in pieces, the exact state carried. A word with more bytes than the
+        model reads is cut; a warning says how many were. What words give by themselves is kept for the next call.
+        """
+        options = EmbedOptions(layers=layers, state=state, batch_size=batch_size, tokens_per_batch=tokens_per_batch)
+        return list(self._embed(sentences, options))
+
+    def embed_stream(
+        self,
+        sentences: Iterable[str | Sequence[str]],
+        *,
+        layers: Layers = "all",
+        state: Carry = "reset",
+        batch_size: int | None = None,
+        tokens_per_batch: int | None = None,
+    ) -> Iterator[np.ndarray]:
+        """As `embed`, from any iterable and one array after another, in the order of the input and in bounded memory.
+        It reads some thousands of tokens ahead, to sort them by length."""
+        options = EmbedOptions(layers=layers, state=state, batch_size=batch_size, tokens_per_batch=tokens_per_batch)
+        return self._embed(sentences, options)
+
+    def _embed(self, sentences: Iterable[str | Sequence[str]], options: EmbedOptions) -> Iterator[np.ndarray]:
+        if isinstance(sentences, str):
+            raise SettingError("embed takes several sentences: put a single one into a list, embed([sentence])")
+        options.check(self.network.layer_count)
+        return self._vectors(sentences, options)
+
+    def _vectors(self, sentences: Iterable[str | Sequence[str]], options: EmbedOptions) -> Iterator[np.ndarray]:
+        cut = self.embedder.cut_words()
+        tokens = (self.tokens(sentence) if isinstance(sentence, str) else sentence for sentence in sentences)
+        yield from self.embedder.stream(tokens, options, cut)
+        if cut.count:
+            warnings.warn(cut.message(), stacklevel=3)
+
+    def reset_states(self) -> None:
+        """The next `embed(state="carry")` starts from zero."""
+        self.embedder.reset_states()
+
+    def sentence_vectors(
+        self,
+        sentences: Iterable[str | Sequence[str]],
+        *,
+        layers: Layers = "average",
+        pooling: Literal["mean", "max"] = "mean",
+        state: Carry = "reset",
+        batch_size: int | None = None,
+        tokens_per_batch: int | None = None,
+    ) -> np.ndarray:
+        """One vector a sentence: the mean or the maximum over its tokens, and nothing else's; float32 (N, dim), or
+        (N, layers, dim) with layers="all". A sentence without tokens gives zeros. The options are those of `embed`."""
+        options = EmbedOptions(layers=layers, state=state, batch_size=batch_size, tokens_per_batch=tokens_per_batch)
+        pooled = [pool(vectors, pooling) for vectors in self._embed(sentences, options)]
+        shape = (self.network.layer_count, self.network.size) if layers == "all" else (self.network.size,)
+        return np.stack(pooled) if pooled else np.zeros((0, *shape), dtype=np.float32)
+
+    def evaluate(
+        self,
+        file: str,
+        *,
+        lanes: int = 16,
+        words: str | Path | None = None,
+        watch: Callable[[int, int], object] | None = None,
+    ) -> BiScore:
+        """The score of a file, every word predicted once in each direction, the state carried through; `lanes` changes
+        speed only.
+
+        `words` is where to write a table (tab-separated) of what `word_scores` gives. `watch` is told, as it goes, of
+        words scored and of how many there are.
+        """
+        with self._scored(file, lanes, watch, keep=words is not None) as (score, rows):
+            if words is not None:
+                write_table(Path(words), rows)
+            return score
+
+    def word_scores(self, file: str, *, lanes: int = 16) -> Iterator[WordScore]:
+        """Every word of a file, and every sentence's beginning and end, with its negative log-likelihoods."""
+        with self._scored(file, lanes, None, keep=True) as (_, rows):
+            yield from rows
+
+    @contextmanager
+    def _scored(
+        self, file: str, lanes: int, watch: Callable[[int, int], object] | None, *, keep: bool
+    ) -> Iterator[tuple[BiScore, Iterator[WordScore]]]:
+        if self.vocabulary is None:
+            raise ModelError(
+                "the model has no output layer to predict words with (original ELMo files hold none); "
+                "make one on your text: relmo train bilm TEXT --init MODEL --out DIR"
+            )
+        with tempfile.TemporaryDirectory() as scratch:
+            encoded = encode_sentence_file(file, self.settings.text, self.vocabulary, Path(scratch))
+            words, steps = encoded.sentences.words, encoded.sentences.predictions
+            text = bilm_text(words, encoded.lexicon, self.vocabulary, self.settings.model, self.device)
+            kept = np.memmap(Path(scratch) / "nll", np.float32, mode="w+", shape=(steps, 2)) if keep else None
+            told = None if watch is None else lambda scored: watch(scored, steps)
+            nll = bilm_nll(self.network, text, lanes=lanes, watch=told, kept=kept)
+            rows = iter(()) if kept is None else word_rows(encoded, self.vocabulary, text.bounds, kept)
+            yield BiScore(steps, encoded.sentences.unknown, *nll), rows
+
+
+def bilm_text(
+    words: np.ndarray,
+    lexicon: list[str],
+    vocabulary: SentenceVocabulary,
+    settings: BiLMModelSettings,
+    device: torch.device,
+) -> BiText:
+    """Sentences as numbers in a lexicon, made ready for a network of these settings."""
+    if settings.input == "word":
+        return BiText(words, vocabulary, spellings=None, device=device)
+    widest = max(width for width, _ in parse_filters(settings.filters))
+    spellings = Spellings(lexicon, settings.max_characters)
+    return BiText(words, vocabulary, spellings=spellings, margin=widest, device=device)
+
+
+def word_rows(
+    file: SentenceFile, vocabulary: SentenceVocabulary, bounds: np.ndarray, nll: np.ndarray
+) -> Iterator[WordScore]:
+    """The words of an encoded file with the negative log-likelihoods of all steps (steps, 2); sentences lie between
+    `bounds`."""
+    for line, (begin, end) in zip(file.lines, pairwise(bounds.tolist()), strict=True):
+        forward, backward = nll[begin:end].T.tolist()
+        yield WordScore(line, 0, BOS, True, None, backward[-1])
+        for i, number in enumerate(file.sentences.words[begin + 1 : end].tolist()):
+            known = number < len(vocabulary) and number != vocabulary.unknown
+            yield WordScore(line, i + 1, file.lexicon[number], known, forward[i], backward[-2 - i])
+        yield WordScore(line, end - begin, EOS, True, forward[-1], None)
+
+
+def write_table(path: Path, rows: Iterator[WordScore]) -> None:
+    """Words and their scores, a row each, with tabs between the columns."""
+    with atomic(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        file.write("line\tposition\tword\tin_vocabulary\tforward_nll\tbackward_nll\n")
+        for line, position, word, known, *nll in rows:
+            shown = ["" if value is None else f"{value:.6f}" for value in nll]
+            file.write("\t".join([str(line), str(position), word, "yes" if known else "no", *shown]) + "\n")

@@ -17,10 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relmo.batch import BiText
+from relmo.models.bilm import BiLMNetwork
 from relmo.models.language_model import Network
 from relmo.nn.cells import State
 
 Watch = Callable[[int], object]
+Stateful = Network | BiLMNetwork
+Read = Callable[[np.ndarray, State], tuple[Tensor, State]]
+"""Reads at the places (lanes, T + 1) of a text, the last of which is predicted only. -> nll (lanes, T) or, of two
+directions, (lanes, T, 2), and the state after it."""
 
 WARM_UP = 256  # symbols a lane reads before its own first one
 UNROLL = 256  # symbols a lane reads at a time
@@ -44,7 +50,7 @@ class Score:
     @property
     def perplexity(self) -> float:
         """e to the mean negative log-likelihood of a symbol."""
-        return math.exp(self.nats) if self.nats < 700 else math.inf
+        return perplexity(self.nats)
 
     @property
     def bits_per_character(self) -> float:
@@ -72,34 +78,121 @@ class Score:
         }
 
 
-@torch.no_grad()
+@dataclass(frozen=True)
+class BiScore:
+    """How well a text is predicted in each direction; tokens are its words and, once a sentence, its end (backwards:
+    its beginning)."""
+
+    tokens: int
+    unknown: int
+    forward_nll: float
+    backward_nll: float
+
+    @property
+    def forward_perplexity(self) -> float:
+        """Of each word given those before it."""
+        return perplexity(self.forward_nll / self.tokens)
+
+    @property
+    def backward_perplexity(self) -> float:
+        """Of each word given those after it."""
+        return perplexity(self.backward_nll / self.tokens)
+
+    @property
+    def nats(self) -> float:
+        """Mean negative log-likelihood over both directions."""
+        return (self.forward_nll + self.backward_nll) / (2 * self.tokens)
+
+    @property
+    def perplexity(self) -> float:
+        """Joint: e to the mean negative log-likelihood over both directions."""
+        return perplexity(self.nats)
+
+    @property
+    def average_perplexity(self) -> float:
+        """The mean of the two directions' perplexities."""
+        return (self.forward_perplexity + self.backward_perplexity) / 2
+
+    def __add__(self, other: "BiScore") -> "BiScore":
+        return BiScore(
+            self.tokens + other.tokens,
+            self.unknown + other.unknown,
+            self.forward_nll + other.forward_nll,
+            self.backward_nll + other.backward_nll,
+        )
+
+    def summary(self) -> dict[str, float]:
+        """All figures by name."""
+        return {
+            "perplexity": self.perplexity,
+            "forward_perplexity": self.forward_perplexity,
+            "backward_perplexity": self.backward_perplexity,
+            "average_perplexity": self.average_perplexity,
+            "nats": self.nats,
+            "forward_nll": self.forward_nll,
+            "backward_nll": self.backward_nll,
+            "tokens": self.tokens,
+            "unknown": self.unknown,
+        }
+
+
+def perplexity(nats: float) -> float:
+    """e to the mean negative log-likelihood, infinite where a float cannot hold it."""
+    return math.exp(nats) if nats < 700 else math.inf
+
+
 def total_nll(
     network: Network, ids: np.ndarray, *, lanes: int, device: torch.device, watch: Watch | None = None
 ) -> float:
     """The negative log-likelihood, in nats, of all symbols of the stream but the first; `watch` is told of symbols as
     they are scored."""
+
+    def read(places: np.ndarray, state: State) -> tuple[Tensor, State]:
+        window = torch.from_numpy(ids[places].astype(np.int64)).to(device)
+        return network.nll(window[:, :-1], window[:, 1:], state)
+
+    return float(_totals(network, read, len(ids) - 1, lanes, device, watch))
+
+
+def bilm_nll(
+    network: BiLMNetwork, text: BiText, *, lanes: int, watch: Watch | None = None, kept: np.ndarray | None = None
+) -> tuple[float, float]:
+    """The negative log-likelihood, in nats, of a text read forwards and backwards; `kept` (steps, 2), where given,
+    takes that of each step."""
+
+    def read(places: np.ndarray, state: State) -> tuple[Tensor, State]:
+        nll, state = network.nll(text.window(places), state)  # (2, T, B)
+        nll = nll.permute(2, 1, 0)
+        if kept is not None:
+            kept[places[:, :-1]] = nll.cpu().numpy()  # warm-ups come before, repairs after what they put right
+        return nll, state
+
+    forward, backward = _totals(network, read, text.steps, lanes, text.device, watch).tolist()
+    return forward, backward
+
+
+@torch.no_grad()
+def _totals(network: Stateful, read: Read, count: int, lanes: int, device: torch.device, watch: Watch | None) -> Tensor:
+    """The sum of what `read` gives over `count` steps: one number, or one a direction."""
     if isinstance(network, torch.nn.Module):
         network.eval()
     with full_precision():
-        return _total_nll(network, ids, lanes, device, watch)
-
-
-def _total_nll(network: Network, ids: np.ndarray, lanes: int, device: torch.device, watch: Watch | None) -> float:
-    lanes = max(1, min(lanes, (len(ids) - 1) // (4 * WARM_UP)))
-    length = (len(ids) - 1) // lanes
-    starts = warm_states(network, ids, length, lanes, device)
-    totals, finals = torch.zeros(lanes, dtype=torch.float64, device=device), starts
-    todo = torch.arange(lanes, device=device)
-    while len(todo):
-        nll, ends = run_lanes(network, ids, todo * length, length, select(starts, todo), watch)
-        totals[todo] = nll
-        finals = put(finals, todo, ends)
-        wrong = 1 + differ(select(finals, slice(0, -1)), select(starts, slice(1, None))).nonzero().flatten()
-        starts = put(starts, wrong, select(finals, wrong - 1))
-        todo = wrong
-    tail = torch.tensor([lanes * length], device=device)
-    rest, _ = run_lanes(network, ids, tail, len(ids) - 1 - lanes * length, select(finals, slice(-1, None)))
-    return float(totals.sum() + rest.sum())
+        lanes = max(1, min(lanes, count // (4 * WARM_UP)))
+        length = count // lanes
+        starts = finals = warm_states(network, read, length, lanes, device)
+        totals: list[Tensor] = [torch.zeros(())] * lanes
+        todo = torch.arange(lanes, device=device)
+        while len(todo):
+            nll, ends = run_lanes(read, todo * length, length, select(starts, todo), watch)
+            for lane, total in zip(todo.tolist(), nll, strict=True):
+                totals[lane] = total
+            finals = put(finals, todo, ends)
+            wrong = 1 + differ(select(finals, slice(0, -1)), select(starts, slice(1, None))).nonzero().flatten()
+            starts = put(starts, wrong, select(finals, wrong - 1))
+            todo = wrong
+        tail = torch.tensor([lanes * length], device=device)
+        rest, _ = run_lanes(read, tail, count - lanes * length, select(finals, slice(-1, None)))
+        return torch.stack(totals).sum(dim=0) + rest.sum(dim=0)
 
 
 @contextmanager
@@ -115,37 +208,35 @@ def full_precision() -> Iterator[None]:
             torch.backends.cudnn.allow_tf32 = before
 
 
-def warm_states(network: Network, ids: np.ndarray, length: int, lanes: int, device: torch.device) -> State:
+def warm_states(network: Stateful, read: Read, length: int, lanes: int, device: torch.device) -> State:
     """The first lane's state is exact; the others read the symbols before them, from no state."""
     first = network.initial_state(1)
     if lanes == 1:
         return first
     begin = torch.arange(1, lanes, device=device) * length - WARM_UP
-    _, warm = run_lanes(network, ids, begin, WARM_UP, network.initial_state(lanes - 1))
+    _, warm = run_lanes(read, begin, WARM_UP, network.initial_state(lanes - 1))
     return tuple(torch.cat(pair) for pair in zip(first, warm, strict=True))
 
 
-def run_lanes(
-    network: Network, ids: np.ndarray, begin: Tensor, length: int, state: State, watch: Watch | None = None
-) -> tuple[Tensor, State]:
+def run_lanes(read: Read, begin: Tensor, length: int, state: State, watch: Watch | None = None) -> tuple[Tensor, State]:
     """Reads `length` symbols from each of the positions `begin` on. -> nll of each lane, state of each lane."""
-    total = torch.zeros(len(begin), dtype=torch.float64, device=begin.device)
-    places = begin.cpu().numpy()
+    total = torch.zeros(len(begin), 1, dtype=torch.float64, device=begin.device)
+    places = begin.cpu().numpy()[:, None]
     for start in range(0, length, UNROLL):
         stop = min(start + UNROLL, length)
-        piece = np.stack([ids[place + start : place + stop + 1] for place in places]).astype(np.int64)  # (lanes, T + 1)
-        window = torch.from_numpy(piece).to(begin.device)
-        nll, state = network.nll(window[:, :-1], window[:, 1:], state)
-        total += nll.double().sum(dim=1)
+        nll, state = read(places + np.arange(start, stop + 1), state)
+        total = total + nll.double().sum(dim=1).view(len(begin), -1)
         if watch is not None:
-            watch(nll.numel())
+            watch(len(begin) * (stop - start))
     return total, state
 
 
 def differ(a: State, b: State) -> Tensor:
     """Which rows of two states are not the same; (rows,)."""
     gaps = [
-        ((x.double() - y.double()).abs() / (1 + y.abs())).amax(dim=1) for x, y in zip(a, b, strict=True) if x.shape[1]
+        ((x.double() - y.double()).abs() / (1 + y.abs())).flatten(1).amax(dim=1)
+        for x, y in zip(a, b, strict=True)
+        if x.shape[1]
     ]
     return torch.stack(gaps).amax(dim=0) > SAME_STATE if gaps else a[0].new_zeros(len(a[0]), dtype=torch.bool)
 

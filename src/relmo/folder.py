@@ -27,6 +27,8 @@ FORMAT_VERSION = 1
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocabulary.txt"
 CARD, SETTINGS = "README.md", "settings.toml"
 LARGEST_CONFIG = 1 << 22
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+MAKE_ROOM = "free some space and do it again; training goes on with --resume"
 
 N = TypeVar("N", bound=nn.Module)
 S = TypeVar("S")
@@ -57,14 +59,14 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise StorageError(f"{path}: the disk is full; free some space, then go on with --resume") from error
+        if error.errno in FULL:
+            raise StorageError(f"{path}: the disk is full; {MAKE_ROOM}") from error
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
             raise StorageError(f"{path}: cannot be written: {error.strerror}; choose another place") from error
         raise
     except SafetensorError as error:
-        if "No space left" in str(error) or "os error 28" in str(error):
-            raise StorageError(f"{path}: the disk is full; free some space, then go on with --resume") from error
+        if any(f"os error {code}" in str(error) for code in FULL) or "No space left" in str(error):
+            raise StorageError(f"{path}: the disk is full; {MAKE_ROOM}") from error
         raise
 
 
@@ -148,8 +150,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     """config.json, checked for what every kind has."""
     path = folder / CONFIG
     if not path.is_file():
-        what = "is not a model folder (it has no config.json)" if folder.is_dir() else "does not exist"
-        raise ModelError(f"{folder}: {what}; give a folder that relmo has saved")
+        what = "is not a model folder (it has no config.json)" if folder.exists() else "does not exist"
+        raise ModelError(
+            f"{folder}: {what}; give a folder that relmo has saved; embed, info, convert and relmo.load "
+            "also take original ELMo files, an options .json and a weights .hdf5"
+        )
     if path.stat().st_size > LARGEST_CONFIG:
         raise ModelError(f"{path}: {path.stat().st_size} bytes is too large for a config.json")
     try:

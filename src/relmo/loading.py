@@ -1,17 +1,57 @@
-"""`relmo.load`: a model of any kind from its folder."""
+"""`relmo.load`: a model of any kind, from its folder or from original ELMo files."""
 
 from pathlib import Path
 
-from relmo.errors import ModelError
+import torch
+
+from relmo.bilm import BiLM
+from relmo.convert import PairOrPath, locate, read_files
+from relmo.errors import ModelError, SettingError
 from relmo.folder import read_config
 from relmo.lm import LanguageModel
 from relmo.vectors import WordVectors
 
+Model = BiLM | LanguageModel | WordVectors
+KINDS: dict[str, type[BiLM] | type[LanguageModel] | type[WordVectors]] = {
+    "bilm": BiLM,
+    "lm": LanguageModel,
+    "skipgram": WordVectors,
+}
 
-def load(source: str | Path, *, device: str = "auto") -> LanguageModel | WordVectors:
-    """The model in a folder that relmo saved, as the class of its kind. Never unpickles, never touches the network."""
-    kind = read_config(Path(source))["kind"]
-    kinds: dict[str, type[LanguageModel] | type[WordVectors]] = {"lm": LanguageModel, "skipgram": WordVectors}
-    if kind not in kinds:
-        raise ModelError(f"{source}: is of kind '{kind}', which this relmo does not know; it knows {', '.join(kinds)}")
-    return kinds[kind].from_pretrained(source, device=device)
+
+def load(source: PairOrPath | None = None, *, device: str = "auto", dtype: str | torch.dtype | None = None) -> Model:
+    """A model, as the class of its kind. Never unpickles, never touches the network.
+
+    source   a folder that relmo saved; a folder or a .zip with an original ELMo's options .json and weights .hdf5, by
+             whatever names; the path of the options; or a pair (options, weights)
+    device   auto (a GPU where there is one), cpu or cuda
+    dtype    None or "float32", which is the only one so far
+    """
+    if str(dtype).removeprefix("torch.") not in ("None", "float32"):
+        raise SettingError(f"dtype {dtype}: float32 is the only one so far; leave it out")
+    if source is None:
+        raise ModelError(
+            "no model is bundled with this version; give a folder that relmo saved, or original ELMo files"
+        )
+    if (original := locate(source)) is not None:
+        return read_files(original, device=device)
+    assert isinstance(source, str | Path)  # a pair is taken for original files, or is an error
+    if str(source).startswith(("http://", "https://")):
+        raise ModelError(f"{source}: relmo does not download; fetch the files yourself and give their place")
+    return load_folder(Path(source), device)
+
+
+def load_folder(folder: Path, device: str) -> Model:
+    """The model in a folder that relmo saved."""
+    kind = read_config(folder)["kind"]
+    if kind not in KINDS:
+        raise ModelError(f"{folder}: is of kind '{kind}', which this relmo does not know; it knows {', '.join(KINDS)}")
+    return KINDS[kind].from_pretrained(folder, device=device)
+
+
+def load_bilm(source: PairOrPath, *, device: str = "auto") -> BiLM:
+    """A bidirectional language model, from wherever `load` takes one."""
+    model = load(source, device=device)
+    if not isinstance(model, BiLM):
+        raise ModelError(f"{source}: is not a bidirectional language model (bilm)")
+    return model

@@ -6,7 +6,8 @@
     run/checkpoint.safetensors   the trainer's whole state, written under another name and renamed: always whole
 
 A run that is killed at any moment goes on from its last checkpoint to the same weights, bit for bit, as one that never
-was (on a CPU with the same number of threads).
+was (on a CPU with the same number of threads). Of several processes (`relmo.parallel`) the first one writes; whether to
+stop, and when to write a checkpoint, is for all of them the same.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ import torch
 
 from relmo.errors import ModelError, RelmoError, SettingError, StorageError
 from relmo.folder import VOCABULARY, atomic, pick_device, read_tensors, storage_errors, write_json, write_tensors
+from relmo.parallel import ALONE, Team, join, own_device
 from relmo.settings import TextSettings, TrainSettings
 from relmo.text.encode import Corpus, Stream, encode_corpus, open_stream
 from relmo.text.vocabulary import Vocabulary
@@ -66,13 +68,14 @@ class Plan:
     parameters: int
     memory: int
     seconds: float
+    processes: int = 1
 
 
 def prepare(settings: TrainSettings) -> torch.device:
     """Sets the number of threads. -> the device to train on"""
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    return pick_device(settings.device)
+    return own_device(pick_device(settings.device))
 
 
 def make_plan(trainer: Trainer, predictions: int) -> Plan:
@@ -99,6 +102,7 @@ def make_plan(trainer: Trainer, predictions: int) -> Plan:
         parameters=sum(p.numel() for p in trainer.parameters),
         memory=peak_memory(trainer.device) + weights * moments[trainer.settings.optimizer],
         seconds=seconds * trainer.settings.accumulate * trainer.total,
+        processes=trainer.team.size,
     )
 
 
@@ -202,53 +206,85 @@ class Checkpoints:
         self.every = trainer.settings.checkpoint_every
         self.due = time.monotonic() + self.every
 
-    def write_if_due(self, now: bool) -> None:
-        """Writes a checkpoint if it is time for one, or `now`."""
+    @property
+    def is_due(self) -> bool:
+        """It is time for one, by the clock of the process that writes it."""
+        return self.trainer.team.leads and time.monotonic() >= self.due
+
+    def write(self) -> None:
+        """Writes a checkpoint; all processes take part."""
         begun = time.monotonic()
-        if now or begun >= self.due:
-            write_tensors(self.path, *self.trainer.state())
-            ended = time.monotonic()
-            self.due = ended + (max(self.every, 20 * (ended - begun)) if self.every else 0.0)
+        state = self.trainer.state()
+        with self.trainer.team.together():
+            if self.trainer.team.leads:
+                write_tensors(self.path, *state)
+        ended = time.monotonic()
+        self.due = ended + (max(self.every, 20 * (ended - begun)) if self.every else 0.0)
 
 
 def go(trainer: Trainer, folder: Path, save: Callable[[], None], reporter: Reporter) -> None:
     """Runs the trainer to its end, from the folder's checkpoint where there is one. `save` keeps the model as it now
-    is: called at every new best, or at the end where nothing is validated."""
-    settings = trainer.settings
-    if (folder / CHECKPOINT).exists():
-        trainer.load_state(*read_tensors(folder / CHECKPOINT))
+    is: called at every new best, or at the end where nothing is validated; in the first process only."""
+    settings, team = trainer.settings, trainer.team
+    if team.share((folder / CHECKPOINT).exists()):
+        with team.together():
+            trainer.load_state(*read_tensors(folder / CHECKPOINT))
         reporter.said(f"going on from step {trainer.number} of {trainer.total}")
-    metrics = Metrics(folder, trainer.number, settings.tensorboard)
+    with team.together():
+        metrics = Metrics(folder, trainer.number, settings.tensorboard) if team.leads else None
     checkpoints = Checkpoints(trainer, folder / CHECKPOINT)
     log = Log()
-    with stop_on_signal() as stopping:
+    with stop_on_signal(team) as stopping:
         for step in trainer.steps():
             log.add(step)
             if step.number % settings.log_every == 0 or step.valid is not None:
                 record = log.record(step) | ({} if step.valid is None else {"valid": step.valid})
-                metrics.write(record)
+                with team.together():
+                    if metrics is not None:
+                        metrics.write(record)
                 reporter.logged(record)
             if step.is_best:
-                with trainer.averaged():
-                    save()
-            stop = stopping.is_set()
-            checkpoints.write_if_due(now=stop or trainer.finished)
+                save_averaged(trainer, save)
+            stop, due = team.any([stopping.is_set(), checkpoints.is_due])
+            if stop or due or trainer.finished:
+                checkpoints.write()
             reporter.stepped(step, trainer.total)
             if stop and not trainer.finished:
                 raise Stopped
     if trainer.validate is None:
-        with trainer.averaged():
-            save()
-    metrics.close()
+        save_averaged(trainer, save)
+    if metrics is not None:
+        metrics.close()
+
+
+def save_averaged(trainer: Trainer, save: Callable[[], None]) -> None:
+    """Has the first process save the model, with the averaged weights where there are such."""
+    with trainer.team.together():
+        if trainer.team.leads:
+            with trainer.averaged():
+                save()
 
 
 @contextmanager
 def run_folder(
     out: Path, kind: str, files: Sequence[str], settings: Any, *, resume: bool, keep: bool
-) -> Iterator[None]:
+) -> Iterator[Team]:
     """The folder of a run: made, with a note of what was asked for; or found again, where the note must say the same.
-    Without `keep` (a dry run) nothing new stays of it, nor after a mistake that showed before the first checkpoint."""
-    note = {"kind": kind, "files": list(files), "settings": dataclasses.asdict(settings)}
+    Without `keep` (a dry run) nothing new stays of it, nor after a mistake that showed before the first checkpoint.
+    -> the processes that share the run"""
+    note: dict[str, Any] = {"kind": kind, "files": list(files), "settings": dataclasses.asdict(settings)}
+    with join() as team, ExitStack() as stack:
+        if team.size > 1:
+            note["processes"] = team.size
+        with team.together():
+            if team.leads:
+                stack.enter_context(own_folder(out, note, resume=resume, keep=keep))
+        yield team
+
+
+@contextmanager
+def own_folder(out: Path, note: dict[str, Any], *, resume: bool, keep: bool) -> Iterator[None]:
+    """`run_folder` for the process that writes it."""
     existed = out.exists()
     if existed and not out.is_dir():
         raise SettingError(f"--out {out}: is a file; give a folder")
@@ -259,7 +295,15 @@ def run_folder(
             raise SettingError(
                 f"--out {out}: holds a run already; add --resume to go on with it, or choose another folder"
             )
-        if json.dumps(note) != json.dumps(read_run(out)):
+        before = read_run(out)
+        wanted = before.get("processes", 1)
+        if note.get("processes", 1) != wanted:
+            with_it = f"with torchrun --nproc-per-node {wanted}" if wanted > 1 else "without torchrun"
+            raise SettingError(
+                f"--resume: the run in {out} has {wanted} process{'es' * (wanted > 1)}, "
+                f"and this is {note.get('processes', 1)}; go on {with_it}"
+            )
+        if json.dumps(note) != json.dumps(before):
             raise SettingError(
                 f"--resume: {out} was begun with other files or settings; leave them out to go on with it"
             )
@@ -282,23 +326,42 @@ def remove_scratch(out: Path) -> None:
     shutil.rmtree((out / SCRATCH).rename(out / f".{SCRATCH}.{os.getpid()}"))
 
 
-def encoded_corpus(files: Sequence[str], text: TextSettings, out: Path) -> Corpus:
-    """The corpus as ids under out/run: read from the files once, from there ever after."""
-    scratch = out / SCRATCH
-    if (out / ENCODED).exists():
-        note = json.loads((out / ENCODED).read_text(encoding="utf-8"))
-        vocabulary = Vocabulary.load(scratch / VOCABULARY)
-        streams = {
-            name: Stream(open_stream(scratch / f"{name}.ids", len(vocabulary)), *figures)
-            for name, figures in note.items()
-        }
-        return Corpus(vocabulary, streams["train"], streams.get("valid"), streams.get("test"))
-    corpus = encode_corpus(files, text, scratch)
-    with atomic(scratch / VOCABULARY) as temporary:
+def encoded_corpus(files: Sequence[str], text: TextSettings, out: Path, team: Team = ALONE) -> Corpus:
+    """The corpus as ids under out/run: read from the files once, by the first process, from there ever after."""
+    with team.together():
+        if team.leads and not (out / ENCODED).exists():
+            write_encoded(encode_corpus(files, text, out / SCRATCH), out)
+    with team.together():
+        check_seen(out, team)
+        return read_encoded(out)
+
+
+def write_encoded(corpus: Corpus, out: Path) -> None:
+    """Writes what `read_encoded` needs beside the ids."""
+    with atomic(out / SCRATCH / VOCABULARY) as temporary:
         corpus.vocabulary.save(temporary)
     parts = {"train": corpus.train, "valid": corpus.valid, "test": corpus.test}
     write_json(out / ENCODED, {name: (part.characters, part.unknown) for name, part in parts.items() if part})
-    return corpus
+
+
+def read_encoded(out: Path) -> Corpus:
+    """The corpus from out/run."""
+    note = json.loads((out / ENCODED).read_text(encoding="utf-8"))
+    vocabulary = Vocabulary.load(out / SCRATCH / VOCABULARY)
+    streams = {
+        name: Stream(open_stream(out / SCRATCH / f"{name}.ids", len(vocabulary)), *figures)
+        for name, figures in note.items()
+    }
+    return Corpus(vocabulary, streams["train"], streams.get("valid"), streams.get("test"))
+
+
+def check_seen(out: Path, team: Team) -> None:
+    """An error where this process does not see what the first one has written."""
+    if not (out / ENCODED).exists():
+        raise StorageError(
+            f"--out {out}: process {team.rank} does not see what process 0 wrote there; give a folder that all "
+            "machines of the run share"
+        )
 
 
 def read_run(out: Path) -> dict[str, Any]:
@@ -314,8 +377,9 @@ def read_run(out: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def stop_on_signal() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C (or a polite kill) sets; the second Ctrl-C is an ordinary one."""
+def stop_on_signal(team: Team = ALONE) -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C (or a polite kill) sets; the second Ctrl-C is an ordinary one. In a team it is
+    like the first: torchrun passes each one on, so that every process gets it twice."""
     stopping = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopping
@@ -324,7 +388,8 @@ def stop_on_signal() -> Iterator[threading.Event]:
 
     def stop(number: int, frame: Any) -> None:
         stopping.set()
-        signal.signal(signal.SIGINT, before[signal.SIGINT])
+        if team.size == 1:
+            signal.signal(signal.SIGINT, before[signal.SIGINT])
 
     for number in before:
         signal.signal(number, stop)

@@ -96,7 +96,7 @@ class TrainSettings:
     epochs: float = 10
     """How often to go through the training data; may be a fraction."""
     batch: int = 32
-    """How many streams or examples are read side by side."""
+    """How many streams or examples are read side by side, by each process where there are several."""
     unroll: int = 128
     """Language models: steps of back-propagation through time in one window; the state is carried to the next."""
     accumulate: int = 1
@@ -244,7 +244,7 @@ class BiLMModelSettings:
     char_dim: int = 16
     """Size of a character's embedding."""
     filters: tuple[str, ...] = ("1x32", "2x32", "3x64", "4x128", "5x256", "6x512", "7x1024")
-    """The convolutions over a word's characters: width x how many."""
+    """The convolutions over a word's characters: width x how many, with commas between them."""
     activation: Literal["relu", "tanh"] = "relu"
     """The activation after the convolutions."""
     max_characters: int = 50
@@ -265,6 +265,9 @@ class BiLMModelSettings:
     """From the second on, layers add their input to their output."""
     dropout: float = 0.1
     """Dropout on the input of every LSTM and on the top one's output."""
+    state_dropout: float = 0.01
+    """The share of the streams that in training begin each window without the state carried to it. Without any, a
+    network knows no beginnings, and read from none it may get stuck where its cells are clipped."""
     tied: bool = False
     """Word input only: the output layer uses the words' input vectors too."""
     softmax: Literal["full", "sampled"] = "sampled"
@@ -295,6 +298,8 @@ class BiLMTrainSettings(TrainSettings):
     clip_norm: float = 0.5
     """Gradients whose global norm is above this are scaled down to it; 0 turns clipping off. (The original's 10, for
     its multiplied loss.)"""
+    shuffle: bool = True
+    """Read the sentences in a new order every epoch, as the original does; otherwise in the order of the text."""
     init: str | None = None
     """Start from this model: a relmo folder or original ELMo files, whose geometry is kept."""
     softmax_first: float = 0.1
@@ -334,7 +339,16 @@ BOUNDS: dict[str, tuple[float, float]] = {
     ),
     **dict.fromkeys(("vocabulary_size", "min_count", "validate_every", "patience", "log_every"), (1, 1 << 40)),
     **dict.fromkeys(
-        ("dropout", "output_dropout", "input_dropout", "word_dropout", "weight_drop", "average", "momentum"),
+        (
+            "dropout",
+            "state_dropout",
+            "output_dropout",
+            "input_dropout",
+            "word_dropout",
+            "weight_drop",
+            "average",
+            "momentum",
+        ),
         (0, 0.999999),
     ),
     **dict.fromkeys(("valid_fraction", "test_fraction"), (0, 0.5)),
@@ -417,10 +431,11 @@ def check_optimizer(settings: TrainSettings) -> None:
 
 
 def parse_filters(filters: Iterable[str]) -> list[tuple[int, int]]:
-    """["1x32", "2x64"] -> [(1, 32), (2, 64)], (width, how many)."""
+    """["1x32", "2x64"], or ["1x32,2x64"] -> [(1, 32), (2, 64)], (width, how many)."""
+    filters = [part for text in filters for part in text.replace(",", " ").split()]
     found = [re.fullmatch(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,6})", text) for text in filters]
     if not found or None in found:
-        raise SettingError(f"filters are WIDTHxCOUNT, for example 1x32 2x32 3x64, not {' '.join(filters) or 'none'}")
+        raise SettingError(f"filters are WIDTHxCOUNT, for example 1x32,2x32,3x64, not {' '.join(filters) or 'none'}")
     return [(int(match[1]), int(match[2])) for match in found if match]
 
 
@@ -448,6 +463,8 @@ def check_bilm(settings: BiLMSettings) -> None:
     check_bounds(settings.text, settings.train)
     check_bilm_model(settings.model)
     check_optimizer(settings.train)
+    if settings.text.vocabulary is not None:
+        refuse(settings.text, ["vocabulary_size", "min_count"], "a vocabulary from a file")
     if settings.train.init is None:
         refuse(settings.train, ["softmax_first"], "a run without init")
 

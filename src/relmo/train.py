@@ -7,12 +7,15 @@ the state carried from the last window, the step count (from which the position 
 follow), and the record of validation. Loaded into a fresh trainer, the run goes on as if it had never stopped.
 
 No step waits for the GPU: losses and norms stay on the device until somebody looks at them.
+
+Several processes (`relmo.parallel`) take each step together: each has its own batches, carried state and random
+numbers; weights, optimiser, losses and decisions are the same in all.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -21,6 +24,7 @@ from torch import Tensor, nn
 from relmo.errors import RelmoError
 from relmo.models.language_model import Loss
 from relmo.nn.cells import State
+from relmo.parallel import ALONE, Team
 from relmo.settings import TrainSettings
 
 
@@ -50,7 +54,10 @@ class Step(NamedTuple):
 
 
 class Trainer:
-    """Trains `model` on `batches`; `validate(model)` gives the number that should fall."""
+    """Trains `model` on `batches`; `validate(model)` gives the number that should fall.
+
+    The parameters that `frozen(epoch)` lists, the epoch a fraction, stay as they are in that step. In a `team`, every
+    process's batches hold as many predictions."""
 
     def __init__(
         self,
@@ -58,13 +65,18 @@ class Trainer:
         batches: Batches,
         settings: TrainSettings,
         validate: Callable[[nn.Module], float] | None = None,
+        frozen: Callable[[float], Iterable[nn.Parameter]] | None = None,
+        team: Team = ALONE,
     ):
         self.model = model
         self.batches = batches
         self.settings = settings
         self.validate = validate
+        self.frozen = frozen
+        self.team = team
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.device = self.parameters[0].device
+        self.loss = team.share_gradients(model)
         self.optimizer = make_optimizer(model, settings)
         self.average = [p.detach().clone() for p in self.parameters] if settings.average else []
         self.total = max(1, math.ceil(settings.epochs * len(batches) / settings.accumulate))
@@ -73,7 +85,7 @@ class Trainer:
         self.clipped = torch.zeros((), device=self.device)
         self.best = math.inf
         self.since_best = 0
-        torch.manual_seed(settings.seed)
+        torch.manual_seed(settings.seed + team.rank)
 
     @property
     def finished(self) -> bool:
@@ -94,6 +106,9 @@ class Trainer:
         if not self.model.training:
             self.model.train()
         loss, count = self._backward()
+        if self.frozen is not None:
+            for parameter in self.frozen(self.number * settings.accumulate / len(self.batches)):
+                parameter.grad = None  # no step, no decay, and no part in the norm
         norm = torch.nn.utils.get_total_norm(
             [p.grad for p in self.parameters if p.grad is not None and not p.grad.is_sparse]
         )
@@ -112,21 +127,23 @@ class Trainer:
         return Step(self.number, epoch, lr, loss, norm, self.clipped, count, valid, is_best, validating)
 
     def _backward(self) -> tuple[Tensor, int]:
-        """Gradients of `accumulate` batches. -> mean loss (on the device), predictions made."""
+        """Gradients of `accumulate` batches. -> mean loss (on the device), predictions made; of all processes."""
+        accumulate = self.settings.accumulate
         total, count = torch.zeros((), device=self.device), 0
-        for part in range(self.settings.accumulate):
-            epoch, index = divmod(self.number * self.settings.accumulate + part, len(self.batches))
-            loss = self._loss(self.batches.get(epoch, index), self.carry if index else None)
-            (loss.mean / self.settings.accumulate).backward()
+        for part in range(accumulate):
+            epoch, index = divmod(self.number * accumulate + part, len(self.batches))
+            with nullcontext() if part == accumulate - 1 else self.team.unshared(self.loss):
+                loss = self._loss(self.batches.get(epoch, index), self.carry if index else None)
+                (loss.mean / accumulate).backward()
             self.carry = loss.carry
-            total += loss.mean.detach() / self.settings.accumulate
+            total += loss.mean.detach() / accumulate
             count += loss.predictions
-        return total, count
+        return self.team.mean(total), count * self.team.size
 
     def _loss(self, batch: Any, carry: State | None) -> Loss:
         bfloat16 = self.settings.precision == "bfloat16"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bfloat16):
-            return self.model.loss(batch, carry)  # type: ignore[operator]
+            return self.loss(batch, carry)
 
     def _average_decay(self) -> float:
         """Short at first, so that the average forgets where it began."""
@@ -137,7 +154,7 @@ class Trainer:
         if self.validate is None or (self.number % every and self.number < self.total):
             return None, False
         with self.averaged():
-            valid = self.validate(self.model)
+            valid = self.team.share(self.validate(self.model))
         if not math.isfinite(valid):
             raise RelmoError(f"the validation loss is {valid} after step {self.number}; lower --lr or --clip-norm")
         is_best = valid < self.best
@@ -159,19 +176,24 @@ class Trainer:
                     parameter.copy_(value)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors by name and plain values: all that the rest of the run depends on."""
+        """Tensors by name and plain values: all that the rest of the run depends on, in every process of the team."""
         tensors = {f"model.{i}": p.detach() for i, p in enumerate(self.parameters)}
         tensors |= {f"average.{i}": a for i, a in enumerate(self.average)}
         for i, values in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{i}.{key}": torch.as_tensor(value) for key, value in values.items()}
-        if self.carry is not None:
-            tensors |= {f"carry.{i}": tensor for i, tensor in enumerate(self.carry)}
-        tensors["random.cpu"] = torch.get_rng_state()
-        if self.device.type == "cuda":
-            tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
         tensors["clipped"] = self.clipped
+        for rank, own in enumerate(self.team.gather(self._own_state())):
+            tensors |= {own_name(rank, name): tensor for name, tensor in own.items()}
         values = {"step": self.number, "best": self.best, "since_best": self.since_best}
         return tensors, values
+
+    def _own_state(self) -> dict[str, Tensor]:
+        """What is not the same in every process."""
+        own = {f"carry.{i}": tensor for i, tensor in enumerate(self.carry or ())}
+        own["random.cpu"] = torch.get_rng_state()
+        if self.device.type == "cuda":
+            own["random.cuda"] = torch.cuda.get_rng_state(self.device)
+        return own
 
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Puts back what `state` gave; tensors may come from any device."""
@@ -187,13 +209,20 @@ class Trainer:
                 _, index, key = name.split(".")
                 optimizer["state"].setdefault(int(index), {})[key] = tensor
         self.optimizer.load_state_dict(optimizer)
-        carry = sorted((int(name[6:]), tensor) for name, tensor in tensors.items() if name.startswith("carry."))
-        self.carry = tuple(tensor.to(self.device) for _, tensor in carry) if carry else None
-        torch.set_rng_state(tensors["random.cpu"].cpu())
-        if "random.cuda" in tensors and self.device.type == "cuda":
-            torch.cuda.set_rng_state(tensors["random.cuda"].cpu(), self.device)
+        rank = self.team.rank
+        names = [own_name(rank, f"carry.{i}") for i in range(len(tensors))]
+        self.carry = tuple(tensors[name].to(self.device) for name in names if name in tensors) or None
+        torch.set_rng_state(tensors[own_name(rank, "random.cpu")].cpu())
+        cuda = tensors.get(own_name(rank, "random.cuda"))
+        if cuda is not None and self.device.type == "cuda":
+            torch.cuda.set_rng_state(cuda.cpu(), self.device)
         self.clipped.copy_(tensors["clipped"])
         self.number, self.best, self.since_best = values["step"], values["best"], values["since_best"]
+
+
+def own_name(rank: int, name: str) -> str:
+    """The name of a process's own tensor in a checkpoint; the first process's, or the only one's, is the plain one."""
+    return f"rank{rank}.{name}" if rank else name
 
 
 def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
@@ -209,8 +238,8 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Opt
     if settings.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=dense)
     if settings.optimizer == "adagrad":
-        start = settings.initial_accumulator
-        return torch.optim.Adagrad(groups, lr=settings.lr, initial_accumulator_value=start)
+        start, fused = settings.initial_accumulator, dense and parameters[0].device.type == "cpu"  # all that torch has
+        return torch.optim.Adagrad(groups, lr=settings.lr, initial_accumulator_value=start, fused=fused or None)
     kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
     return kind(groups, lr=settings.lr, fused=dense)
 

@@ -15,6 +15,7 @@ from relmo.lm import LanguageModel, parameter_count
 from relmo.models import make_language_model
 from relmo.models.language_model import NeuralLM
 from relmo.models.ngram import NGramLM
+from relmo.parallel import Team, one_process_only
 from relmo.run import Plan, Reporter, encoded_corpus, go, make_plan, prepare, remove_scratch, run_folder
 from relmo.settings import LMSettings, check_lm
 from relmo.text.encode import Corpus, Stream
@@ -36,17 +37,19 @@ def train_lm(
     parts."""
     reporter = reporter or Reporter()
     check_lm(settings)
+    if settings.model.cell == "ngram":
+        one_process_only("an n-gram model")
     device = prepare(settings.train)
-    with run_folder(out, "lm", files, settings, resume=resume, keep=not dry_run):
-        corpus = encoded_corpus(files, settings.text, out)
+    with run_folder(out, "lm", files, settings, resume=resume, keep=not dry_run) as team:
+        corpus = encoded_corpus(files, settings.text, out, team)
         torch.manual_seed(settings.train.seed)
         if settings.model.cell == "ngram":
             network: NGramLM | NeuralLM | None = fit_ngram(corpus, settings, reporter, dry_run)
         else:
-            network = fit_neural(corpus, settings, device, out, reporter, dry_run)
+            network = fit_neural(corpus, settings, device, out, reporter, dry_run, team)
         if network is None:
             return {}
-        return finish(LanguageModel(network, corpus.vocabulary, settings, device), corpus, out, files)
+        return finish(LanguageModel(network, corpus.vocabulary, settings, device), corpus, out, files, team)
 
 
 def fit_ngram(corpus: Corpus, settings: LMSettings, reporter: Reporter, dry_run: bool) -> NGramLM | None:
@@ -58,13 +61,20 @@ def fit_ngram(corpus: Corpus, settings: LMSettings, reporter: Reporter, dry_run:
 
 
 def fit_neural(
-    corpus: Corpus, settings: LMSettings, device: torch.device, out: Path, reporter: Reporter, dry_run: bool
+    corpus: Corpus,
+    settings: LMSettings,
+    device: torch.device,
+    out: Path,
+    reporter: Reporter,
+    dry_run: bool,
+    team: Team,
 ) -> NeuralLM | None:
     """Trains by truncated back-propagation through time. -> the network with the best weights."""
     network = make_language_model(settings.model, len(corpus.vocabulary)).to(device)
     assert isinstance(network, NeuralLM)
-    lanes = Lanes(corpus.train.ids, batch=settings.train.batch, unroll=settings.train.unroll, device=device)
-    trainer = Trainer(network, lanes, settings.train, validation(corpus.valid, device))
+    batch, unroll = settings.train.batch, settings.train.unroll
+    lanes = Lanes(corpus.train.ids, batch=batch, unroll=unroll, device=device, rank=team.rank, size=team.size)
+    trainer = Trainer(network, lanes, settings.train, validation(corpus.valid, device), team=team)
     reporter.plan(make_plan(trainer, corpus.train.predictions))
     if dry_run:
         return None
@@ -77,7 +87,8 @@ def fit_neural(
             model.save_pretrained(out)
 
     go(trainer, out, save, reporter)
-    return LanguageModel.from_pretrained(out, device=device.type).network  # type: ignore[return-value]
+    with team.together():
+        return LanguageModel.from_pretrained(out, device=device.type).network  # type: ignore[return-value]
 
 
 def validation(stream: Stream | None, device: torch.device) -> Callable[[nn.Module], float] | None:
@@ -88,7 +99,7 @@ def validation(stream: Stream | None, device: torch.device) -> Callable[[nn.Modu
     return lambda network: total_nll(network, ids, lanes=LANES, device=device) / count  # type: ignore[arg-type]
 
 
-def finish(model: LanguageModel, corpus: Corpus, out: Path, files: Sequence[str]) -> dict[str, Any]:
+def finish(model: LanguageModel, corpus: Corpus, out: Path, files: Sequence[str], team: Team) -> dict[str, Any]:
     """Scores the held-out parts, writes the whole folder, removes what only the run needed."""
     results: dict[str, Any] = {
         "trained_on": [Path(file).name for file in files],
@@ -100,9 +111,11 @@ def finish(model: LanguageModel, corpus: Corpus, out: Path, files: Sequence[str]
             nll = total_nll(model.network, np.asarray(part.ids), lanes=LANES, device=model.device)
             score = Score(part.predictions, part.characters, part.unknown, nll)
             results |= {f"{name}_{key}": value for key, value in score.summary().items()}
-    if isinstance(model.network, NGramLM):
-        model.save_pretrained(out, results=results)
-    else:
-        model.save_description(out, results)
-    remove_scratch(out)
-    return results
+    with team.together():
+        if team.leads:
+            if isinstance(model.network, NGramLM):
+                model.save_pretrained(out, results=results)
+            else:
+                model.save_description(out, results)
+            remove_scratch(out)
+    return team.share(results)

@@ -11,6 +11,7 @@ from torch import nn
 from relmo.batch import Contexts
 from relmo.errors import CorpusError
 from relmo.models.skipgram import SkipGram
+from relmo.parallel import one_process_only
 from relmo.run import Reporter, encoded_corpus, go, make_plan, prepare, remove_scratch, run_folder
 from relmo.settings import SkipgramSettings, check_skipgram
 from relmo.text.encode import Corpus, Stream, count
@@ -31,6 +32,7 @@ def train_skipgram(
     """Trains word vectors on the files, in order, into the folder `out`. -> its results."""
     reporter = reporter or Reporter()
     check_skipgram(settings)
+    one_process_only("relmo train skipgram")
     device = prepare(settings.train)
     with run_folder(out, "skipgram", files, settings, resume=resume, keep=not dry_run):
         corpus = encoded_corpus(files, settings.text, out)

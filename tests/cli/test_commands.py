@@ -310,3 +310,40 @@ def test_a_dry_run_prints_the_plan_and_leaves_nothing(run: Relmo, text: Path, tm
     assert run("train", "lm", text, "--out", tmp_path / "m", "--dry-run", *MODELS["lstm"].split()) == ""
     assert "28,500" in errors(run)
     assert list(tmp_path.iterdir()) == []
+
+
+BILM = "--preset tiny --min-count 2 --batch 8 --unroll 8 --epochs 0.5 --threads 1 --device cpu"
+
+
+@pytest.fixture(scope="module")
+def bilm(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("models") / "bilm"
+    with pytest.raises(SystemExit, match="0"):
+        main(["train", "bilm", str(text), "--out", str(out), "--quiet", *BILM.split()])
+    return out
+
+
+def test_a_bilm_is_scored_in_both_directions_as_a_table_as_json_and_as_one_number(
+    run: Relmo, bilm: Path, held_out: Path, text: Path
+) -> None:
+    score = one_object(run("evaluate", bilm, held_out, text, "--json"))
+    row, other = score["files"]
+    for name in ("perplexity", "forward_perplexity", "backward_perplexity", "average_perplexity"):
+        assert 1 < row[name] < json.loads((bilm / "config.json").read_text())["vocab_size"]
+    assert row["forward_perplexity"] != row["backward_perplexity"]
+    assert score["total"]["tokens"] == row["tokens"] + other["tokens"]
+    table = run("evaluate", bilm, held_out)
+    header, figures = table.splitlines()
+    assert header.split() == ["file", "tokens", "unknown", "forward", "backward", "joint", "average"]
+    for name in ("perplexity", "forward_perplexity", "backward_perplexity", "average_perplexity"):
+        assert f"{row[name]:,.3f}" in figures
+    assert float(run("evaluate", bilm, held_out, "--quiet", "--batch", 1)) == pytest.approx(row["perplexity"], rel=1e-3)
+
+
+def test_words_are_written_with_their_scores(run: Relmo, bilm: Path, held_out: Path, tmp_path: Path) -> None:
+    score = one_object(run("evaluate", bilm, held_out, "--json", "--words", tmp_path / "words.tsv"))["total"]
+    rows = [line.split("\t") for line in (tmp_path / "words.tsv").read_text(encoding="utf-8").splitlines()[1:]]
+    assert len([row for row in rows if row[4]]) == len([row for row in rows if row[5]]) == score["tokens"]
+    assert sum(float(row[4] or 0) for row in rows) == pytest.approx(score["forward_nll"], rel=1e-5)
+    assert sum(float(row[5] or 0) for row in rows) == pytest.approx(score["backward_nll"], rel=1e-5)
+    assert len([row for row in rows if row[3] == "no"]) == score["unknown"]

@@ -223,15 +223,31 @@ def test_a_kind_of_model_the_verb_does_not_take(fails: Fails, text: Path, tmp_pa
     options = "--dimensions 4 --min-count 2 --epochs 1 --threads 1 --quiet"
     succeed("train", "skipgram", text, "--out", vectors, *options.split())
     assert "is a skipgram model, not a language model" in fails("generate", vectors)
-    assert "is a skipgram model, not a language model" in fails("evaluate", vectors, text)
+    assert "vectors: is not a language model" in fails("evaluate", vectors, text)
 
 
-def test_a_text_that_cannot_be_scored(fails: Fails, model: Path, tmp_path: Path) -> None:
+def test_a_text_that_cannot_be_scored(fails: Fails, model: Path, text: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("")
     assert "empty.txt: the corpus is empty" in fails("evaluate", model, tmp_path / "empty.txt")
     assert "nothing.txt: no such file" in fails("evaluate", model, tmp_path / "nothing.txt")
     assert "no files to score" in fails("evaluate", model)
     assert "batch must be 1 or more" in fails("evaluate", model, tmp_path / "empty.txt", "--batch", 0)
+    assert "--words goes with a bidirectional model" in fails("evaluate", model, text, "--words", tmp_path / "w.tsv")
+
+
+def test_a_bilm_that_cannot_be_trained_or_scored(
+    fails: Fails, text: Path, tmp_path: Path, data: Callable[[str], Path]
+) -> None:
+    def train(*options: object) -> str:
+        return fails("train", "bilm", text, "--out", tmp_path / "model", "--device", "cpu", "--quiet", *options)
+
+    assert "fewer than one window of 128 lanes x 20 steps" in train()
+    assert "filters are WIDTHxCOUNT, for example 1x32,2x32,3x64, not 3*5" in train("--filters", "3*5")
+    assert "softmax_first has no meaning for a run without init" in train("--softmax-first", 1)
+    assert "nowhere: does not exist" in train("--init", "nowhere")
+    assert "hidden is 99, but 64 in --init" in train("--init", data("parity"), "--hidden", 99)
+    assert not (tmp_path / "model").exists()
+    assert "the model has no output layer" in fails("evaluate", data("parity"), text)
 
 
 def test_choices_that_make_no_sense(fails: Fails, model: Path) -> None:
@@ -318,6 +334,7 @@ def test_the_command_itself_fails_with_one_line_and_status_2(tmp_path: Path) -> 
         "import relmo",
         "from relmo.cli import main; main(['--help'])",
         "from relmo.cli import main; main(['train', 'lm', '--help'])",
+        "from relmo.cli import main; main(['train', 'bilm', '--help'])",
         "from relmo.cli import main; main(['generate', '--help'])",
         "from relmo.cli import main; main(['--version'])",
     ],
@@ -331,7 +348,9 @@ def test_help_and_import_do_not_import_torch(code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["train", "lm"], ["train", "skipgram"], ["evaluate"], ["generate"], ["info"]], ids=" ".join
+    "arguments",
+    [["train", "lm"], ["train", "bilm"], ["train", "skipgram"], ["evaluate"], ["generate"], ["info"], ["convert"]],
+    ids=" ".join,
 )
 def test_the_help_of_every_verb_has_a_worked_example(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     succeed(*arguments, "--help")

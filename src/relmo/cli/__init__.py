@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 import relmo
+from relmo.cli.convert import convert
+from relmo.cli.embed import embed
 from relmo.cli.evaluate import evaluate
 from relmo.cli.generate import generate
 from relmo.cli.info import info
-from relmo.cli.train import lm, settings_from_files, skipgram
+from relmo.cli.train import bilm, lm, say, settings_from_files, skipgram
 from relmo.errors import RelmoError
 from relmo.text.corpus import STDIN
 
@@ -27,11 +29,14 @@ app = App(
 )
 train = App(name="train", help="Train a model.", config=settings_from_files)
 train.command(lm)
+train.command(bilm)
 train.command(skipgram)
 app.command(train)
+app.command(embed)
 app.command(evaluate)
 app.command(generate)
 app.command(info)
+app.command(convert)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -47,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (RelmoError, CycloptsError) as error:
         sys.exit(fail(error))
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+        say("stopped")
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
@@ -56,5 +61,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def fail(error: Exception) -> int:
     """Prints the error as one line. -> the exit status."""
-    print("error:", " ".join(str(error).split()), file=sys.stderr)
+    say(f"error: {' '.join(str(error).split())}")
     return 2

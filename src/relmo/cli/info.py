@@ -1,19 +1,23 @@
 """`relmo info MODEL`"""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from relmo.convert import Original
+
+TRAINING = ("dropout", "tied", "softmax", "samples")  # settings that original files do not have
 
 
 def info(model: Path, *, json: bool = False, quiet: bool = False) -> None:
-    """Say what a model folder holds: kind, geometry, parameters, provenance, checksums. The weights are read and
-    checked.
+    """Say what a model holds: kind, geometry, parameters, provenance, checksums. The weights are read and checked.
 
         relmo info models/mine
 
     Parameters
     ----------
     model
-        The model's folder.
+        The model's folder; or original ELMo files: a folder or .zip that holds them, or the path of the options.
     json
         Print one JSON object.
     quiet
@@ -32,9 +36,12 @@ def info(model: Path, *, json: bool = False, quiet: bool = False) -> None:
 
 def gather(folder: Path) -> dict[str, Any]:
     """What there is to say about a model."""
+    from relmo.convert import locate
     from relmo.folder import WEIGHTS, digest, read_config, read_tensors, sha256
     from relmo.loading import load
 
+    if (original := locate(folder)) is not None:
+        return gather_original(original)
     config = read_config(folder)
     load(folder, device="cpu")  # checks that everything fits together
     tensors, _ = read_tensors(folder / WEIGHTS)
@@ -48,6 +55,27 @@ def gather(folder: Path) -> dict[str, Any]:
         "settings": {k: v for section in (config["settings"] or {}).values() for k, v in section.items()},
         "results": config.get("results", {}),
         "sha256": {path.name: sha256(path) for path in files},
+    }
+
+
+def gather_original(original: "Original") -> dict[str, Any]:
+    """What there is to say about original ELMo files."""
+    from relmo.convert import read_files
+    from relmo.folder import digest, own_tensors, sha256
+
+    model = read_files(original, device="cpu")
+    tensors = {name: tensor.detach() for name, tensor in own_tensors(model.network).items()}
+    return {
+        "kind": "bilm",
+        "format": "original ELMo files",
+        "options": original.options.name,
+        "weights": original.weights.name,
+        "vocabulary": None,
+        "parameters": sum(tensor.numel() for tensor in tensors.values()),
+        "weights_digest": digest(tensors),
+        "settings": {name: value for name, value in vars(model.settings.model).items() if name not in TRAINING},
+        "results": {},
+        "sha256": {path.name: sha256(path) for path in {member.path: None for member in original}},
     }
 
 
@@ -65,5 +93,5 @@ def flatten(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 def show(value: Any) -> str:
     """A value for people."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"

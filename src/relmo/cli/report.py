@@ -32,11 +32,13 @@ class Terminal(Reporter):
     def plan(self, plan: Plan) -> None:
         self.reading.stop()
         lines = [("device", plan.device), ("symbols in the training part", f"{plan.predictions:,}")]
+        if plan.processes > 1:
+            lines.insert(1, ("processes", f"{plan.processes:,}"))
         if plan.steps:
             lines += [
                 ("parameters", f"{plan.parameters:,}"),
                 ("steps", f"{plan.steps:,}"),
-                ("memory", f"about {plan.memory / 2**30:.2f} GB"),
+                ("memory", f"about {plan.memory / 2**30:.2f} GB{' each' if plan.processes > 1 else ''}"),
                 ("time", f"about {duration(plan.seconds)}, validation aside"),
             ]
         for name, value in lines:

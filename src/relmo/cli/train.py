@@ -1,6 +1,8 @@
 """`relmo train KIND`: settings from presets, files and flags; then the plain function that trains."""
 
+import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,6 +14,10 @@ from cyclopts.config import Dict
 from relmo.config import build, check_keys, parse_override, read_preset, read_toml
 from relmo.errors import SettingError
 from relmo.settings import (
+    BiLMModelSettings,
+    BiLMSettings,
+    BiLMTextSettings,
+    BiLMTrainSettings,
     LanguageModelSettings,
     LMSettings,
     SkipgramModelSettings,
@@ -22,7 +28,9 @@ from relmo.settings import (
     TrainSettings,
 )
 
-KINDS: dict[str, type] = {"lm": LMSettings, "skipgram": SkipgramSettings}
+KINDS: dict[str, type] = {"lm": LMSettings, "bilm": BiLMSettings, "skipgram": SkipgramSettings}
+
+GRACE = 5.0  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +120,53 @@ def lm(
     run(train_lm, list(corpus), settings, options)
 
 
+def bilm(
+    *corpus: str,
+    options: Options,
+    text: Annotated[BiLMTextSettings, Parameter(name="*", group="Text")] = BiLMTextSettings(),  # noqa: B008
+    model: Annotated[BiLMModelSettings, Parameter(name="*", group="Model")] = BiLMModelSettings(),  # noqa: B008
+    train: Annotated[BiLMTrainSettings, Parameter(name="*", group="Training")] = BiLMTrainSettings(),  # noqa: B008
+) -> None:
+    """Train a bidirectional language model (ELMo).
+
+    Text has one sentence a line; words are counted, the vocabulary is made, and the last part is held out.
+
+        relmo train bilm corpus.txt --preset small --min-count 3 --epochs 10 --out models/mine
+
+        relmo train bilm domain.txt --init models/mine --epochs 1 --out models/domain
+
+        relmo evaluate models/mine test.txt
+
+    Parameters
+    ----------
+    corpus
+        Files to train on, in this order: plain, .gz, .xz, .zst, .conllu, or - for standard input.
+    """
+    from relmo.train_bilm import train_bilm
+
+    run(train_bilm, list(corpus), BiLMSettings(text=text, model=model, train=train), options)
+
+
+def speaks() -> bool:
+    """Of several processes that torchrun has started, only the first one prints."""
+    return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
+
+
+def say(last_words: str) -> None:
+    """Prints a line on standard error before the program fails. torchrun ends all processes when one does: those that
+    do not print wait, so that the first one can."""
+    if speaks():
+        print(last_words, file=sys.stderr, flush=True)
+    else:
+        time.sleep(GRACE)
+
+
+def program() -> str:
+    """How this program was started, up to its verb."""
+    several = "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+    return f"torchrun --nproc-per-node {os.environ.get('LOCAL_WORLD_SIZE')} -m relmo" if several else "relmo"
+
+
 def run(function: Callable[..., dict[str, Any]], files: list[str], settings: Any, options: RunOptions) -> None:
     """Runs a kind's training function, shows its progress and prints its results."""
     from relmo.cli.report import Terminal, print_json, print_table
@@ -121,7 +176,7 @@ def run(function: Callable[..., dict[str, Any]], files: list[str], settings: Any
         files = read_run(options.out)["files"]
     if not files:
         raise SettingError("no corpus: give one or more text files, or - for standard input")
-    reporter = Terminal(quiet=options.quiet)
+    reporter = Terminal(quiet=options.quiet or not speaks())
     try:
         results = function(
             files, settings, options.out, resume=options.resume, dry_run=options.dry_run, reporter=reporter
@@ -129,11 +184,11 @@ def run(function: Callable[..., dict[str, Any]], files: list[str], settings: Any
     except Stopped:
         reporter.close()
         kind = type(settings).__name__.removesuffix("Settings").lower()
-        print(f"stopped; go on with: relmo train {kind} --out {options.out} --resume", file=sys.stderr)
+        say(f"stopped; go on with: {program()} train {kind} --out {options.out} --resume")
         sys.exit(130)
     finally:
         reporter.close()
-    if options.dry_run:
+    if options.dry_run or not speaks():
         return
     if options.json:
         print_json(results | {"out": str(options.out)})

@@ -96,7 +96,7 @@ class BiLMNetwork(nn.Module):
     def __init__(self, settings: BiLMModelSettings, *, vocab_size: int | None):
         super().__init__()
         self.vocab_size = vocab_size
-        self.dropout = settings.dropout
+        self.dropout, self.state_dropout = settings.dropout, settings.state_dropout
         size = settings.projection
         if settings.input == "char":
             self.encoder: CharacterEncoder | WordEncoder = CharacterEncoder(settings)
@@ -164,6 +164,9 @@ class BiLMNetwork(nn.Module):
     def loss(self, window: BiWindow, carry: State | None) -> Loss:
         """The mean of both directions' training losses, going on from the state in which the window before ended."""
         assert self.softmax is not None
+        if carry is not None and self.training and self.state_dropout:
+            kept = torch.rand(len(carry[0]), 1, 1, device=carry[0].device) >= self.state_dropout  # (B, 1, 1)
+            carry = tuple(tensor * kept for tensor in carry)
         run = self.read(window, carry)
         top = dropout(run.layers[-1], self.dropout, self.training)
         mean = self.softmax.loss(top.flatten(0, 2), window.targets.flatten())

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# A small ELMo on the words of UD English-EWT, three epochs with the original's recipe: Adagrad, sampled softmax, carried state.
+#   recipes/bilm_ewt.sh FOLDER OUT       FOLDER has en_ewt-ud-train.conllu and en_ewt-ud-dev.conllu
+set -euo pipefail
+folder=$1 out=$2 relmo=${RELMO:-relmo}; shift 2
+mkdir -p "$out"
+$relmo train bilm "$folder/en_ewt-ud-train.conllu" --valid "$folder/en_ewt-ud-dev.conllu" --min-count 3 \
+  --filters 1x32,2x32,3x64,4x128 --highway 1 --hidden 256 --projection 64 --samples 512 --batch 32 --unroll 20 --epochs 3 \
+  --threads 1 --out "$out/model" --json "$@" > "$out/train.json"
+$relmo evaluate "$out/model" "$folder/en_ewt-ud-dev.conllu" --json > "$out/scores.json"

@@ -1,0 +1,208 @@
+"""`relmo embed [FILE] --out FILE`"""
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from relmo.errors import ModelError, SettingError
+
+if TYPE_CHECKING:
+    from relmo.bilm import BiLM
+    from relmo.embed_file import Progress, Summary
+
+
+def embed(
+    file: str | None = None,
+    /,
+    *,
+    out: Path,
+    model: str | None = None,
+    layers: str = "all",
+    pooling: Literal["mean", "max"] | None = None,
+    state: Literal["reset", "carry", "warmup"] = "reset",
+    batch_size: int | None = None,
+    tokens_per_batch: int | None = None,
+    dtype: Literal["float32", "float16"] = "float32",
+    tokenizer: Literal["words", "whitespace"] | None = None,
+    errors: Literal["strict", "replace"] = "strict",
+    resume: Annotated[bool, Parameter(negative="")] = False,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    json: Annotated[bool, Parameter(negative="")] = False,
+    quiet: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Contextual vectors of the words of a text, a sentence a line, into a file.
+
+        relmo embed text.txt --model models/mine --out vectors.h5
+
+    A run that was broken off goes on with --resume; so far it is kept in the folder OUT.partial.
+
+    Parameters
+    ----------
+    file
+        Text (.gz, .xz, .zst too), a sentence a line, or .conllu; standard input where it is not given.
+    out
+        Where to; its ending says the format: .h5, .parquet, .npz or .safetensors. Sentences are numbered from 0; .h5,
+        .npz and .safetensors hold an array for each, .parquet has a row for each word.
+    model
+        A model's folder, or original ELMo files; the bundled model where it is not given.
+    layers
+        all, top, average (of all), or a number: 0 for the words' own vectors, 1 and up for the LSTMs.
+    pooling
+        One vector a sentence instead: the mean or the maximum over its words.
+    state
+        reset: every sentence starts from zero, and its vectors depend on nothing else. carry: a row of a batch goes on
+        where that row of the batch before ended, as in the original tools. warmup: carry, after a first batch that is
+        run twice.
+    batch_size
+        At most this many sentences side by side; to be given with carry and warmup.
+    tokens_per_batch
+        At most this many words side by side.
+    dtype
+        How numbers are stored.
+    tokenizer
+        How lines are split into words; whitespace for text that is tokenised already. The model's own where not given.
+    errors
+        What to do with bytes that are not UTF-8: stop with the place, or read them as U+FFFD.
+    resume
+        Go on with a run that was broken off.
+    device
+        Where to compute; auto takes a GPU where there is one.
+    json
+        Print one JSON object: sentences, tokens, seconds, tokens_per_second, out.
+    quiet
+        Show no progress.
+    """
+    from relmo.embed import EmbedOptions
+    from relmo.embed_file import check_out, embed_file
+
+    check_out(out)
+    options = EmbedOptions(
+        layers=parse_layers(layers), state=state, batch_size=batch_size, tokens_per_batch=tokens_per_batch
+    )
+    loaded = load(model, tokenizer, device)
+    watch = Watcher(quiet=quiet)
+    try:
+        summary = embed_file(
+            loaded, file, out, options, pooling=pooling, dtype=dtype, errors=errors, resume=resume, watch=watch.show
+        )
+    except KeyboardInterrupt:
+        watch.close()
+        print(f"stopped; {watch.how_to_go_on(resumable=state == 'reset')}", file=sys.stderr)
+        sys.exit(130)
+    finally:
+        watch.close()
+    report(summary, model, json=json, quiet=quiet)
+
+
+def parse_layers(text: str) -> Literal["all", "top", "average"] | int:
+    """The layers as the library names them."""
+    names: dict[str, Literal["all", "top", "average"]] = {"all": "all", "top": "top", "average": "average"}
+    if text in names:
+        return names[text]
+    if text.isdecimal():
+        return int(text)
+    raise SettingError(f"--layers {text}: it can be all, top, average or a number from 0 on")
+
+
+def load(source: str | None, tokenizer: Literal["words", "whitespace"] | None, device: str) -> "BiLM":
+    """The model, which must be one that embeds; with another tokenizer where one is given."""
+    from dataclasses import replace
+
+    from relmo.bilm import BiLM
+    from relmo.loading import load as load_any
+
+    model = load_any(source, device=device)
+    if not isinstance(model, BiLM):
+        raise ModelError(f"{source}: gives no contextual vectors; relmo embed takes a bidirectional model (bilm)")
+    if tokenizer is not None:
+        model.settings = replace(model.settings, text=replace(model.settings.text, tokenizer=tokenizer))
+    return model
+
+
+class Watcher:
+    """Progress with rate and time left: a bar on a terminal, a plain line now and then where there is none."""
+
+    def __init__(self, *, quiet: bool):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        self.console = Console(stderr=True, quiet=quiet, highlight=False)
+        columns = (
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("sentences  {task.fields[rate]} tokens/s"),
+            TimeRemainingColumn(),
+        )
+        shown = self.console.is_terminal and not quiet
+        self.bar = Bar(*columns, console=self.console, transient=True, disable=not shown)
+        self.task = self.bar.add_task("", total=None, rate="")
+        self.started = self.last = time.monotonic()
+        self.progress: Progress | None = None
+        if shown:
+            self.bar.start()
+
+    def show(self, progress: "Progress") -> None:
+        """Called after every sentence."""
+        from relmo.cli.report import PLAIN_EVERY, duration
+
+        self.progress = progress
+        now = time.monotonic()
+        terminal = self.console.is_terminal
+        if now - self.last < (0.1 if terminal else PLAIN_EVERY):
+            return
+        self.last = now
+        rate = progress.tokens / (now - self.started)
+        if terminal:
+            self.bar.update(self.task, completed=progress.done, total=progress.total, rate=f"{rate:,.0f}")
+            return
+        of = left = ""
+        if progress.total is not None:
+            new = progress.done - progress.resumed
+            seconds = (now - self.started) / new * (progress.total - progress.done)
+            of, left = f" of {progress.total:,}", f"  {duration(seconds)} left"
+        self.console.print(f"{progress.done:,}{of} sentences  {rate:,.0f} tokens/s{left}", soft_wrap=True)
+
+    def how_to_go_on(self, *, resumable: bool) -> str:
+        """What to do after Ctrl-C."""
+        if not resumable:
+            return "carried states are not kept, so the next run starts again"
+        done = self.progress.done if self.progress is not None else 0
+        return (
+            f"{done:,} sentences are kept: go on with the same command and --resume" if done else "nothing was done yet"
+        )
+
+    def close(self) -> None:
+        """Takes the bar off the screen."""
+        self.bar.stop()
+
+
+def report(summary: "Summary", model: str | None, *, json: bool, quiet: bool) -> None:
+    """What was done, and words that were cut."""
+    from relmo.cli.report import duration, print_json
+
+    if summary.cut.count:
+        print(f"warning: {summary.cut.message()}", file=sys.stderr)
+    rate = summary.tokens / max(summary.seconds, 1e-9)
+    if json:
+        print_json(
+            {
+                "out": str(summary.out),
+                "model": model,
+                "sentences": summary.sentences,
+                "resumed": summary.resumed,
+                "tokens": summary.tokens,
+                "seconds": round(summary.seconds, 3),
+                "tokens_per_second": round(rate, 1),
+                "cut_words": summary.cut.count,
+            }
+        )
+    elif not quiet:
+        had = f" ({summary.resumed:,} were there)" if summary.resumed else ""
+        print(
+            f"{summary.out}: {summary.sentences:,} sentences{had}, {summary.tokens:,} tokens in "
+            f"{duration(summary.seconds)}, {rate:,.0f} tokens/s"
+        )

@@ -1,0 +1,476 @@
+"""The vectors of a file's sentences, in a file: .h5, .parquet, .npz or .safetensors.
+
+Work is never lost. While it goes on, everything is appended to a folder beside the target, OUT.partial:
+
+    note.json       what is computed: the model's digest, layers, state, dtype …; a resumed run must ask for the same
+    vectors.bin     the numbers of all sentences, one after another
+    lines.jsonl     one line a sentence, its text and tokens, written when its vectors are on disk
+
+A half-written tail is dropped on resuming, and what is kept is compared with the input as it is read again. When all is
+there, the target is written from it under a temporary name in that folder, renamed, and the folder removed.
+
+Sentences are numbered from 0 by the lines of the input (a blank line is a sentence without tokens); of CoNLL-U, by its
+sentences.
+
+    .h5             "0", "1", …: (layers, tokens, dim), or (tokens, dim) of one layer; `sentence_to_index`, as the old
+                    `allennlp elmo` wrote it: one JSON object from a line's text to its number, the last of equal ones
+    .npz            arrays "0", "1", … of the same shapes
+    .safetensors    likewise
+    .parquet        a row a token: line, position, token, vector. With all layers a vector is those of all layers, one
+                    after another: vector.reshape(layers, dim); the schema's metadata says how many there are
+
+With pooling, one vector a sentence: an array `vectors` (sentences, dim) or (sentences, layers, dim), in .parquet a row
+a sentence: line, text, vector.
+"""
+
+import json
+import os
+import shutil
+import time
+import zipfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+import h5py
+import numpy as np
+
+from relmo.bilm import BiLM
+from relmo.embed import CutWords, EmbedOptions, pool
+from relmo.errors import CorpusError, SettingError, StorageError
+from relmo.folder import digest, own_tensors, storage_errors, write_json
+from relmo.text.corpus import STDIN, Errors, is_conllu, read_conllu, read_lines
+
+Pooling = Literal["mean", "max"]
+Watch = Callable[["Progress"], object]
+
+COMMIT_SECONDS = 2.0  # what a crash can lose
+COMMIT_BYTES = 256 << 20
+ROW_GROUP_BYTES = 32 << 20
+LARGEST_HEADER = 100_000_000  # what safetensors reads
+
+
+class Sentence(NamedTuple):
+    """A line of the input, and the tokens it was split into."""
+
+    text: str
+    tokens: list[str]
+
+
+@dataclass
+class Progress:
+    """How far it is: sentences and tokens, those of this run, how many sentences there are where that is known."""
+
+    done: int
+    total: int | None
+    tokens: int = 0
+    resumed: int = 0
+
+
+class Summary(NamedTuple):
+    """What was done in this run; `resumed` sentences were there already."""
+
+    out: Path
+    sentences: int
+    resumed: int
+    tokens: int
+    seconds: float
+    cut: CutWords
+
+
+class Layout(NamedTuple):
+    """How the numbers of a sentence are laid out."""
+
+    layers: int | None
+    dim: int
+    dtype: str
+    pooled: bool
+
+    def shape(self, tokens: int) -> tuple[int, ...]:
+        """Of a sentence's array."""
+        return (*([] if self.layers is None else [self.layers]), *([] if self.pooled else [tokens]), self.dim)
+
+    def size(self, tokens: int) -> int:
+        """Of a sentence's array, in bytes."""
+        return int(np.prod(self.shape(tokens))) * np.dtype(self.dtype).itemsize
+
+
+def check_out(out: Path) -> None:
+    """The name says a format that can be written here."""
+    if out.suffix.lower() not in WRITERS:
+        raise SettingError(f"{out}: the format is told by the name, which must end in {', '.join(WRITERS)}")
+    if out.is_dir():
+        raise StorageError(f"{out}: is a folder; give the name of a file")
+    if out.suffix.lower() == ".parquet":
+        _pyarrow()
+
+
+def embed_file(
+    model: BiLM,
+    source: str | Path | None,
+    out: str | Path,
+    options: EmbedOptions | None = None,
+    *,
+    pooling: Pooling | None = None,
+    dtype: Literal["float32", "float16"] = "float32",
+    errors: Errors = "strict",
+    resume: bool = False,
+    watch: Watch | None = None,
+) -> Summary:
+    """Embeds the sentences of a text or CoNLL-U file (standard input where it is None) into the file `out`.
+
+    With `resume`, a run that was broken off goes on after its last whole sentence, and the result is the same. Carried
+    states are not kept, so with those a run is done at once or not at all.
+    """
+    source, out, options = STDIN if source is None else source, Path(out), options or EmbedOptions()
+    check_out(out)
+    options.check(model.network.layer_count)
+    if dtype not in ("float32", "float16"):
+        raise SettingError(f"dtype is {dtype!r}; it can be 'float32' or 'float16'")
+    if resume and options.state != "reset":
+        raise SettingError(
+            f"a run with state '{options.state}' cannot be resumed: its states are not kept; start again"
+        )
+    layout = Layout(
+        model.network.layer_count if options.layers == "all" else None, model.network.size, dtype, bool(pooling)
+    )
+    partial = Partial(out, layout, note(model, options, pooling, layout), keep=options.state == "reset")
+    started, cut = time.monotonic(), model.embedder.cut_words()
+    total = count_sentences(source, errors)
+    with partial.open(resume=resume):
+        progress = Progress(partial.count, total, resumed=partial.count)
+        rest = partial.skip_done(read_source(source, model, errors), source)
+        for sentence, vectors in embed_each(model, rest, options, cut):
+            partial.append(sentence, vectors if pooling is None else pool(vectors, pooling))
+            progress.done += 1
+            progress.tokens += len(sentence.tokens)
+            if watch is not None:
+                watch(progress)
+        partial.commit()
+        if not partial.count:
+            raise CorpusError(f"{source}: there is nothing in it; give a file with a sentence a line")
+    partial.finish()
+    return Summary(out, progress.done, progress.resumed, progress.tokens, time.monotonic() - started, cut)
+
+
+def note(model: BiLM, options: EmbedOptions, pooling: Pooling | None, layout: Layout) -> dict[str, Any]:
+    """All that the result depends on, beside the input."""
+    text = model.settings.text
+    values = {
+        "model": digest({name: tensor.cpu() for name, tensor in own_tensors(model.network).items()}),
+        "tokenizer": text.tokenizer,
+        "lowercase": text.lowercase,
+        "layers": options.layers,
+        "pooling": pooling,
+        "state": options.state,
+        "dtype": layout.dtype,
+    }
+    return values | ({"batch_size": options.batch_size} if options.state != "reset" else {})
+
+
+def read_source(source: str | Path, model: BiLM, errors: Errors) -> Iterator[Sentence]:
+    """The sentences of a file, blank lines too."""
+    if is_conllu(source):
+        for words in read_conllu(source, errors=errors):
+            tokens = [word.lower() for word in words] if model.settings.text.lowercase else words
+            yield Sentence(" ".join(words), tokens)
+        return
+    pieces: list[str] = []
+    for line in read_lines(source, errors=errors):
+        pieces.append(line.text)
+        if line.ended:
+            yield split_line("".join(pieces), model)
+            pieces = []
+    if pieces:
+        yield split_line("".join(pieces), model)
+
+
+def split_line(line: str, model: BiLM) -> Sentence:
+    """A line as a sentence."""
+    return Sentence(line.strip(), model.tokens(line))
+
+
+def count_sentences(source: str | Path, errors: Errors) -> int | None:
+    """How many sentences a file has; None where it can be read but once. What cannot be read is found here, before any
+    work is done."""
+    if not Path(source).is_file():
+        return None
+    if is_conllu(source):
+        return sum(1 for _ in read_conllu(source, errors=errors))
+    count, ended = 0, True
+    for line in read_lines(source, errors=errors):
+        count += line.ended
+        ended = line.ended
+    return count + (not ended)
+
+
+def embed_each(
+    model: BiLM, sentences: Iterator[Sentence], options: EmbedOptions, cut: CutWords
+) -> Iterator[tuple[Sentence, np.ndarray]]:
+    """Sentences with their vectors; the model reads ahead, so sentences wait in a queue."""
+    waiting: deque[Sentence] = deque()
+
+    def feed() -> Iterator[list[str]]:
+        for sentence in sentences:
+            waiting.append(sentence)
+            yield sentence.tokens
+
+    for vectors in model.embedder.stream(feed(), options, cut):
+        yield waiting.popleft(), vectors
+
+
+class Partial:
+    """The folder OUT.partial: what is done so far."""
+
+    def __init__(self, out: Path, layout: Layout, note: dict[str, Any], *, keep: bool):
+        self.out, self.layout, self.note = out, layout, note
+        self.keep = keep
+        """Whether a run that is broken off can be resumed; otherwise the folder goes."""
+        self.folder = out.with_name(out.name + ".partial")
+        self.vectors, self.lines = self.folder / "vectors.bin", self.folder / "lines.jsonl"
+        self.count = 0
+        """Sentences done."""
+
+    def open(self, *, resume: bool) -> "Partial":
+        """Begins, or goes on."""
+        with storage_errors(self.folder):
+            exists = (self.folder / "note.json").exists()
+            if exists and not resume:
+                go_on = "add --resume to go on with it, or " if self.keep else ""
+                raise StorageError(
+                    f"{self.folder}: an earlier run was broken off here; {go_on}remove it to start again"
+                )
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if exists:
+                self._check_note()
+                self._drop_tail()
+            else:
+                for path in (self.vectors, self.lines):
+                    path.write_bytes(b"")
+                write_json(self.folder / "note.json", self.note)
+            self._files: list[BinaryIO] = [path.open("ab", buffering=0) for path in (self.vectors, self.lines)]
+        self._pending: list[bytes] = []
+        self._held, self._last = 0, time.monotonic()
+        return self
+
+    def _check_note(self) -> None:
+        try:
+            found = json.loads((self.folder / "note.json").read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            raise StorageError(
+                f"{self.folder / 'note.json'}: is damaged; remove {self.folder} to start again"
+            ) from None
+        for name in self.note | found:
+            mine, theirs = self.note.get(name), found.get(name)
+            if mine != theirs:
+                what = "another model" if name == "model" else f"{name} {theirs!r}, not {mine!r}"
+                raise StorageError(
+                    f"{self.folder}: was begun with {what}; resume it as it was begun, or remove it to start again"
+                )
+
+    def _drop_tail(self) -> None:
+        """Keeps whole sentences: a line with its end, whose vectors are all there."""
+        here, lines, vectors = self.vectors.stat().st_size, 0, 0
+        with self.lines.open("rb") as file:
+            for line in file:
+                try:
+                    after = vectors + self.layout.size(len(json.loads(line)["tokens"]))
+                except (ValueError, KeyError, TypeError):
+                    break
+                if not line.endswith(b"\n") or after > here:
+                    break
+                lines, vectors = lines + len(line), after
+                self.count += 1
+        os.truncate(self.lines, lines)
+        os.truncate(self.vectors, vectors)
+
+    def skip_done(self, sentences: Iterator[Sentence], source: str | Path) -> Iterator[Sentence]:
+        """The input after what is done, which must be what was done."""
+        for number, done in enumerate(self.sentences(), start=1):
+            if next(sentences, None) != done:
+                raise CorpusError(
+                    f"{source}:{number}: is not what {self.folder} was begun with; give the same input, or remove "
+                    "it to start again"
+                )
+        yield from sentences
+
+    def append(self, sentence: Sentence, vectors: np.ndarray) -> None:
+        """A sentence more; on disk within moments."""
+        data = np.ascontiguousarray(vectors, dtype=self.layout.dtype).reshape(-1).data.cast("B")
+        with storage_errors(self.vectors):
+            while data:
+                data = data[self._files[0].write(data) :]
+        line = json.dumps(sentence._asdict(), ensure_ascii=False, separators=(",", ":"))
+        self._pending.append(line.encode("utf-8") + b"\n")
+        self.count += 1
+        self._held += vectors.nbytes
+        if self._held > COMMIT_BYTES or time.monotonic() - self._last > COMMIT_SECONDS:
+            self.commit()
+
+    def commit(self) -> None:
+        """Vectors first, then the lines that say they are there."""
+        vectors, lines = self._files
+        with storage_errors(self.folder):
+            os.fsync(vectors.fileno())
+            data = memoryview(b"".join(self._pending))
+            self._pending, self._held, self._last = [], 0, time.monotonic()
+            while data:
+                data = data[lines.write(data) :]
+            os.fsync(lines.fileno())
+
+    def __enter__(self) -> "Partial":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is not None and self.keep and not issubclass(kind, StorageError):
+                self.commit()
+        finally:
+            for file in self._files:
+                file.close()
+        if kind is not None and not (self.keep and self.count):
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def sentences(self) -> Iterator[Sentence]:
+        """Those done."""
+        with self.lines.open("rb") as file:
+            for line in file:
+                yield Sentence(**json.loads(line))
+
+    def arrays(self) -> Iterator[tuple[Sentence, np.ndarray]]:
+        """Those done, with their vectors, read one after another."""
+        with self.vectors.open("rb") as file:
+            for sentence in self.sentences():
+                tokens = len(sentence.tokens)
+                data = file.read(self.layout.size(tokens))
+                yield sentence, np.frombuffer(data, dtype=self.layout.dtype).reshape(self.layout.shape(tokens))
+
+    def matrix(self) -> np.ndarray:
+        """All vectors as one array, mapped from the file; of pooled ones."""
+        shape = (self.count, *self.layout.shape(0))
+        return np.memmap(self.vectors, dtype=self.layout.dtype, mode="r", shape=shape)
+
+    def finish(self) -> None:
+        """The target from what is here, whole or not at all; then this goes."""
+        target = self.folder / "result"
+        with storage_errors(self.out):
+            WRITERS[self.out.suffix.lower()](self, target)
+            with target.open("rb+") as file:
+                os.fsync(file.fileno())
+            target.replace(self.out)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def write_hdf5(partial: Partial, path: Path) -> None:
+    """A dataset a sentence; and the index from sentences to numbers."""
+    index: dict[str, str] = {}
+    with h5py.File(path, "w") as file:
+        for number, (sentence, array) in enumerate(partial.arrays()):
+            index[sentence.text] = str(number)
+            if not partial.layout.pooled:
+                file.create_dataset(str(number), data=array)
+            if number % 10_000 == 9_999:
+                file.flush()
+        if partial.layout.pooled:
+            file.create_dataset("vectors", data=partial.matrix())
+        names = file.create_dataset("sentence_to_index", (1,), dtype=h5py.string_dtype())
+        names[0] = json.dumps(index)
+        file.attrs["relmo"] = json.dumps(partial.note)
+
+
+def write_npz(partial: Partial, path: Path) -> None:
+    """numpy's own archive, an array at a time."""
+    arrays: Iterator[tuple[str, np.ndarray]] = ((str(i), array) for i, (_, array) in enumerate(partial.arrays()))
+    if partial.layout.pooled:
+        arrays = iter([("vectors", partial.matrix())])
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for name, array in arrays:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+def write_safetensors(partial: Partial, path: Path) -> None:
+    """A header with all names and shapes, then the numbers just as they are."""
+    layout = partial.layout
+    kind = {"float32": "F32", "float16": "F16"}[layout.dtype]
+    header: dict[str, Any] = {"__metadata__": {"relmo": json.dumps(partial.note)}}
+    if layout.pooled:
+        size = partial.vectors.stat().st_size
+        header["vectors"] = {"dtype": kind, "shape": partial.matrix().shape, "data_offsets": [0, size]}
+    else:
+        start = 0
+        for number, sentence in enumerate(partial.sentences()):
+            stop = start + layout.size(len(sentence.tokens))
+            shape = layout.shape(len(sentence.tokens))
+            header[str(number)] = {"dtype": kind, "shape": shape, "data_offsets": [start, stop]}
+            start = stop
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    if len(text) > LARGEST_HEADER:
+        raise StorageError(
+            f"{partial.out}: {partial.count:,} sentences are more than .safetensors can name; remove {partial.folder} "
+            "and write .h5 or .parquet"
+        )
+    with path.open("wb") as file, partial.vectors.open("rb") as vectors:
+        file.write(len(text).to_bytes(8, "little") + text)
+        shutil.copyfileobj(vectors, file, 1 << 20)
+
+
+def write_parquet(partial: Partial, path: Path) -> None:
+    """A row a token, or of pooled vectors a row a sentence, in groups of rows."""
+    pyarrow, layout = _pyarrow(), partial.layout
+    width = (layout.layers or 1) * layout.dim
+    names = ["line", "text", "vector"] if layout.pooled else ["line", "position", "token", "vector"]
+    vector = pyarrow.list_(pyarrow.from_numpy_dtype(np.dtype(layout.dtype)), width)
+    kinds = {"line": pyarrow.int64(), "position": pyarrow.int32(), "vector": vector}
+    schema = pyarrow.schema(
+        [(name, kinds.get(name, pyarrow.string())) for name in names],
+        metadata={"layers": str(layout.layers or 1), "dim": str(layout.dim), "relmo": json.dumps(partial.note)},
+    )
+    with pyarrow.parquet.ParquetWriter(path, schema, use_dictionary=[names[-2]]) as writer:
+        for columns in row_groups(partial):
+            *plain, vectors = columns
+            values = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(np.concatenate(vectors)), width)
+            arrays = [pyarrow.array(column, type=schema.types[i]) for i, column in enumerate(plain)]
+            writer.write_table(pyarrow.table([*arrays, values], schema=schema))
+
+
+def row_groups(partial: Partial) -> Iterator[list[list[Any]]]:
+    """The columns of the table, in pieces of about ROW_GROUP_BYTES."""
+    pooled = partial.layout.pooled
+    columns: list[list[Any]] = [[] for _ in range(3 if pooled else 4)]
+    held = 0
+    for number, (sentence, array) in enumerate(partial.arrays()):
+        rows = 1 if pooled else len(sentence.tokens)
+        array = array if pooled or array.ndim == 2 else array.swapaxes(0, 1)
+        columns[0] += [number] * rows
+        if not pooled:
+            columns[1] += range(rows)
+        columns[-2] += [sentence.text] if pooled else sentence.tokens
+        columns[-1].append(array.reshape(-1))
+        held += array.nbytes
+        if held > ROW_GROUP_BYTES:
+            yield columns
+            columns, held = [[] for _ in columns], 0
+    if columns[0]:
+        yield columns
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise SettingError("writing .parquet needs the package pyarrow; try: pip install relmo[parquet]") from None
+    return pyarrow
+
+
+WRITERS: dict[str, Callable[[Partial, Path], None]] = {
+    ".h5": write_hdf5,
+    ".hdf5": write_hdf5,
+    ".parquet": write_parquet,
+    ".npz": write_npz,
+    ".safetensors": write_safetensors,
+}
+"""What each ending of a file's name is written by."""

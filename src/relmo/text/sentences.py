@@ -1,0 +1,182 @@
+"""A corpus of sentences as one array on disk of the numbers of its distinct words.
+
+Bidirectional models read words by their characters whether they are in the vocabulary or not, so every distinct word
+has a number: its place in the lexicon, which begins with the vocabulary and goes on with all other words. A BOUNDARY
+stands before, between and after the sentences:
+
+    BOUNDARY w w w BOUNDARY w w BOUNDARY
+
+The text is read once; memory holds the distinct words, never the text.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from relmo.errors import CorpusError
+from relmo.settings import BiLMTextSettings
+from relmo.text.corpus import is_conllu, read_conllu, read_lines
+from relmo.text.encode import CHUNK, TOKENIZERS, chunks, count, write_numbers
+from relmo.text.vocabulary import SentenceVocabulary
+
+BOUNDARY = -1
+
+
+@dataclass
+class Sentences:
+    """Sentences as numbers in a lexicon, and how many of the words are not in the vocabulary."""
+
+    words: np.ndarray
+    unknown: int
+
+    @property
+    def predictions(self) -> int:
+        """How many predictions each direction makes: every word, and where each sentence ends."""
+        return len(self.words) - 1
+
+
+@dataclass
+class SentenceCorpus:
+    """The parts of a corpus; the lexicon of all their words, which begins with the vocabulary."""
+
+    lexicon: list[str]
+    vocabulary: SentenceVocabulary
+    train: Sentences
+    valid: Sentences | None
+
+
+def encode_sentence_corpus(
+    files: Sequence[str],
+    settings: BiLMTextSettings,
+    folder: Path,
+    vocabulary: SentenceVocabulary | None = None,
+) -> SentenceCorpus:
+    """Reads the files into `folder`; the last sentences are held out where there is no validation file. The vocabulary
+    is the one given, or that of the settings' file, or is made from the training part."""
+    index = {"": 0}  # words by their order of appearance; no word is empty, so that is the boundary
+    main = write_numbers(number_sentences(files, settings, index), folder / "corpus.numbers")
+    parts = {"train": main}
+    if settings.valid:
+        pieces = number_sentences([settings.valid], settings, index)
+        parts["valid"] = write_numbers(pieces, folder / "valid.numbers")
+    elif cut := last_sentences(main, settings.valid_fraction):
+        parts = {"train": main[: cut + 1], "valid": main[cut:]}
+    words = list(index)
+    if vocabulary is None and settings.vocabulary:
+        vocabulary = SentenceVocabulary.load(Path(settings.vocabulary))
+    if vocabulary is None:
+        counts = count(parts["train"], len(words))
+        counts[0] = 0
+        vocabulary = SentenceVocabulary.from_counts(
+            words, counts, min_count=settings.min_count, size=settings.vocabulary_size
+        )
+    lexicon = make_lexicon(words, vocabulary)
+    table = lexicon_table(words, lexicon)
+    encoded = {name: renumber_sentences(part, table, vocabulary, folder / name) for name, part in parts.items()}
+    for scratch in folder.glob("*.numbers"):
+        scratch.unlink()
+    return SentenceCorpus(lexicon, vocabulary, encoded["train"], encoded.get("valid"))
+
+
+@dataclass
+class SentenceFile:
+    """A file in a vocabulary that is there already; `lines` are the lines its sentences stand on, from 1 (of CoNLL-U,
+    the number of each sentence)."""
+
+    lexicon: list[str]
+    sentences: Sentences
+    lines: Sequence[int]
+
+
+def encode_sentence_file(
+    file: str, settings: BiLMTextSettings, vocabulary: SentenceVocabulary, folder: Path
+) -> SentenceFile:
+    """Reads one file into `folder`."""
+    index, lines = {"": 0}, array("q")
+    numbers = write_numbers(number_sentences([file], settings, index, lines), folder / "file.numbers")
+    words = list(index)
+    lexicon = make_lexicon(words, vocabulary)
+    sentences = renumber_sentences(numbers, lexicon_table(words, lexicon), vocabulary, folder / "file")
+    (folder / "file.numbers").unlink()
+    return SentenceFile(lexicon, sentences, lines)
+
+
+def open_sentences(path: Path) -> np.ndarray:
+    """The numbers that were written to a file, mapped into memory as they are read."""
+    return np.memmap(path, dtype=np.int32, mode="r")
+
+
+def read_sentence_words(file: str, settings: BiLMTextSettings) -> Iterator[tuple[int, list[str]]]:
+    """The words of each sentence that has any, with its line (of CoNLL-U, its number)."""
+    if is_conllu(file):
+        for number, sentence in enumerate(read_conllu(file, errors=settings.errors), start=1):
+            yield number, [word.lower() for word in sentence] if settings.lowercase else sentence
+        return
+    tokenizer = TOKENIZERS[settings.tokenizer]
+    number = 1
+    for line in read_lines(file, errors=settings.errors):
+        if words := tokenizer(line.text.lower() if settings.lowercase else line.text):
+            yield number, words
+        number += line.ended
+
+
+def number_sentences(
+    files: Sequence[str], settings: BiLMTextSettings, index: dict[str, int], lines: "array[int] | None" = None
+) -> Iterator[np.ndarray]:
+    """The words of all files by their order of appearance in `index`, in pieces; boundaries are 0. `lines` takes the
+    line of each sentence."""
+
+    def numbers(words: list[str]) -> np.ndarray:
+        return np.fromiter((index.setdefault(w, len(index)) for w in words), dtype=np.int32, count=len(words))
+
+    pending, empty = [""], True
+    for file in files:
+        for line, words in read_sentence_words(file, settings):
+            pending += words
+            pending.append("")
+            empty = False
+            if lines is not None:
+                lines.append(line)
+            if len(pending) > CHUNK:
+                yield numbers(pending)
+                pending = []
+    yield numbers(pending)
+    if empty:
+        raise CorpusError(f"{', '.join(files)}: there is no sentence in it; give a file with text in it")
+
+
+def last_sentences(numbers: np.ndarray, fraction: float) -> int:
+    """Where the last `fraction` of the text begins, at a boundary; at least one sentence is held out. 0 where there is
+    nothing to hold out."""
+    if not fraction:
+        return 0
+    cut = min(int(len(numbers) * (1 - fraction)), len(numbers) - 2)
+    while numbers[cut] != 0:
+        cut -= 1
+    return cut
+
+
+def make_lexicon(words: list[str], vocabulary: SentenceVocabulary) -> list[str]:
+    """The vocabulary and all other words; `words` begins with the boundary."""
+    return [*vocabulary.symbols, *(word for word in words[1:] if word not in vocabulary.index)]
+
+
+def lexicon_table(words: list[str], lexicon: list[str]) -> np.ndarray:
+    """From the order of appearance to places in the lexicon."""
+    place = {word: i for i, word in enumerate(lexicon)}
+    return np.array([BOUNDARY, *(place[word] for word in words[1:])], dtype=np.int32)
+
+
+def renumber_sentences(numbers: np.ndarray, table: np.ndarray, vocabulary: SentenceVocabulary, path: Path) -> Sentences:
+    """From the order of appearance to places in the lexicon, written to `path`.words."""
+    path = path.with_suffix(".words")
+    unknown = 0
+    with path.open("wb") as file:
+        for chunk in chunks(numbers):
+            words = table[chunk]
+            unknown += int(((words >= len(vocabulary)) | (words == vocabulary.unknown)).sum())
+            file.write(words.tobytes())
+    return Sentences(open_sentences(path), unknown)

@@ -1,0 +1,79 @@
+"""`relmo.load`: one function for every kind of model."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import relmo
+from relmo.bilm import BiLM
+from relmo.errors import ModelError, SettingError
+from relmo.loading import load_bilm
+from relmo.models.bilm import BiLMNetwork
+from relmo.settings import BiLMModelSettings, BiLMSettings
+
+
+def saved(folder: Path) -> Path:
+    model = BiLMModelSettings(hidden=8, projection=4, filters=("1x3", "2x3"), char_dim=3)
+    BiLM(BiLMNetwork(model, vocab_size=None), BiLMSettings(model=model)).save_pretrained(folder)
+    return folder
+
+
+def test_a_bidirectional_model_without_a_vocabulary_is_loaded_as_what_it_is(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "m")
+    for source in (folder, str(folder)):
+        model = relmo.load(source, device="cpu")
+        assert isinstance(model, relmo.BiLM)
+        assert model.vocabulary is None
+        assert model.network.softmax is None
+    assert load_bilm(folder).settings.model.hidden == 8
+
+
+def test_float32_is_the_only_precision(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "m")
+    for dtype in (None, "float32", torch.float32):
+        assert isinstance(relmo.load(folder, dtype=dtype), relmo.BiLM)
+    with pytest.raises(SettingError, match="dtype float16: float32 is the only one so far"):
+        relmo.load(folder, dtype="float16")
+
+
+def test_what_is_not_there_is_one_line_that_says_what_was_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "file.txt").write_text("x")
+    (tmp_path / "folder").mkdir()
+    for source, line in {
+        None: "no model is bundled with this version; give a folder",
+        tmp_path / "nothing": r"nothing: does not exist; give a folder that relmo has saved; .* original ELMo files",
+        "small": r"small: does not exist; give a folder that relmo has saved",
+        tmp_path / "file.txt": r"file.txt: is not a model folder \(it has no config.json\); give .* original ELMo",
+        tmp_path / "folder": r"folder: is not a model folder \(it has no config.json\); give a folder that relmo",
+        "https://example.org/options.json": r"relmo does not download",
+    }.items():
+        with pytest.raises(ModelError, match=line):
+            relmo.load(source)
+
+
+def test_a_kind_from_a_later_version_is_named(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "m")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"kind": "oracle"}))
+    with pytest.raises(ModelError, match="kind 'oracle', which this relmo does not know; it knows bilm, lm, skipgram"):
+        relmo.load(folder)
+    (folder / "config.json").write_text(json.dumps(config | {"kind": "lm"}))
+    with pytest.raises(ModelError, match="m"):
+        relmo.load(folder)
+
+
+def test_only_a_bidirectional_model_will_do_where_one_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relmo.loading.load", lambda *_, **__: object())
+    with pytest.raises(ModelError, match="is not a bidirectional language model"):
+        load_bilm(tmp_path)
+
+
+def test_importing_relmo_does_not_import_torch_and_every_public_name_is_there() -> None:
+    code = "import sys, relmo; assert 'torch' not in sys.modules; [getattr(relmo, name) for name in relmo.__all__]"
+    subprocess.run([sys.executable, "-c", code], check=True)
