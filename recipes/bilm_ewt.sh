@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A small ELMo on the words of UD English-EWT, three epochs with the original's recipe: Adagrad, sampled softmax, carried state.
+# A small ELMo on the words of UD English-EWT: three epochs with the original's recipe (Adagrad, sampled softmax, carried state), and relmo's
+# defaults where it departs from it: a running average of the weights (--average 0 is without), now and then a start from no state.
 #   recipes/bilm_ewt.sh FOLDER OUT       FOLDER has en_ewt-ud-train.conllu and en_ewt-ud-dev.conllu
 set -euo pipefail
 folder=$1 out=$2 relmo=${RELMO:-relmo}; shift 2

@@ -271,6 +271,36 @@ def test_epochs_cut_the_text_at_other_places_and_each_window_is_a_function_of_it
     assert torch.equal(again.get(0, 0).inputs, lanes.get(0, 0).inputs)
 
 
+def test_with_a_seed_every_epoch_reads_every_sentence_once_in_an_order_of_its_own() -> None:
+    sentences = sentences_of(np.random.default_rng(1), 60)
+    text = bitext(sentences)
+    lanes, again, other = (BiLanes(text, batch=1, unroll=7, seed=seed) for seed in (3, 3, 4))
+    read: dict[int, list[str]] = {}
+    for epoch in (0, 2, 1):
+        windows = [lanes.get(epoch, i) for i in range(len(lanes))]
+        forward, backward = ([word for w in windows for word in read_words(w)[d][0]] for d in range(2))
+        found = [part.split() for part in " ".join(forward).split("<S>")[1:]]
+        mirrored = [part.split()[::-1] for part in " ".join(backward).split("</S>")[1:]]
+        assert found == mirrored, "both directions have the same order"
+        assert sorted(found) == sorted([LEXICON[i] for i in sentence] for sentence in sentences)
+        read[epoch] = forward
+    assert read[0] != read[1] != read[2] != read[0]
+    for index in (0, 5):
+        assert torch.equal(again.get(2, index).targets, lanes.get(2, index).targets)
+        assert not torch.equal(other.get(2, index).targets, lanes.get(2, index).targets)
+
+
+def test_lanes_of_shuffled_sentences_go_on_where_they_ended() -> None:
+    text = bitext(sentences_of(np.random.default_rng(1), 60))
+    for rank in range(2):
+        lanes = BiLanes(text, batch=2, unroll=5, seed=3, rank=rank, size=2)
+        one = BiLanes(text, batch=4, unroll=5, seed=3)
+        for index in range(len(lanes)):
+            window, whole = lanes.get(1, index), one.get(1, index)
+            assert torch.equal(window.targets, whole.targets[:, :, 2 * rank : 2 * rank + 2])
+            assert read_words(window) == [direction[2 * rank : 2 * rank + 2] for direction in read_words(whole)]
+
+
 def test_fewer_words_than_one_window_of_all_processes_is_an_error() -> None:
     text = bitext([[0, 2, 5], [6]])
     BiLanes(text, batch=2, unroll=3)

@@ -33,9 +33,8 @@ Carry = Literal["reset", "carry", "warmup"]
 Tokens = Sequence[str]
 
 CACHE_BYTES = 512 << 20  # what is kept of words
-CHUNK_BYTES = {"cpu": 8 << 20}  # one layer's gates in a chunk of time: what stays in the caches of a CPU
-MOST_ROWS = {"cpu": 256}  # sentences side by side, unless asked for more: more were not faster
-GPU_BYTES, GPU_ROWS = 128 << 20, 1024
+CPU_BYTES, GPU_BYTES = 8 << 20, 128 << 20  # one layer's gates in a chunk of time; small ones stay in a CPU's caches
+CPU_ROWS, GPU_ROWS = 256, 1024  # sentences side by side, unless told otherwise; more were not faster on a CPU
 ENCODE_BYTES = 16 << 20  # the convolutions of words that are encoded at once
 WINDOW_BYTES, WINDOW_TOKENS = 64 << 20, 65536  # results that wait to be put back in order
 TOKENS_PER_BATCH = 16384  # at most; fewer where this many results would not fit into a window
@@ -137,8 +136,11 @@ class WordCache:
                 self.places.move_to_end(key)
             else:
                 missing.append(key)
-        if missing:
+        try:
             self._add(missing)
+        except BaseException:
+            self.places.clear()  # an interruption must not leave words whose numbers were never written
+            raise
         return [self.places[key] for key in keys]
 
     def _add(self, keys: list[Hashable]) -> None:
@@ -183,7 +185,8 @@ class Batch(NamedTuple):
 
     order       which of the given sentences each row is; (R,)
     lengths     with the boundaries, then zeros up to a multiple of ROWS; (R',)
-    starts      where each row begins in `words`, and in the results; both (R',)
+    starts      where each row begins in `words`; (R',)
+    results     where each row begins in the results, which have no boundaries; (R',)
     keys        the distinct words
     words       which of `keys`, sentence after sentence with their boundaries
     """
@@ -197,7 +200,7 @@ class Batch(NamedTuple):
 
 
 class Embedder:
-    """Sentences to vectors with one network, which is taken to be in evaluation mode."""
+    """Sentences to vectors with one network."""
 
     def __init__(
         self,
@@ -212,10 +215,10 @@ class Embedder:
         self.max_characters = max_characters
         self.vocabulary = vocabulary if not hasattr(network.encoder, "cnn") else None
         self.cache = WordCache(network, max_characters, cache_bytes)
-        kind = self.cache.vectors.device.type
-        chunk_bytes = chunk_bytes or CHUNK_BYTES.get(kind, GPU_BYTES)
+        on_cpu = self.cache.vectors.device.type == "cpu"
+        chunk_bytes = chunk_bytes or (CPU_BYTES if on_cpu else GPU_BYTES)
         self.chunk_rows = max(1, chunk_bytes // (FLOAT * 8 * self.cache.first.hidden_size))
-        self.most_rows = max(ROWS, min(MOST_ROWS.get(kind, GPU_ROWS), self.chunk_rows // ROWS * ROWS))
+        self.most_rows = max(ROWS, min(CPU_ROWS if on_cpu else GPU_ROWS, self.chunk_rows // ROWS * ROWS))
         self.states: State | None = None
 
     def reset_states(self) -> None:
@@ -270,10 +273,19 @@ class Embedder:
     ) -> tuple[list[np.ndarray], State | None]:
         """One batch. With a `state`, whose rows are those of the batch, sentences start from it (from zero where it has
         no such row) and the state with their ends in it is returned."""
-        self.network.eval()  # a module that is training may share its layers
+        training = self.network.training  # a module that is training may share its layers
+        self.network.eval()
+        try:
+            return self._run(sentences, options, cut, state)
+        finally:
+            self.network.train(training)
+
+    def _run(
+        self, sentences: Sequence[Tokens], options: EmbedOptions, cut: CutWords, state: State | None
+    ) -> tuple[list[np.ndarray], State | None]:
         batch = self.lay_out(sentences, cut)
         rows, real = len(batch.lengths), len(batch.order)
-        running = tuple(tensor for tensor in self.network.initial_state(rows))
+        running = self.network.initial_state(rows)
         order = torch.from_numpy(batch.order).to(running[0].device)
         if state is not None:
             state = tuple(grow(tensor, real) for tensor in state)

@@ -41,14 +41,14 @@ from relmo.bilm import BiLM
 from relmo.embed import CutWords, EmbedOptions, pool
 from relmo.errors import CorpusError, SettingError, StorageError
 from relmo.folder import digest, own_tensors, storage_errors, write_json
+from relmo.hdf5 import new_hdf5
 from relmo.text.corpus import STDIN, Errors, is_conllu, read_conllu, read_lines
 
 Pooling = Literal["mean", "max"]
 Watch = Callable[["Progress"], object]
 
-COMMIT_SECONDS = 2.0  # what a crash can lose
-COMMIT_BYTES = 256 << 20
-ROW_GROUP_BYTES = 32 << 20
+COMMIT_SECONDS, COMMIT_BYTES = 2.0, 256 << 20  # a crash loses so much, and the window of sentences under way
+ROW_GROUP_BYTES = 16 << 20
 LARGEST_HEADER = 100_000_000  # what safetensors reads
 
 
@@ -366,18 +366,17 @@ class Partial:
 def write_hdf5(partial: Partial, path: Path) -> None:
     """A dataset a sentence; and the index from sentences to numbers."""
     index: dict[str, str] = {}
-    with h5py.File(path, "w") as file:
+    with new_hdf5(path) as new:
         for number, (sentence, array) in enumerate(partial.arrays()):
             index[sentence.text] = str(number)
             if not partial.layout.pooled:
-                file.create_dataset(str(number), data=array)
+                new.add(str(number), data=array)
             if number % 10_000 == 9_999:
-                file.flush()
+                new.file.flush()
         if partial.layout.pooled:
-            file.create_dataset("vectors", data=partial.matrix())
-        names = file.create_dataset("sentence_to_index", (1,), dtype=h5py.string_dtype())
-        names[0] = json.dumps(index)
-        file.attrs["relmo"] = json.dumps(partial.note)
+            new.add("vectors", data=partial.matrix())
+        new.add("sentence_to_index", data=[json.dumps(index)], dtype=h5py.string_dtype())
+        new.file.attrs["relmo"] = json.dumps(partial.note)
 
 
 def write_npz(partial: Partial, path: Path) -> None:
@@ -395,18 +394,20 @@ def write_safetensors(partial: Partial, path: Path) -> None:
     """A header with all names and shapes, then the numbers just as they are."""
     layout = partial.layout
     kind = {"float32": "F32", "float16": "F16"}[layout.dtype]
-    header: dict[str, Any] = {"__metadata__": {"relmo": json.dumps(partial.note)}}
+    entries = [f'"__metadata__":{json.dumps({"relmo": json.dumps(partial.note)})}']
+    start = 0
+
+    def entry(name: str, shape: tuple[int, ...], stop: int) -> str:
+        return f'"{name}":{{"dtype":"{kind}","shape":{list(shape)},"data_offsets":[{start},{stop}]}}'
+
     if layout.pooled:
-        size = partial.vectors.stat().st_size
-        header["vectors"] = {"dtype": kind, "shape": partial.matrix().shape, "data_offsets": [0, size]}
+        entries.append(entry("vectors", partial.matrix().shape, partial.vectors.stat().st_size))
     else:
-        start = 0
         for number, sentence in enumerate(partial.sentences()):
-            stop = start + layout.size(len(sentence.tokens))
-            shape = layout.shape(len(sentence.tokens))
-            header[str(number)] = {"dtype": kind, "shape": shape, "data_offsets": [start, stop]}
-            start = stop
-    text = json.dumps(header, separators=(",", ":")).encode()
+            tokens = len(sentence.tokens)
+            entries.append(entry(str(number), layout.shape(tokens), start + layout.size(tokens)))
+            start += layout.size(tokens)
+    text = f"{{{','.join(entries)}}}".encode()
     text += b" " * (-len(text) % 8)
     if len(text) > LARGEST_HEADER:
         raise StorageError(

@@ -298,6 +298,9 @@ class BiLMTrainSettings(TrainSettings):
     clip_norm: float = 0.5
     """Gradients whose global norm is above this are scaled down to it; 0 turns clipping off. (The original's 10, for
     its multiplied loss.)"""
+    average: float = 0.99
+    """Decay of an exponential moving average of the weights, used for validation and saved; 0 takes the last weights,
+    as the original does."""
     shuffle: bool = True
     """Read the sentences in a new order every epoch, as the original does; otherwise in the order of the text."""
     init: str | None = None

@@ -2,8 +2,9 @@
 
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -14,30 +15,45 @@ if TYPE_CHECKING:
     from relmo.embed_file import Progress, Summary
 
 
+@dataclass(frozen=True, kw_only=True)
+class Vectors:
+    """What vectors are asked for, and how they are stored."""
+
+    layers: str = "all"
+    """all, top, average (of all), or a number: 0 for the words' own vectors, 1 and up for the LSTMs."""
+    pooling: Literal["mean", "max"] | None = None
+    """One vector a sentence instead: the mean or the maximum over its words."""
+    state: Literal["reset", "carry", "warmup"] = "reset"
+    """reset: every sentence starts from zero, and its vectors depend on nothing else. carry: a row of a batch goes on
+    where that row of the batch before ended, as in the original tools. warmup: carry, after a first batch that is run
+    twice."""
+    batch_size: int | None = None
+    """At most this many sentences side by side; to be given with carry and warmup."""
+    tokens_per_batch: int | None = None
+    """At most this many words side by side."""
+    dtype: Literal["float32", "float16"] = "float32"
+    """How numbers are stored."""
+
+
 def embed(
     file: str | None = None,
     /,
     *,
     out: Path,
     model: str | None = None,
-    layers: str = "all",
-    pooling: Literal["mean", "max"] | None = None,
-    state: Literal["reset", "carry", "warmup"] = "reset",
-    batch_size: int | None = None,
-    tokens_per_batch: int | None = None,
-    dtype: Literal["float32", "float16"] = "float32",
+    vectors: Annotated[Vectors, Parameter(name="*")] = Vectors(),  # noqa: B008
     tokenizer: Literal["words", "whitespace"] | None = None,
     errors: Literal["strict", "replace"] = "strict",
     resume: Annotated[bool, Parameter(negative="")] = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
-    json: Annotated[bool, Parameter(negative="")] = False,
-    quiet: Annotated[bool, Parameter(negative="")] = False,
+    json: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Contextual vectors of the words of a text, a sentence a line, into a file.
 
         relmo embed text.txt --model models/mine --out vectors.h5
 
-    A run that was broken off goes on with --resume; so far it is kept in the folder OUT.partial.
+    While it goes on, what is done is kept in the folder OUT.partial; a run that was broken off goes on with --resume.
 
     Parameters
     ----------
@@ -48,20 +64,6 @@ def embed(
         .npz and .safetensors hold an array for each, .parquet has a row for each word.
     model
         A model's folder, or original ELMo files; the bundled model where it is not given.
-    layers
-        all, top, average (of all), or a number: 0 for the words' own vectors, 1 and up for the LSTMs.
-    pooling
-        One vector a sentence instead: the mean or the maximum over its words.
-    state
-        reset: every sentence starts from zero, and its vectors depend on nothing else. carry: a row of a batch goes on
-        where that row of the batch before ended, as in the original tools. warmup: carry, after a first batch that is
-        run twice.
-    batch_size
-        At most this many sentences side by side; to be given with carry and warmup.
-    tokens_per_batch
-        At most this many words side by side.
-    dtype
-        How numbers are stored.
     tokenizer
         How lines are split into words; whitespace for text that is tokenised already. The model's own where not given.
     errors
@@ -79,18 +81,16 @@ def embed(
     from relmo.embed_file import check_out, embed_file
 
     check_out(out)
-    options = EmbedOptions(
-        layers=parse_layers(layers), state=state, batch_size=batch_size, tokens_per_batch=tokens_per_batch
-    )
+    asked = {"state": vectors.state, "batch_size": vectors.batch_size, "tokens_per_batch": vectors.tokens_per_batch}
+    options = EmbedOptions(layers=parse_layers(vectors.layers), **asked)  # type: ignore[arg-type]
+    stored: dict[str, Any] = {"pooling": vectors.pooling, "dtype": vectors.dtype}
     loaded = load(model, tokenizer, device)
     watch = Watcher(quiet=quiet)
     try:
-        summary = embed_file(
-            loaded, file, out, options, pooling=pooling, dtype=dtype, errors=errors, resume=resume, watch=watch.show
-        )
+        summary = embed_file(loaded, file, out, options, **stored, errors=errors, resume=resume, watch=watch.show)
     except KeyboardInterrupt:
         watch.close()
-        print(f"stopped; {watch.how_to_go_on(resumable=state == 'reset')}", file=sys.stderr)
+        print(f"stopped; {watch.how_to_go_on(resumable=vectors.state == 'reset')}", file=sys.stderr)
         sys.exit(130)
     finally:
         watch.close()

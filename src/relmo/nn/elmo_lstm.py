@@ -11,6 +11,8 @@ Choices:
 - Sequences of different lengths stand sorted, longest first; `sizes[t]` says how many are still going on at step t. So
   no step is spent on padding and no mask is needed.
 - Cells are float32 whatever the precision of the products.
+- `Recurrence` and `infer` say what is computed in torch's operations, with one launch for a step's elementwise part on a
+  GPU (`lstm_step_triton`). On a CPU in float32 a layer is one call of compiled code (`lstm_cpu`), where it was built.
 
     Peters et al. 2018;  Sak et al. 2014 (the projection);  Jozefowicz et al. 2016, Exploring the limits (the clips)
 """
@@ -25,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from relmo.nn.cells import State, clip, lstm_gates
-from relmo.nn.kernels import lstm_step, lstm_step_triton
+from relmo.nn.kernels import lstm_cpu, lstm_step, lstm_step_triton
 from relmo.nn.recurrent import unroll
 
 FORGET_BIAS = 1.0  # added to the forget gate at every step; not part of the trained bias
@@ -153,6 +155,9 @@ class ElmoLSTM(nn.Module):
         if torch.is_autocast_enabled(kind):
             precision = torch.get_autocast_dtype(kind)
         with torch.autocast(kind, enabled=False):
+            if precision == torch.float32 and lstm_cpu.suits(x if gates is None else gates, h, c, layer.bias):
+                weights = lstm_cpu.Weights(layer.weight_ih, layer.full_bias(), layer.weight_hh, layer.weight_hr)
+                return lstm_cpu.run(x if gates is None else None, gates, h, c, weights, list(sizes), self.clips)
             gates = layer.input_gates(x.to(precision)) if gates is None else gates
             weight_hr = None if layer.weight_hr is None else layer.weight_hr.to(precision)
             run = Recurrence.apply if torch.is_grad_enabled() else infer

@@ -104,12 +104,15 @@ class SampledLoss(torch.autograd.Function):
                 part = slice(begin, begin + rows)
                 logits = torch.addmm(shift, x[part], low.t())
                 drop_places(logits, place[part])
-                logits = logits.float()
-                log_sum = torch.logaddexp(true[part].float(), logits.logsumexp(dim=1))
-                total += (log_sum - true[part]).sum()
-                share = logits.sub_(log_sum.unsqueeze(1)).exp_().mul_(scale)
+                logits, own = logits.float(), true[part].float()
+                top = torch.maximum(logits.amax(dim=1), own)  # (n,): taken out first, so that no exponential overflows
+                share = logits.sub_(top.unsqueeze(1)).exp_()
+                own_share = (own - top).exp_()
+                whole = share.sum(dim=1) + own_share
+                total += (torch.log(whole) + top - own).sum()
+                d_true[part] = (own_share / whole - 1) * scale
+                share *= (scale / whole).unsqueeze(1)
                 db += share.sum(dim=0)
-                d_true[part] = (torch.exp(true[part] - log_sum) - 1) * scale
                 share = share.to(x.dtype)
                 torch.mm(share, low, out=dx[part])
                 dw += share.t() @ x[part]

@@ -63,12 +63,6 @@ class Spellings:
         ids[np.arange(len(which)), lengths + 1] = _END_WORD
         return ids + 1
 
-    def by_length(self, which: np.ndarray, *, groups: int) -> list[np.ndarray]:
-        """The words of these numbers in at most `groups` groups of rising length, cut where rows x columns of ids come
-        to the least if each cut falls at a quantile of the lengths."""
-        order = which[np.argsort(self.lengths[which], kind="stable")]
-        return [part for part in np.array_split(order, groups) if len(part)]
-
 
 def character_ids(words: Sequence[str], max_characters: int) -> np.ndarray:
     """The ids of words; (N, max_characters)."""

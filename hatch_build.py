@@ -1,0 +1,52 @@
+"""Compiles the kernels for CPUs when the package is built or installed; without a C compiler the package goes without.
+
+A wheel with compiled files is for one kind of machine; one without is for all.
+"""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+KERNELS = Path("src/relmo/nn/kernels")
+OPTIONS = ["-O3", "-fno-math-errno", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
+X86 = {"lstm_v3": ["-march=x86-64-v3"], "lstm_v4": ["-march=x86-64-v4"]}
+
+
+class KernelsHook(BuildHookInterface):
+    """Runs before a wheel is packed, an editable one too."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compiles, and has what came of it packed."""
+        if self.target_name != "wheel":
+            return
+        built = compiled(Path(self.root) / KERNELS)
+        if built:
+            build_data["artifacts"] += [f"/{(KERNELS / file.name).as_posix()}" for file in built]
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+
+
+def compiled(folder: Path) -> list[Path]:
+    """The libraries made of lstm.c, one for each kind of processor that the compiler knows; the old ones are gone."""
+    for old in folder.glob("lstm*.so"):
+        old.unlink()
+    if sys.platform == "win32":
+        return []
+    x86 = platform.machine().lower() in ("x86_64", "amd64")
+    made = []
+    for name, options in (X86 if x86 else {"lstm_plain": []}).items():
+        target, partial = folder / f"{name}.so", folder / f"{name}.so.partial"
+        command = [os.environ.get("CC", "cc"), *OPTIONS, *options, str(folder / "lstm.c"), "-o", str(partial)]
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=300)
+        except (OSError, subprocess.SubprocessError):
+            partial.unlink(missing_ok=True)
+            continue
+        partial.replace(target)
+        made.append(target)
+    return made
