@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout, embedding
+from torch.nn.functional import embedding
 
 from relmo.models.language_model import Loss
 from relmo.nn.cells import State
 from relmo.nn.char_cnn import CharCNN
+from relmo.nn.dropout import drop
 from relmo.nn.elmo_lstm import ElmoLSTM, ElmoOutput
 from relmo.nn.highway import Highway
 from relmo.nn.softmax import FullSoftmax, SampledSoftmax
@@ -168,7 +169,7 @@ class BiLMNetwork(nn.Module):
             kept = torch.rand(len(carry[0]), 1, 1, device=carry[0].device) >= self.state_dropout  # (B, 1, 1)
             carry = tuple(tensor * kept for tensor in carry)
         run = self.read(window, carry)
-        top = dropout(run.layers[-1], self.dropout, self.training)
+        top = drop(run.layers[-1], self.dropout, self.training)
         mean = self.softmax.loss(top.flatten(0, 2), window.targets.flatten())
         return Loss(mean, window.targets[0].numel(), tuple(tensor.detach() for tensor in run.state))
 

@@ -9,6 +9,18 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 
+def drop(x: Tensor, p: float, training: bool) -> Tensor:
+    """Ordinary dropout; on a CPU from 16 random bits an element, in a quarter of the time that torch takes for 32."""
+    if not training or p == 0:
+        return x
+    if x.device.type != "cpu":
+        return dropout(x, p)
+    dropped = round(p * 65536)
+    bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(1 << 63), None).view(torch.int16)
+    kept = (bits[: x.numel()] >= dropped - 32768).to(x.dtype).mul_(65536 / max(65536 - dropped, 1))
+    return x * kept.view(x.shape)
+
+
 class SequenceDropout(nn.Module):
     """Dropout over (B, T, H): a new mask at every step, or, `variational`, one mask a sequence for all its steps."""
 

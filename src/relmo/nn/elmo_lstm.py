@@ -11,8 +11,8 @@ Choices:
 - Sequences of different lengths stand sorted, longest first; `sizes[t]` says how many are still going on at step t. So
   no step is spent on padding and no mask is needed.
 - Cells are float32 whatever the precision of the products.
-- `Recurrence` and `infer` say what is computed in torch's operations, with one launch for a step's elementwise part on a
-  GPU (`lstm_step_triton`). On a CPU in float32 a layer is one call of compiled code (`lstm_cpu`), where it was built.
+- `Recurrence` and `infer` say in torch's operations what is computed, on a GPU with one launch for the elementwise part
+  of a step (`lstm_step_triton`). On a CPU in float32 a layer is one call of compiled code (`lstm_cpu`), where built.
 
     Peters et al. 2018;  Sak et al. 2014 (the projection);  Jozefowicz et al. 2016, Exploring the limits (the clips)
 """
@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout
 
 from relmo.nn.cells import State, clip, lstm_gates
+from relmo.nn.dropout import drop
 from relmo.nn.kernels import lstm_cpu, lstm_step, lstm_step_triton
 from relmo.nn.recurrent import unroll
 
@@ -135,7 +135,7 @@ class ElmoLSTM(nn.Module):
         outputs: list[Tensor] = []
         finals: list[Tensor] = []
         for depth, layer in enumerate(self.stack):
-            x = dropout(x, self.dropout, self.training) if self.training else x
+            x = drop(x, self.dropout, self.training)
             h, c = (tensor.transpose(0, 1) for tensor in state[2 * depth : 2 * depth + 2])
             gates = first_gates if depth == 0 else None
             y, h, c = self._run(layer, x, gates, h, c, sizes)
@@ -155,7 +155,8 @@ class ElmoLSTM(nn.Module):
         if torch.is_autocast_enabled(kind):
             precision = torch.get_autocast_dtype(kind)
         with torch.autocast(kind, enabled=False):
-            if precision == torch.float32 and lstm_cpu.suits(x if gates is None else gates, h, c, layer.bias):
+            given = x if gates is None else gates
+            if precision == given.dtype and lstm_cpu.suits(given, h, c, layer.bias):
                 weights = lstm_cpu.Weights(layer.weight_ih, layer.full_bias(), layer.weight_hh, layer.weight_hr)
                 return lstm_cpu.run(x if gates is None else None, gates, h, c, weights, list(sizes), self.clips)
             gates = layer.input_gates(x.to(precision)) if gates is None else gates

@@ -73,7 +73,9 @@ INLINE vec clip(vec x, float limit) {
 }
 
 /* x, and nothing where y stands at the limits it was clipped to. */
-INLINE vec unclipped(vec x, vec y, float limit) { return (vec)((ivec)x & ~((y >= splat(limit)) | (y <= splat(-limit)))); }
+INLINE vec unclipped(vec x, vec y, float limit) {
+    return (vec)((ivec)x & ~((y >= splat(limit)) | (y <= splat(-limit))));
+}
 
 /* 1 / (1 + exp(-scale x)), within 1e-7: 2^y = 2^n 2^f with n the nearest integer and a polynomial for 2^f. */
 INLINE vec logistic(vec x, float scale) {
@@ -188,20 +190,25 @@ EXPORT long relmo_version(void) { return 1; }
 /* How many floats the packed form of a matrix (depth, columns) has. */
 EXPORT long relmo_packed(long depth, long columns) { return depth * ((columns + LANES - 1) / LANES) * LANES; }
 
+/* One vector of columns: to[k room + l] = w[k down + l right], and zeros from column `width` on. Sixteen rows at a time,
+   so that what is read and what is written both stay in the cache. */
+INLINE void pack_vector(const float *w, long depth, long width, long down, long right, float *to, long room) {
+    for (long k = 0; k < depth; k += 16) {
+        long end = least(depth, k + 16);
+        for (long l = 0; l < LANES; l++)
+            for (long r = k; r < end; r++) to[r * room + l] = l < width ? w[r * down + l * right] : 0;
+    }
+}
+
 /* w (depth, columns), of which element (k, j) stands at w[k down + j right] -> panels of 4 vectors of columns. */
 EXPORT void relmo_pack(const float *w, long depth, long columns, long down, long right, float *packed) {
-    for (long j = 0; j < columns; j += PANEL) {
-        long width = least(PANEL, columns - j), room = (width + LANES - 1) / LANES * LANES;
-        float *panel = packed + j * depth;
-        if (right == 1) {
-            for (long k = 0; k < depth; k++) {
-                memcpy(panel + k * room, w + k * down + j, width * sizeof(float));
-                memset(panel + k * room + width, 0, (room - width) * sizeof(float));
-            }
-            continue;
-        }
-        for (long l = 0; l < room; l++)
-            for (long k = 0; k < depth; k++) panel[k * room + l] = l < width ? w[k * down + (j + l) * right] : 0;
+    for (long j = 0; j < columns; j += LANES) {
+        long first = j - j % PANEL, room = (least(PANEL, columns - first) + LANES - 1) / LANES * LANES;
+        float *to = packed + first * depth + j % PANEL;
+        long width = least(LANES, columns - j);
+        if (right == 1 && width == LANES)
+            for (long k = 0; k < depth; k++) store(to + k * room, load(w + k * down + j, LANES), LANES);
+        else pack_vector(w + j * right, depth, width, down, right, to, room);
     }
 }
 
@@ -209,11 +216,8 @@ EXPORT void relmo_pack(const float *w, long depth, long columns, long down, long
 EXPORT void relmo_pack_gates(const float *w, long hidden, long depth, float *packed) {
     for (long j = 0; j < hidden; j += LANES)
         for (long gate = 0; gate < 4; gate++)
-            for (long l = 0; l < LANES; l++) {
-                float *to = packed + j * 4 * depth + gate * LANES + l;
-                const float *from = w + (gate * hidden + j + l) * depth;
-                for (long k = 0; k < depth; k++) to[k * PANEL] = j + l < hidden ? from[k] : 0;
-            }
+            pack_vector(w + (gate * hidden + j) * depth, depth, least(LANES, hidden - j), 1, depth,
+                        packed + j * 4 * depth + gate * LANES, PANEL);
 }
 
 /* The rows from `from` on, of those before `to`, that go on at step t. */
@@ -266,6 +270,27 @@ static void step_forward(const Layer *layer, long n, const float *x, float *gate
     }
 }
 
+/* gates = b + x W_ih^T for rows [from, to) of all steps * batch, with the very sums that step_forward would start by.
+   Where rows are few and weights large it pays to go through w_ih once instead of at every step. */
+EXPORT void relmo_input_gates(const Layer *layer, long from, long to) {
+    float tile[ROWS * PANEL] __attribute__((aligned(64)));
+    long hidden = layer->hidden, inputs = layer->inputs;
+    for (long j = 0; j < hidden; j += LANES) {
+        long width = least(LANES, hidden - j);
+        for (long row = from; row < to; row += ROWS) {
+            long rows = least(ROWS, to - row);
+            for (long r = 0; r < rows; r++)
+                for (long gate = 0; gate < 4; gate++)
+                    store(tile + r * PANEL + gate * LANES, load(layer->bias + gate * hidden + j, width), LANES);
+            MULTIPLY[rows - 1][3](inputs, layer->x + row * inputs, inputs, layer->w_ih + j * 4 * inputs, tile);
+            for (long r = 0; r < rows; r++)
+                for (long gate = 0; gate < 4; gate++)
+                    store(layer->gates + ((row + r) * 4 + gate) * hidden + j,
+                          load(tile + r * PANEL + gate * LANES, LANES), width);
+        }
+    }
+}
+
 /* All steps of rows [from, to). w_ih and w_hh packed by gates, w_hr as (hidden, outputs). */
 EXPORT void relmo_forward(const Layer *layer, long from, long to, int keep) {
     long batch = layer->batch, inputs = layer->inputs, hidden = layer->hidden, outputs = layer->outputs;
@@ -298,8 +323,8 @@ EXPORT void relmo_forward(const Layer *layer, long from, long to, int keep) {
 
 /* Rows of one vector of cells: gates become their gradients before activation; dc, the gradient that reaches the cell
    from later steps, becomes the one for earlier steps. */
-INLINE void cells_backward(long rows, long width, long hidden, const float *dm, long stride, float *gates, const float *c,
-                           const float *c_next, float *dc, float limit) {
+INLINE void cells_backward(long rows, long width, long hidden, const float *dm, long stride, float *gates,
+                           const float *c, const float *c_next, float *dc, float limit) {
     for (long r = 0; r < rows; r++) {
         float *z = gates + r * 4 * hidden;
         vec i = load(z, width), f = load(z + hidden, width);
@@ -316,10 +341,11 @@ INLINE void cells_backward(long rows, long width, long hidden, const float *dm, 
 }
 
 /* n rows of one step: dm = dh W_hr, tile by tile, and through the cells. */
-static void step_backward(const Layer *layer, long n, const float *dh, float *gates, const float *c, const float *c_next,
-                          float *dc) {
+static void step_backward(const Layer *layer, long n, const float *dh, float *gates, const float *c,
+                          const float *c_next, float *dc) {
     float tile[ROWS * PANEL] __attribute__((aligned(64)));
     long hidden = layer->hidden, outputs = layer->outputs;
+    float limit = layer->cell_clip;
     for (long j = 0; j < hidden; j += PANEL) {
         long room = least(PANEL, hidden - j), vectors = (room + LANES - 1) / LANES;
         for (long row = 0; row < n; row += ROWS) {
@@ -333,9 +359,8 @@ static void step_backward(const Layer *layer, long n, const float *dh, float *ga
                 long at = row * hidden + j + v, width = least(LANES, room - v);
                 float *z = gates + row * 4 * hidden + j + v;
                 if (width == LANES)
-                    cells_backward(rows, LANES, hidden, dm + v, stride, z, c + at, c_next + at, dc + at, layer->cell_clip);
-                else
-                    cells_backward(rows, width, hidden, dm + v, stride, z, c + at, c_next + at, dc + at, layer->cell_clip);
+                    cells_backward(rows, LANES, hidden, dm + v, stride, z, c + at, c_next + at, dc + at, limit);
+                else cells_backward(rows, width, hidden, dm + v, stride, z, c + at, c_next + at, dc + at, limit);
             }
         }
     }

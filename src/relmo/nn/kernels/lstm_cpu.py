@@ -1,8 +1,8 @@
 """A layer's whole recurrence on a CPU in float32, by the library that `lstm.c` is compiled to at installation.
 
 Where there was no C compiler, or for another kind of processor, there is no library, `suits` says no, and the caller
-takes torch's operations instead; so it does with RELMO_KERNELS=0 in the environment. Results agree within rounding. Here
-a row's numbers depend neither on the rows around it nor on how many threads there are.
+takes torch's operations instead; so it does with RELMO_KERNELS=0 in the environment. Results agree within rounding.
+Here a row's numbers depend neither on the rows around it nor on how many threads there are.
 
 Each direction runs by itself, in a thread of its own where torch has two; where it has more, so do blocks of rows.
 """
@@ -12,16 +12,21 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from threading import Thread
+from threading import Thread, local
 from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 from torch import Tensor
 
 VERSION = 1  # of the arguments that `lstm.c` expects
 ALONE = 2_000_000  # multiplications of a pass up to which another thread is not worth its start
+MOVED = 8  # multiplications that take as long as writing one number somewhere else
 BLOCK = 24  # rows a thread has at least
+FEW = 16  # rows up to which a large layer's input gates are computed for all steps first
+LARGE = 1 << 18  # numbers in a weight from which on its packed form is kept for the next call, in inference
 
 NAMES = {"AVX512": ["lstm_v4", "lstm_v3"], "AVX2": ["lstm_v3"]}  # by what torch finds the processor able to do
 LONG, FLOAT, POINTER = ctypes.c_long, ctypes.c_float, ctypes.c_void_p
@@ -30,6 +35,7 @@ SIGNATURES: dict[str, tuple[list[Any], Any]] = {
     "relmo_packed": ([LONG] * 2, LONG),
     "relmo_pack": ([POINTER, *[LONG] * 4, POINTER], None),
     "relmo_pack_gates": ([POINTER, LONG, LONG, POINTER], None),
+    "relmo_input_gates": ([POINTER, LONG, LONG], None),
     "relmo_forward": ([POINTER, LONG, LONG, ctypes.c_int], None),
     "relmo_backward": ([POINTER, LONG, LONG], None),
     "relmo_room": ([POINTER], LONG),
@@ -66,16 +72,22 @@ def library() -> ctypes.CDLL | None:
     """The compiled kernels for this processor, if there are any."""
     if os.environ.get("RELMO_KERNELS") == "0":
         return None
+    return next(iter(libraries().values()), None)
+
+
+def libraries() -> dict[str, ctypes.CDLL]:
+    """All builds that this processor can run, the fastest first."""
+    found = {}
     for name in NAMES.get(torch.backends.cpu.get_cpu_capability(), ["lstm_plain"]):
         try:
-            found = ctypes.CDLL(str(Path(__file__).with_name(f"{name}.so")))
+            build = ctypes.CDLL(str(Path(__file__).with_name(f"{name}.so")))
             for function, (arguments, result) in SIGNATURES.items():
-                getattr(found, function).argtypes, getattr(found, function).restype = arguments, result
+                getattr(build, function).argtypes, getattr(build, function).restype = arguments, result
         except (OSError, AttributeError):  # not built here, or long ago
             continue
-        if found.relmo_version() == VERSION:
-            return found
-    return None
+        if build.relmo_version() == VERSION:
+            found[name] = build
+    return found
 
 
 def available() -> bool:
@@ -83,10 +95,9 @@ def available() -> bool:
     return library() is not None
 
 
-def suits(*tensors: Tensor | None) -> bool:
+def suits(*tensors: Tensor) -> bool:
     """Whether the kernels can run on these: all float32 on a CPU."""
-    given = [tensor for tensor in tensors if tensor is not None]
-    return all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in given) and available()
+    return all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors) and available()
 
 
 def run(
@@ -104,8 +115,19 @@ def run(
     """
     if torch.is_grad_enabled():
         return Recurrence.apply(x, gates, h, c, *weights, sizes, clips)
-    buffers = forward(x, gates, h, c, weights, sizes, clips, keep=False)
-    return buffers["h"][:, 1:], buffers["final_h"], buffers["final_c"]
+    final = forward(x, gates, h, c, weights, sizes, clips, keep=False)
+    return final.h[:, 1:], final.final_h, final.final_c
+
+
+class Buffers(NamedTuple):
+    """What the forward pass fills, for both directions; see `lstm.c`."""
+
+    gates: Tensor | None
+    h: Tensor
+    c: Tensor
+    inner: Tensor | None
+    final_h: Tensor
+    final_c: Tensor
 
 
 class Recurrence(torch.autograd.Function):
@@ -113,7 +135,7 @@ class Recurrence(torch.autograd.Function):
     final state passes no gradient on."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         x: Tensor | None,
         gates: Tensor | None,
@@ -127,22 +149,20 @@ class Recurrence(torch.autograd.Function):
         clips: tuple[float | None, float | None],
     ) -> tuple[Tensor, Tensor, Tensor]:
         buffers = forward(x, gates, h, c, Weights(ih, bias, hh, hr), sizes, clips, keep=True)
-        y, final_h, final_c = buffers["h"][:, 1:], buffers.pop("final_h"), buffers.pop("final_c")
         ctx.save_for_backward(x, ih, bias, hh, hr)
-        ctx.rest = buffers, sizes, clips
-        ctx.mark_non_differentiable(final_h, final_c)
-        return y, final_h, final_c  # type: ignore[return-value]
+        ctx.rest = buffers[:4], sizes, clips
+        ctx.mark_non_differentiable(buffers.final_h, buffers.final_c)
+        return buffers.h[:, 1:], buffers.final_h, buffers.final_c
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        buffers, sizes, clips = ctx.rest
+        (gates, h, c, inner), sizes, clips = ctx.rest
         ctx.rest = None  # the buffers are overwritten
         x, *weights = ctx.saved_tensors
-        to_x, to_gates = ctx.needs_input_grad[:2]
-        dx, of = backward(dy, x, buffers, Weights(*weights), sizes, clips, to_x=to_x)
-        gates = buffers["gates"] if to_gates else None
+        buffers = {"x": whole(x), "gates": gates, "h": h, "c": c, "inner": inner}
+        dx, of = backward(dy, buffers, Weights(*weights), sizes, clips, to_x=ctx.needs_input_grad[0])
         ih, bias = (None, None) if x is None else (of.ih, of.bias)
-        return dx, gates, None, None, ih, bias, of.hh, of.hr, None, None
+        return dx, gates if ctx.needs_input_grad[1] else None, None, None, ih, bias, of.hh, of.hr, None, None
 
 
 def forward(
@@ -155,37 +175,45 @@ def forward(
     clips: tuple[float | None, float | None],
     *,
     keep: bool,
-) -> dict[str, Tensor | None]:
-    """All steps. -> the buffers of `Layer`, for both directions; `keep` them as the backward pass needs them."""
+) -> Buffers:
+    """All steps; `keep` what the backward pass needs."""
     hidden, outputs, hr = weights.hh.shape[1] // 4, weights.hh.shape[2], weights.hr
     steps, batch = (gates if x is None else x).shape[1:3]  # type: ignore[union-attr]
-    make = h.new_empty
-    buffers: dict[str, Tensor | None] = {
-        "x": whole(x),
-        "bias": whole(weights.bias),
-        "gates": make(2, steps, batch, 4 * hidden) if keep and gates is None else whole(gates),
-        "h": make(2, steps + 1, batch, outputs),
-        "inner": make(2, steps if keep else 1, batch, hidden) if hr is not None else None,
-        "final_h": h.clone(memory_format=torch.contiguous_format),
-        "final_c": c.clone(memory_format=torch.contiguous_format),
-    }
-    buffers["c"] = make(2, steps + 1, batch, hidden) if keep else buffers["final_c"]
-    buffers["h"][:, 0] = h
+    check("x", x, (2, steps, batch, weights.ih.shape[2]))
+    check("gates", gates, (2, steps, batch, 4 * hidden))
+    check("h", h, (2, batch, outputs))
+    check("c", c, (2, batch, hidden))
+    x, gates = whole(x), whole(gates)
+    first = x is not None and batch <= FEW and weights.ih.numel() >= LARGE
+    if gates is None and (keep or first):
+        gates = h.new_empty(2, steps, batch, 4 * hidden)
+    final_h, final_c = (state.clone(memory_format=torch.contiguous_format) for state in (h, c))
+    hs, cs = h.new_empty(2, steps + 1, batch, outputs), final_c
+    hs[:, 0] = h
     if keep:
-        buffers["c"][:, 0] = c
-    packed = {
-        "w_ih": None if x is None else pack(weights.ih, by_gates=True),
-        "w_hh": pack(weights.hh, by_gates=True),
-        "w_hr": None if hr is None else pack(hr.transpose(1, 2)),
+        cs = c.new_empty(2, steps + 1, batch, hidden)
+        cs[:, 0] = c
+    inner = None if hr is None else h.new_empty(2, steps if keep else 1, batch, hidden)
+    buffers = Buffers(gates, hs, cs, inner, final_h, final_c)
+    packing = pack if keep else keep_packed  # weights change from one step of training to the next
+    given = buffers._asdict() | {
+        "bias": whole(weights.bias),
+        "w_ih": None if x is None else packing(weights.ih, "gates", "ih"),
+        "w_hh": packing(weights.hh, "gates", "hh"),
+        "w_hr": None if hr is None else packing(hr, "transposed", "hr"),
     }
-    both = layers(buffers | packed, weights, steps, batch, sizes, clips)
-    spread(lambda d, a, b: kernels().relmo_forward(both[d], a, b, keep), batch, sum(sizes) * hidden * outputs)
+    work = sum(sizes) * hidden * outputs
+    if first:
+        both = layers(given | {"x": x}, weights, steps, batch, sizes, clips)
+        spread(lambda d, a, b: kernels().relmo_input_gates(both[d], a, b), steps * batch, work)
+        x = None
+    both = layers(given | {"x": x}, weights, steps, batch, sizes, clips)
+    spread(lambda d, a, b: kernels().relmo_forward(both[d], a, b, keep), batch, work)
     return buffers
 
 
 def backward(
     dy: Tensor,
-    x: Tensor | None,
     buffers: dict[str, Tensor | None],
     weights: Weights,
     sizes: Sequence[int],
@@ -195,29 +223,27 @@ def backward(
 ) -> tuple[Tensor | None, Weights]:
     """All steps backwards. -> the gradients of x, if asked for, and of the weights; gates become their gradients."""
     steps, batch = dy.shape[1:3]
-    dx = torch.empty_like(x, memory_format=torch.contiguous_format) if to_x else None  # type: ignore[arg-type]
-    gradients = {
+    dx = dy.new_empty(2, steps, batch, weights.ih.shape[2]) if to_x else None
+    given = buffers | {
         "dy": dy.contiguous(),
         "dx": dx,
         "dh": dy.new_empty(dy.shape),
         "dc": dy.new_zeros(2, batch, weights.hh.shape[1] // 4),
         "later": dy.new_zeros(2, batch, dy.shape[3]),
-        "w_ih": pack(weights.ih) if to_x else None,
-        "w_hh": pack(weights.hh),
-        "w_hr": None if weights.hr is None else pack(weights.hr),
+        "w_ih": pack(weights.ih, "as it is", "ih") if to_x else None,
+        "w_hh": pack(weights.hh, "as it is", "hh"),
+        "w_hr": None if weights.hr is None else pack(weights.hr, "as it is", "hr"),
     }
-    found = [None if w is None else torch.empty_like(w, memory_format=torch.contiguous_format) for w in weights]
-    of = Weights(*found)  # type: ignore[arg-type]
-    both = layers(buffers | gradients, weights, steps, batch, sizes, clips)
+    of = Weights(*(None if w is None else w.new_empty(w.shape) for w in weights))  # type: ignore[arg-type]
+    both = layers(given, weights, steps, batch, sizes, clips)
     work = sum(sizes) * weights.hh.shape[1] * weights.hh.shape[2]
     spread(lambda d, a, b: kernels().relmo_backward(both[d], a, b), batch, work)
+    room = scratch("sums", kernels().relmo_room(both[0]))
 
     def sum_up(d: int, *_: int) -> None:
-        room = dy.new_empty(kernels().relmo_room(both[d]))
-        ordered = (of.ih, of.hh, of.bias, of.hr)
-        kernels().relmo_weights(both[d], *(at(tensor, d) for tensor in ordered), room.data_ptr())
+        kernels().relmo_weights(both[d], *(at(tensor, d) for tensor in (of.ih, of.hh, of.bias, of.hr, room)))
 
-    spread(sum_up, 1, work)
+    spread(sum_up, 1, work + MOVED * weights.hh.numel())
     return dx, of
 
 
@@ -254,24 +280,80 @@ def kernels() -> ctypes.CDLL:
     return found
 
 
-def pack(weight: Tensor, *, by_gates: bool = False) -> Tensor:
-    """weight (2, k, n), by which rows of size k are multiplied, in the order the kernels read it.
+def pack(weight: Tensor, form: str, room: str | None = None) -> Tensor:
+    """weight (2, rows, columns) in the order the kernels read it; into the `scratch` of a name, where one is given.
 
-    By gates, it is (2, 4H, k), and rows of size k are multiplied by its transposed.
+    As it is, a row of inputs is as long as the weight has rows; "transposed", as it has columns; so it is for "gates",
+    where rows are four to a cell.
     """
-    weight = weight.detach()
-    first, second = weight.shape[1:]
-    if by_gates:
-        weight = weight.contiguous()
-        packed = weight.new_empty(2, 4 * kernels().relmo_packed(second, first // 4))
-    else:
-        packed = weight.new_empty(2, kernels().relmo_packed(first, second))
-    for d in range(2):
-        if by_gates:
-            kernels().relmo_pack_gates(at(weight, d), first // 4, second, at(packed, d))
+    weight = weight.detach().contiguous()
+    rows, columns = weight.shape[1:]
+    depth, width = (rows, columns) if form == "as it is" else (columns, rows)
+    gates = form == "gates"
+    size = 4 * kernels().relmo_packed(depth, width // 4) if gates else kernels().relmo_packed(depth, width)
+    packed = weight.new_empty(2, size) if room is None else scratch(room, size)
+    strides = (columns, 1) if form == "as it is" else (1, columns)
+
+    def pack_one(d: int, *_: int) -> None:
+        if gates:
+            kernels().relmo_pack_gates(at(weight, d), width // 4, depth, at(packed, d))
         else:
-            kernels().relmo_pack(at(weight, d), first, second, weight.stride(1), weight.stride(2), at(packed, d))
+            kernels().relmo_pack(at(weight, d), depth, width, *strides, at(packed, d))
+
+    spread(pack_one, 1, MOVED * weight.numel())
     return packed
+
+
+ROOM = local()
+
+
+def scratch(name: str, size: int) -> Tensor:
+    """(2, size) numbers of room in this thread, valid until the same name is asked for again.
+
+    What is large is held for the next call, as a system takes long to give so much memory anew.
+    """
+    if 2 * size < LARGE:
+        return torch.empty(2, size, dtype=torch.float32, device="cpu")
+    held = vars(ROOM).get(name)
+    if held is None or held.numel() < 2 * size:
+        held = torch.empty(2 * size, dtype=torch.float32, device="cpu")
+        setattr(ROOM, name, held)
+    return held[: 2 * size].view(2, size)
+
+
+class Kept(NamedTuple):
+    """A packed weight, and by what to see that the weight is still the one that was packed."""
+
+    weight: ref[Tensor]
+    state: tuple[int, int]
+    sample: Tensor
+    packed: Tensor
+
+
+KEPT: dict[tuple[int, str], Kept] = {}
+
+
+def keep_packed(weight: Tensor, form: str, room: str) -> Tensor:
+    """`pack`, which is not done again for a large weight as long as the weight lives and does not change.
+
+    A change that goes past the tensor's own count of them (through `.data`) is seen in a sample of its values.
+    """
+    if weight.numel() < LARGE or weight.is_inference():
+        return pack(weight, form, room)
+    key, state = (id(weight), form), (weight.data_ptr(), weight._version)
+    sample = weight.detach().flatten()[:: LARGE // 64 + 1]
+    kept = KEPT.get(key)
+    if kept is None or kept.weight() is not weight or kept.state != state or not torch.equal(kept.sample, sample):
+        KEPT.pop(key, None)
+        owner = ref(weight, lambda _: KEPT.pop(key, None))
+        kept = KEPT[key] = Kept(owner, state, sample.clone(), pack(weight, form))
+    return kept.packed
+
+
+def check(name: str, tensor: Tensor | None, shape: tuple[int, ...]) -> None:
+    """The kernels trust the sizes they are given."""
+    if tensor is not None and tuple(tensor.shape) != shape:
+        raise ValueError(f"{name} is {tuple(tensor.shape)}, where {shape} was expected")
 
 
 def whole(tensor: Tensor | None) -> Tensor | None:
@@ -289,7 +371,7 @@ def spread(work_on: Callable[[int, int, int], object], batch: int, work: int) ->
     threads = torch.get_num_threads() if work > ALONE else 1
     blocks = max(1, min(threads // 2, batch // BLOCK))
     edges = [batch * k // blocks for k in range(blocks + 1)]
-    parts = [(d, a, b) for a, b in zip(edges, edges[1:], strict=False) for d in range(2)]
+    parts = [(d, a, b) for a, b in pairwise(edges) for d in range(2)]
     others = [Thread(target=work_on, args=part) for part in parts[1:]] if threads > 1 else []
     for thread in others:
         thread.start()
