@@ -23,7 +23,7 @@ from relmo.text.encode import CHUNK
 from relmo.text.vocabulary import SentenceVocabulary
 
 GOLDEN = (5**0.5 - 1) / 2  # its multiples, taken round a ring, keep away from each other
-GROUPS = 4  # in so many groups by their length words are spelled, so that short ones need few columns
+CUTS = (0.3, 0.55, 0.75, 0.9, 0.98)  # of words sorted by length, where they are cut into groups with few columns each
 
 
 class Lanes:
@@ -81,7 +81,7 @@ class BiText:
         device: torch.device,
     ):
         self.words, self.spellings, self.margin, self.device = words, spellings, margin, device
-        self.groups = GROUPS if device.type == "cpu" else 1  # a GPU would rather have one large product
+        self.cuts = CUTS if device.type == "cpu" else ()  # a GPU would rather have one large product
         self.steps = len(words) - 1
         chunks = range(0, len(words), CHUNK)
         self.bounds = np.concatenate([start + np.flatnonzero(words[start : start + CHUNK] < 0) for start in chunks])
@@ -109,9 +109,9 @@ class BiText:
         if self.spellings is None:
             return BiWindow(self._put(words), self._put(inverse), self._put(targets))
         by_length = np.argsort(self.spellings.lengths[words], kind="stable")
+        cuts = sorted({int(len(words) * cut) for cut in self.cuts} - {0})
         groups = [
-            self._put(self.spellings.ids(group, margin=self.margin))
-            for group in np.array_split(words[by_length], min(self.groups, len(words)))
+            self._put(self.spellings.ids(group, margin=self.margin)) for group in np.split(words[by_length], cuts)
         ]
         return BiWindow(groups, self._put(np.argsort(by_length)[inverse]), self._put(targets))
 

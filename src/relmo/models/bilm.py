@@ -71,7 +71,7 @@ class CharacterEncoder(nn.Module):
 
     def forward(self, words: Words) -> Tensor:
         """Character ids (N, C), from 1 on, or groups (N_i, C_i) of them: short words need few columns -> (N, P)."""
-        x = self.cnn(words) if isinstance(words, Tensor) else torch.cat([self.cnn(ids) for ids in words])
+        x = self.cnn(words) if isinstance(words, Tensor) else self.cnn(*words)
         for highway in self.highways:
             x = highway(x)
         return x if self.projection is None else self.projection(x)

@@ -44,28 +44,32 @@ class CharCNN(nn.Module):
             self.weights.append(nn.Parameter(weight))
             self.biases.append(nn.Parameter(torch.zeros(count)))
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """ids (N, C), from 1 on -> (N, F). C is `max_characters`, or less where at least as many columns as the widest
-        filter has are padding: of the windows that see nothing but padding, one is enough.
+    def forward(self, *groups: Tensor) -> Tensor:
+        """Words as ids (N, C), from 1 on, in one or several groups of their own C -> (N, F), all groups' words.
 
-        All filters are one product: each is as wide as the widest, with zeros behind. The maximum is taken before the
-        bias is added and the activation applied, which changes nothing: both rise.
+        C is `max_characters`, or less where at least as many columns as the widest filter has are padding: of the
+        windows that see nothing but padding, one is enough. All filters are one product: each is as wide as the widest,
+        with zeros behind. The maximum is taken before the bias is added and the activation applied, which changes
+        nothing: both rise.
         """
+        weight = torch.cat([pad(w, (0, self.widest - w.shape[2])) for w in self.weights])  # (F, E, W)
+        weight = weight.transpose(1, 2).flatten(1)  # (F, W E)
+        y = torch.cat([self._maxima(ids, weight) for ids in groups]) + torch.cat(list(self.biases))
+        return torch.relu(y) if self.activation == "relu" else torch.tanh(y)
+
+    def _maxima(self, ids: Tensor, weight: Tensor) -> Tensor:
+        """The largest product of each filter with a window of each word; (N, F)."""
         x = embedding(ids - 1, self.embedding)  # (N, C, E)
         beyond = self.widest - 1 if ids.shape[1] == self.max_characters else 0
         x = pad(x, (0, 0, 0, beyond)) if beyond else x  # where narrow filters see windows that wide ones do not
         count = x.shape[1] - self.widest + 1
         windows = torch.cat([x[:, k : k + count] for k in range(self.widest)], dim=2)  # (N, count, W E)
-        weight = torch.cat([pad(w, (0, self.widest - w.shape[2])) for w in self.weights])  # (F, E, W)
-        y = linear(windows, weight.transpose(1, 2).flatten(1))  # (N, count, F)
-        if beyond:
-            parts = y.split([len(w) for w in self.weights], dim=2)
-            seen = [ids.shape[1] - w.shape[2] + 1 for w in self.weights]
-            y = torch.cat([Maximum.apply(part[:, :n]) for part, n in zip(parts, seen, strict=True)], dim=1)
-        else:
-            y = Maximum.apply(y)
-        y = y + torch.cat(list(self.biases))
-        return torch.relu(y) if self.activation == "relu" else torch.tanh(y)
+        y = linear(windows, weight)  # (N, count, F)
+        if not beyond:
+            return Maximum.apply(y)
+        parts = y.split([len(w) for w in self.weights], dim=2)
+        seen = [ids.shape[1] - w.shape[2] + 1 for w in self.weights]
+        return torch.cat([Maximum.apply(part[:, :n]) for part, n in zip(parts, seen, strict=True)], dim=1)
 
 
 class Maximum(torch.autograd.Function):

@@ -102,7 +102,7 @@ class SampledLoss(torch.autograd.Function):
         with torch.autocast(x.device.type, enabled=False):
             for begin in range(0, len(x), rows):
                 part = slice(begin, begin + rows)
-                logits = torch.addmm(shift, x[part], low.t())
+                logits = torch.mm(x[part], low.t()).add_(shift)
                 drop_places(logits, place[part])
                 logits, own = logits.float(), true[part].float()
                 top = torch.maximum(logits.amax(dim=1), own)  # (n,): taken out first, so that no exponential overflows
