@@ -19,7 +19,7 @@ lint: .venv/dev
 bench: .venv/core  ## training throughput of this machine
 	$(BIN)/python recipes/lm_throughput.py
 
-.venv/core: pyproject.toml hatch_build.py src/relmo/nn/kernels/lstm.c
+.venv/core: pyproject.toml hatch_build.py $(wildcard src/relmo/nn/kernels/*.c)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "relmo needs Python 3.11 or newer")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --editable .

@@ -14,7 +14,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 KERNELS = Path("src/relmo/nn/kernels")
 OPTIONS = ["-O3", "-fno-math-errno", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
-X86 = {"lstm_v3": ["-march=x86-64-v3"], "lstm_v4": ["-march=x86-64-v4"]}
+SOURCES = ["lstm.c", "char_cnn.c"]
+X86 = {"kernels_v3": ["-march=x86-64-v3"], "kernels_v4": ["-march=x86-64-v4"]}
 
 
 class KernelsHook(BuildHookInterface):
@@ -32,16 +33,17 @@ class KernelsHook(BuildHookInterface):
 
 
 def compiled(folder: Path) -> list[Path]:
-    """The libraries made of lstm.c, one for each kind of processor that the compiler knows; the old ones are gone."""
-    for old in folder.glob("lstm*.so"):
+    """The libraries made of the sources, one for each kind of processor that the compiler knows; old ones are gone."""
+    for old in folder.glob("*.so"):
         old.unlink()
     if sys.platform == "win32":
         return []
     x86 = platform.machine().lower() in ("x86_64", "amd64")
     made = []
-    for name, options in (X86 if x86 else {"lstm_plain": []}).items():
+    for name, options in (X86 if x86 else {"kernels_plain": []}).items():
         target, partial = folder / f"{name}.so", folder / f"{name}.so.partial"
-        command = [os.environ.get("CC", "cc"), *OPTIONS, *options, str(folder / "lstm.c"), "-o", str(partial)]
+        sources = [str(folder / source) for source in SOURCES]
+        command = [os.environ.get("CC", "cc"), *OPTIONS, *options, *sources, "-o", str(partial)]
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=300)
         except (OSError, subprocess.SubprocessError):

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from relmo.nn.char_cnn import CharCNN
-from relmo.text.characters import character_ids
+from relmo.nn.kernels import char_cnn_cpu, lstm_cpu
+from relmo.text.characters import END_OF_WORD, character_ids
 
 FILTERS = [(1, 3), (2, 4), (4, 5)]
 WORDS = ["a", "cat", "", "straightforward", "日本", "<S>"]
@@ -12,7 +13,14 @@ WORDS = ["a", "cat", "", "straightforward", "日本", "<S>"]
 
 def cnn(activation: str = "relu", room: int = 20) -> CharCNN:
     torch.manual_seed(0)
-    made = CharCNN(FILTERS, char_dim=3, characters=261, max_characters=room, activation=activation)  # type: ignore[arg-type]
+    made = CharCNN(
+        FILTERS,
+        char_dim=3,
+        characters=261,
+        max_characters=room,
+        end=END_OF_WORD,
+        activation=activation,  # type: ignore[arg-type]
+    )
     with torch.no_grad():
         for bias in made.biases:
             bias.normal_()
@@ -81,3 +89,50 @@ def test_the_gradient_of_equal_maxima_goes_to_one_window_once() -> None:
     module.zero_grad()
     module(ids[:, :12]).sum().backward()
     torch.testing.assert_close(module.embedding.grad, full)
+
+
+needs_library = pytest.mark.skipif(not lstm_cpu.available(), reason="the kernels were not built: no C compiler here")
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the compiled twin take few words too."""
+    monkeypatch.setattr(char_cnn_cpu, "FEW", 1)
+
+
+@needs_library
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("room", [20, 17, 5, 4])
+def test_the_compiled_twin_equals_the_products_forward_and_backward(activation: str, room: int) -> None:
+    slow, fast = cnn(activation, room), cnn(activation, room).float()
+    ids = torch.from_numpy(character_ids(WORDS, room))
+    groups = [ids[:2, : min(room, 9)], ids[2:]] if room > 9 else [ids]
+    assert char_cnn_cpu.suits(groups, fast.embedding)
+    weights = torch.randn(len(WORDS), slow.output_size)
+    y, expected = fast(*groups), slow(ids)
+    torch.testing.assert_close(y, expected.float(), rtol=0, atol=1e-5)
+    ours = torch.autograd.grad((y * weights).sum(), list(fast.parameters()))
+    theirs = torch.autograd.grad((expected * weights).sum(), list(slow.parameters()))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other.float(), rtol=0, atol=1e-4)
+
+
+@needs_library
+@pytest.mark.usefixtures("few")
+def test_in_the_compiled_twin_a_word_does_not_depend_on_its_group() -> None:
+    module = cnn().float()
+    ids = torch.from_numpy(character_ids(["a", "cat", "doggy"], 20))
+    together = module(ids)
+    for word, columns in ((0, 7), (1, 9), (2, 20)):
+        assert torch.equal(module(ids[word : word + 1, :columns])[0], together[word])
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("bad", [0, 262])
+def test_ids_that_are_no_characters_are_an_error_in_both(bad: int) -> None:
+    ids = torch.from_numpy(character_ids(["cat"], 20))
+    ids[0, 1] = bad
+    for module in (cnn(), cnn().float()):
+        with pytest.raises(IndexError):
+            module(ids)

@@ -25,7 +25,7 @@ from relmo.nn.elmo_lstm import ElmoLSTM, ElmoOutput
 from relmo.nn.highway import Highway
 from relmo.nn.softmax import FullSoftmax, SampledSoftmax
 from relmo.settings import BiLMModelSettings, parse_filters
-from relmo.text.characters import CHARACTERS
+from relmo.text.characters import CHARACTERS, END_OF_WORD
 
 Words = Tensor | Sequence[Tensor]
 
@@ -60,6 +60,7 @@ class CharacterEncoder(nn.Module):
             char_dim=settings.char_dim,
             characters=CHARACTERS,
             max_characters=settings.max_characters,
+            end=END_OF_WORD,
             activation=settings.activation,
         )
         size = self.cnn.output_size

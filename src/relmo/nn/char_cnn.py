@@ -14,9 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, pad
 
+from relmo.nn.kernels import char_cnn_cpu
+
 
 class CharCNN(nn.Module):
-    """Character ids to one vector a word. `filters` are pairs (width, how many)."""
+    """Character ids to one vector a word. `filters` are pairs (width, how many); `end` is the id of the mark that ends
+    a word, after which there is padding only. `fast` lets training take a compiled twin."""
 
     def __init__(
         self,
@@ -25,11 +28,15 @@ class CharCNN(nn.Module):
         char_dim: int,
         characters: int,
         max_characters: int,
+        end: int,
         activation: Literal["relu", "tanh"] = "relu",
+        fast: bool = True,
     ):
         super().__init__()
         self.activation = activation
         self.max_characters = max_characters
+        self.end = end
+        self.fast = fast
         self.output_size = sum(count for _, count in filters)
         self.widest = max(width for width, _ in filters)
         self.embedding = nn.Parameter(torch.empty(characters, char_dim).uniform_(-1, 1))
@@ -52,9 +59,13 @@ class CharCNN(nn.Module):
         with zeros behind. The maximum is taken before the bias is added and the activation applied, which changes
         nothing: both rise.
         """
-        weight = torch.cat([pad(w, (0, self.widest - w.shape[2])) for w in self.weights])  # (F, E, W)
-        weight = weight.transpose(1, 2).flatten(1)  # (F, W E)
-        y = torch.cat([self._maxima(ids, weight) for ids in groups]) + torch.cat(list(self.biases))
+        if self.fast and torch.is_grad_enabled() and char_cnn_cpu.suits(groups, self.embedding):
+            y = char_cnn_cpu.maxima(groups, self.embedding, list(self.weights), self.end)
+        else:
+            weight = torch.cat([pad(w, (0, self.widest - w.shape[2])) for w in self.weights])  # (F, E, W)
+            weight = weight.transpose(1, 2).flatten(1)  # (F, W E)
+            y = torch.cat([self._maxima(ids, weight) for ids in groups])
+        y = y + torch.cat(list(self.biases))
         return torch.relu(y) if self.activation == "relu" else torch.tanh(y)
 
     def _maxima(self, ids: Tensor, weight: Tensor) -> Tensor:

@@ -18,6 +18,9 @@ BOS, EOS = "<S>", "</S>"
 CHARACTERS = 261
 """How many kinds of character there are; ids go from 1 to this."""
 
+END_OF_WORD = 260
+"""The id of the mark that ends a word; nothing but padding follows."""
+
 _BEGIN_SENTENCE, _END_SENTENCE, _BEGIN_WORD, _END_WORD, _PADDING = 256, 257, 258, 259, 260
 
 

@@ -185,7 +185,7 @@ typedef struct {
 } Layer;
 
 /* Changes whenever Layer or a function's arguments do. */
-EXPORT long relmo_version(void) { return 1; }
+EXPORT long relmo_version(void) { return 2; }
 
 /* How many floats the packed form of a matrix (depth, columns) has. */
 EXPORT long relmo_packed(long depth, long columns) { return depth * ((columns + LANES - 1) / LANES) * LANES; }

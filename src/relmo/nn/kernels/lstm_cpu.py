@@ -21,14 +21,14 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-VERSION = 1  # of the arguments that `lstm.c` expects
+VERSION = 2  # of the arguments that `lstm.c` expects
 ALONE = 2_000_000  # multiplications of a pass up to which another thread is not worth its start
 MOVED = 8  # multiplications that take as long as writing one number somewhere else
 BLOCK = 24  # rows a thread has at least
 FEW = 16  # rows up to which a large layer's input gates are computed for all steps first
 LARGE = 1 << 18  # numbers in a weight from which on its packed form is kept for the next call, in inference
 
-NAMES = {"AVX512": ["lstm_v4", "lstm_v3"], "AVX2": ["lstm_v3"]}  # by what torch finds the processor able to do
+NAMES = {"AVX512": ["kernels_v4", "kernels_v3"], "AVX2": ["kernels_v3"]}  # by what torch finds the processor able to do
 LONG, FLOAT, POINTER = ctypes.c_long, ctypes.c_float, ctypes.c_void_p
 SIGNATURES: dict[str, tuple[list[Any], Any]] = {
     "relmo_version": ([], LONG),
@@ -40,6 +40,8 @@ SIGNATURES: dict[str, tuple[list[Any], Any]] = {
     "relmo_backward": ([POINTER, LONG, LONG], None),
     "relmo_room": ([POINTER], LONG),
     "relmo_weights": ([POINTER] * 6, None),
+    "relmo_windows_forward": ([LONG] * 2 + [POINTER] + [LONG] * 4 + [POINTER] * 3 + [LONG], None),
+    "relmo_windows_backward": ([LONG] * 2 + [POINTER] + [LONG] * 3 + [POINTER] * 2 + [LONG, POINTER], None),
 }
 COUNTS = ["steps", "batch", "inputs", "hidden", "outputs"]
 BUFFERS = ["x", "bias", "gates", "h", "c", "inner", "final_h", "final_c", "w_ih", "w_hh", "w_hr"]
@@ -78,7 +80,7 @@ def library() -> ctypes.CDLL | None:
 def libraries() -> dict[str, ctypes.CDLL]:
     """All builds that this processor can run, the fastest first."""
     found = {}
-    for name in NAMES.get(torch.backends.cpu.get_cpu_capability(), ["lstm_plain"]):
+    for name in NAMES.get(torch.backends.cpu.get_cpu_capability(), ["kernels_plain"]):
         try:
             build = ctypes.CDLL(str(Path(__file__).with_name(f"{name}.so")))
             for function, (arguments, result) in SIGNATURES.items():
