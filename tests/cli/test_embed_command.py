@@ -158,8 +158,10 @@ def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 DRIVER = """
+import signal
 import sys
 import torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is started without it
 torch.set_num_threads(1)
 import relmo.cli.report
 import relmo.embed
