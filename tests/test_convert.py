@@ -18,7 +18,7 @@ import original_elmo
 import relmo
 from relmo.bilm import BiLM
 from relmo.cli import main
-from relmo.convert import read_original, write_original
+from relmo.convert import write_original
 from relmo.errors import ModelError, StorageError
 from relmo.models.bilm import BiLMNetwork
 from relmo.settings import BiLMModelSettings, BiLMSettings
@@ -554,9 +554,9 @@ def test_info_describes_original_files(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_reading_what_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no original ELMo files"):
-        read_original(tmp_path)
+    with pytest.raises(ModelError, match="not a model folder"):
+        relmo.load(tmp_path)
     with pytest.raises(ModelError, match=r"missing.json: does not exist; give the path of a file on this machine"):
-        read_original((tmp_path / "missing.json", tmp_path / "w"))
+        relmo.load((tmp_path / "missing.json", tmp_path / "w"))
     with pytest.raises(ModelError, match=r"two paths, not 3"):
-        read_original(["a", "b", "c"])
+        relmo.load(["a", "b", "c"])

@@ -95,14 +95,6 @@ def _zip_errors(path: Path) -> Iterator[None]:
         raise ModelError(f"{path}: cannot be read as a zip archive ({error}); download it again") from error
 
 
-def read_original(source: PairOrPath, *, device: str = "auto") -> BiLM:
-    """The model in original files: a folder, a .zip, the path of the options file, or a pair (options, weights)."""
-    original = locate(source)
-    if original is None:
-        raise ModelError(f"{source}: no original ELMo files: there is no {' or '.join(_HDF5)} and no options .json")
-    return read_files(original, device=device)
-
-
 def read_files(original: Original, *, device: str = "auto") -> BiLM:
     """The model in these two files."""
     settings = read_options(original.options)

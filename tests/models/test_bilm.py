@@ -11,7 +11,7 @@ import torch
 
 import original_elmo
 from relmo.bilm import BiLM
-from relmo.convert import read_original
+from relmo.loading import load
 from relmo.models.bilm import BiLMNetwork, BiWindow
 from relmo.settings import BiLMModelSettings
 from relmo.text.characters import character_ids
@@ -47,7 +47,7 @@ def make(tmp_path: Path, *, seed: int = 0, **changes: Any) -> tuple[BiLM, dict, 
     with h5py.File(tmp_path / "weights.hdf5", "w") as file:
         for name, array in weights.items():
             file[name] = array
-    return read_original(tmp_path, device="cpu"), options, weights
+    return load(tmp_path, device="cpu"), options, weights
 
 
 def run(network: BiLMNetwork, sentences: list[list[str]], room: int, state: Any = None) -> Any:

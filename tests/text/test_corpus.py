@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from relmo.errors import CorpusError
 from relmo.text import corpus
-from relmo.text.corpus import Line, is_conllu, open_bytes, read_conllu, read_lines, read_sentences
+from relmo.text.corpus import Line, is_conllu, open_bytes, read_conllu, read_lines
 
 zstandard = pytest.importorskip("zstandard")
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
@@ -193,7 +193,6 @@ def test_conllu_gives_the_words_and_not_the_ranges(write: Callable, name: str, p
     path = write(pack(CONLLU.replace("\n", "\r\n").encode()), name)
     assert is_conllu(path)
     assert list(read_conllu(path)) == [["de", "le", "vin"], ["20 000"]]
-    assert list(read_sentences(path, str.split)) == [["de", "le", "vin"], ["20 000"]]
 
 
 @pytest.mark.parametrize(
@@ -205,12 +204,6 @@ def test_a_malformed_conllu_line_is_named(write: Callable, broken: str, said: st
     message = error_of(path, read_conllu)
     assert message.startswith(f"{path}:9: ")
     assert said in message
-
-
-def test_sentences_are_the_tokens_of_the_lines_that_have_any(write: Callable) -> None:
-    path = write(b"a b\n\n \nc")
-    assert not is_conllu(path)
-    assert list(read_sentences(path, str.split)) == [["a", "b"], ["c"]]
 
 
 def test_conllu_of_the_treebank_is_read_whole(data: Callable[[str], Path]) -> None:

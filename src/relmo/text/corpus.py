@@ -94,18 +94,6 @@ def read_conllu(path: str | Path, *, errors: Errors = "strict") -> Iterator[list
         yield sentence
 
 
-def read_sentences(
-    path: str | Path, tokenizer: Callable[[str], list[str]], *, errors: Errors = "strict"
-) -> Iterator[list[str]]:
-    """The tokens of each line that has any; CoNLL-U keeps its own tokens. Pieces of a very long line count as lines."""
-    if is_conllu(path):
-        yield from read_conllu(path, errors=errors)
-        return
-    for line in read_lines(path, errors=errors):
-        if tokens := tokenizer(line.text):
-            yield tokens
-
-
 def _shown(path: str | Path) -> str:
     return STDIN if str(path) == "-" else str(path)
 
