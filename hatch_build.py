@@ -14,8 +14,14 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 KERNELS = Path("src/relmo/nn/kernels")
 OPTIONS = ["-O3", "-fno-math-errno", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
-SOURCES = ["lstm.c", "char_cnn.c"]
-X86 = {"kernels_v3": ["-march=x86-64-v3"], "kernels_v4": ["-march=x86-64-v4"]}
+SOURCES = ["lstm.c", "infer.c", "linear.c", "char_cnn.c"]
+V4 = "-march=x86-64-v4"
+X86 = {
+    "kernels_v3": ["-march=x86-64-v3"],
+    "kernels_v4": [V4],
+    "kernels_v4_vnni": [V4, "-mavx512vnni"],
+    "kernels_v4_bf16": [V4, "-mavx512vnni", "-mavx512bf16"],
+}
 
 
 class KernelsHook(BuildHookInterface):
@@ -33,11 +39,15 @@ class KernelsHook(BuildHookInterface):
 
 
 def compiled(folder: Path) -> list[Path]:
-    """The libraries made of the sources, one for each kind of processor that the compiler knows; old ones are gone."""
-    for old in folder.glob("*.so"):
+    """The libraries made of the sources, one for each kind of processor that the compiler knows; others are gone."""
+    made = [] if sys.platform == "win32" else compiled_for(folder)
+    for old in set(folder.glob("*.so")) - set(made):
         old.unlink()
-    if sys.platform == "win32":
-        return []
+    return made
+
+
+def compiled_for(folder: Path) -> list[Path]:
+    """Each library takes its place, and that of an old one, when it is done."""
     x86 = platform.machine().lower() in ("x86_64", "amd64")
     made = []
     for name, options in (X86 if x86 else {"kernels_plain": []}).items():

@@ -85,7 +85,7 @@ def relmo_loop(ids, shape, steps, device):
     """Steps per second of the loop behind `relmo train lm`."""
     vocabulary, hidden, layers, batch, unroll = shape
     network = RecurrentLM(LanguageModelSettings(hidden=hidden, layers=layers), vocab_size=vocabulary).to(device)
-    lanes = Lanes(ids, batch=batch, unroll=unroll, device=device)
+    lanes = Lanes(ids, batch=batch, unroll=unroll)
     trainer = Trainer(network, lanes, TrainSettings(epochs=(steps + 6) / len(lanes)))
     clock = Clock(device)
     with tempfile.TemporaryDirectory() as folder:

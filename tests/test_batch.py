@@ -1,6 +1,7 @@
 """Batches: lanes cover the stream once and go on where they ended; buckets deal every sequence once an epoch."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,9 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relmo.batch import BiLanes, BiText, Lanes, LengthBuckets, pad
+from relmo.batch import BiLanes, BiText, Lanes, LengthBuckets, few_values, on_device, pad
 from relmo.errors import CorpusError
-from relmo.models.bilm import BiWindow
+from relmo.models.bilm import BiLMNetwork, BiWindow
+from relmo.settings import BiLMModelSettings
 from relmo.text.characters import Spellings, character_ids
 from relmo.text.vocabulary import SentenceVocabulary
 
@@ -19,7 +21,7 @@ CPU = torch.device("cpu")
 
 def lanes_of(length: int, batch: int, unroll: int, dtype: type = np.uint16) -> Lanes:
     """Over a stream whose symbols are their own places."""
-    return Lanes(np.arange(length, dtype=dtype), batch=batch, unroll=unroll, device=CPU)
+    return Lanes(np.arange(length, dtype=dtype), batch=batch, unroll=unroll)
 
 
 sizes = st.tuples(st.integers(1, 6), st.integers(1, 9), st.integers(0, 200))  # batch, unroll, symbols beyond one window
@@ -83,7 +85,7 @@ def test_a_stream_of_exactly_one_window_is_enough() -> None:
 
 def test_lanes_neither_copy_nor_change_the_stream() -> None:
     stream = np.arange(50, dtype=np.uint16)
-    lanes = Lanes(stream, batch=3, unroll=4, device=CPU)
+    lanes = Lanes(stream, batch=3, unroll=4)
     assert np.shares_memory(lanes.lanes, stream)
     lanes.get(0, 0).inputs.zero_()
     assert stream.tolist() == list(range(50))
@@ -91,7 +93,7 @@ def test_lanes_neither_copy_nor_change_the_stream() -> None:
 
 def test_lanes_of_a_strided_stream_read_its_own_symbols() -> None:
     stream = np.arange(100)[::2]
-    inputs, targets = Lanes(stream, batch=2, unroll=5, device=CPU).get(0, 0)
+    inputs, targets = Lanes(stream, batch=2, unroll=5).get(0, 0)
     assert inputs[0].tolist() == [0, 2, 4, 6, 8]
     assert targets[0].tolist() == [2, 4, 6, 8, 10]
 
@@ -178,9 +180,10 @@ def as_stream(sentences: list[list[int]]) -> np.ndarray:
     return np.array([-1, *(number for sentence in sentences for number in [*sentence, -1])], dtype=np.int32)
 
 
-def bitext(sentences: list[list[int]], *, by_characters: bool = True) -> BiText:
+def bitext(sentences: list[list[int]], *, by_characters: bool = True, fixed_shapes: bool | None = None) -> BiText:
     spellings = Spellings(LEXICON, 12) if by_characters else None
-    return BiText(as_stream(sentences), VOCABULARY, spellings=spellings, margin=3, device=CPU)
+    stream = as_stream(sentences)
+    return BiText(stream, VOCABULARY, spellings=spellings, margin=3, device=CPU, fixed_shapes=fixed_shapes)
 
 
 def read_words(window: BiWindow, *, by_characters: bool = True) -> list[list[list[str]]]:
@@ -299,6 +302,73 @@ def test_lanes_of_shuffled_sentences_go_on_where_they_ended() -> None:
             window, whole = lanes.get(1, index), one.get(1, index)
             assert torch.equal(window.targets, whole.targets[:, :, 2 * rank : 2 * rank + 2])
             assert read_words(window) == [direction[2 * rank : 2 * rank + 2] for direction in read_words(whole)]
+
+
+@given(st.integers(1, 100_000))
+def test_few_values_are_the_quarters_of_powers_of_two(count: int) -> None:
+    rounded = few_values(count)
+    assert rounded >= count
+    assert rounded == 64 or rounded < 1.25 * count
+    power = 1 << (rounded.bit_length() - 1)
+    assert rounded / power in (1, 1.25, 1.5, 1.75)
+
+
+@pytest.mark.parametrize("by_characters", [True, False])
+def test_fixed_shapes_change_neither_loss_nor_gradients(by_characters: bool) -> None:
+    sentences = sentences_of(np.random.default_rng(1), 40)
+    options: dict[str, Any] = {"char_dim": 4, "filters": ("1x8", "3x8"), "hidden": 12, "projection": 8, "dropout": 0.0}
+    settings_ = BiLMModelSettings(
+        **options, highway=1, max_characters=12, softmax="full", input="char" if by_characters else "word"
+    )
+    torch.manual_seed(0)
+    network = BiLMNetwork(settings_, vocab_size=len(VOCABULARY))
+    found = []
+    for fixed in (False, True):
+        text = bitext(sentences, by_characters=by_characters, fixed_shapes=fixed)
+        window = BiLanes(text, batch=3, unroll=5).get(0, 1)
+        loss = network.loss(window, None).mean
+        found.append((loss, torch.autograd.grad(loss, list(network.parameters()))))
+        shapes = [tuple(w.shape) for w in ([window.words] if isinstance(window.words, torch.Tensor) else window.words)]
+    torch.testing.assert_close(found[0], found[1])
+    assert shapes == ([(32, 12), (24, 12), (8, 12)] if by_characters else [(64,)])
+
+
+def test_fixed_shapes_of_the_windows_of_a_text_are_few() -> None:
+    rng = np.random.default_rng(1)
+    lexicon = [*VOCABULARY.symbols, *("x" * length + str(i) for i, length in enumerate(rng.poisson(5, size=3000)))]
+    numbers = rng.zipf(1.3, size=20_000)
+    stream = np.where(numbers < 3000, numbers + len(VOCABULARY) - 1, -1).astype(np.int32)
+    stream = np.concatenate([[-1], stream[(stream >= 0) | np.r_[False, stream[:-1] >= 0]], [0, -1]])
+    shapes = []
+    for fixed in (False, True):
+        text = BiText(stream, VOCABULARY, spellings=Spellings(lexicon, 50), margin=7, device=CPU, fixed_shapes=fixed)
+        lanes = BiLanes(text, batch=32, unroll=20, seed=1)
+        windows = [lanes.get(0, i) for i in range(len(lanes) - 1)]
+        shapes.append({tuple(tuple(group.shape) for group in window.words) for window in windows})
+    assert len(shapes[0]) > 20
+    assert len(shapes[1]) <= 6
+    assert all(columns in (16, 24, 32, 50) for shape in shapes[1] for _, columns in shape)
+
+
+def test_a_gpus_text_has_fixed_shapes_and_a_cpus_has_not() -> None:
+    for device, fixed in (("cpu", False), ("cuda", True)):
+        text = BiText(as_stream([[0]]), VOCABULARY, spellings=None, device=torch.device(device))
+        assert text.fixed_shapes == fixed
+
+
+@pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+)
+def test_a_batch_goes_to_the_device_with_all_that_is_in_it(device: str) -> None:
+    ids = torch.arange(6).view(2, 3)
+    batch = BiWindow([ids, ids[:, :-1]], ids.T, ids[:, 1:])
+    found = on_device(batch, torch.device(device))
+    assert isinstance(found, BiWindow)
+    assert isinstance(found.words, list)
+    for a, b in zip([*batch.words, *batch[1:]], [*found.words, *found[1:]], strict=True):
+        assert b.device.type == device
+        assert torch.equal(a, b.cpu())
+    assert on_device((ids, 3), torch.device(device))[1] == 3
 
 
 def test_fewer_words_than_one_window_of_all_processes_is_an_error() -> None:

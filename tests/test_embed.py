@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -17,9 +18,10 @@ from hypothesis import strategies as st
 
 import relmo
 from relmo.bilm import BiLM
-from relmo.embed import Embedder, EmbedOptions, WordCache, groups
+from relmo.embed import Embedder, EmbedOptions, groups
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLMNetwork
+from relmo.nn.elmo_lstm import ElmoLSTM
 from relmo.settings import BiLMModelSettings, BiLMSettings, BiLMTextSettings
 from relmo.text.characters import BOS, EOS, character_ids
 from relmo.text.vocabulary import SentenceVocabulary
@@ -117,8 +119,9 @@ def test_no_bit_depends_on_order_batches_caches_or_chunks(name: str, data: st.Da
     embedder = Embedder(
         model.network,
         max_characters=50,
-        cache_bytes=data.draw(st.sampled_from([1, 100_000, 1 << 24])),
-        chunk_bytes=data.draw(st.sampled_from([1, 60_000, 1 << 20, 1 << 26])),
+        cached_vectors=data.draw(st.sampled_from([1, 40, 1000])),
+        cached_gates=data.draw(st.sampled_from([1, 20, 40, 1000])),
+        chunk_bytes=data.draw(st.sampled_from([1, 6_000, 1 << 17, 1 << 26])),
     )
     options = EmbedOptions(
         batch_size=data.draw(st.none() | st.integers(1, 50)),
@@ -145,11 +148,18 @@ def by_itself(name: str) -> tuple[BiLM, list[list[str]], list[np.ndarray]]:
 def test_a_long_sentence_in_many_chunks_has_the_bits_of_one_run_whole(tiny: BiLM) -> None:
     sentence = [f"w{i % 97}" for i in range(3000)]
     at_once = Embedder(tiny.network, max_characters=50, chunk_bytes=1 << 30)
-    in_chunks = Embedder(tiny.network, max_characters=50, cache_bytes=100_000, chunk_bytes=1 << 18)
+    in_chunks = Embedder(tiny.network, max_characters=50, cached_gates=40, chunk_bytes=1 << 15)
     a, b = (next(e.stream([sentence], EmbedOptions())) for e in (at_once, in_chunks))
-    assert in_chunks.chunk_rows == 128
+    assert in_chunks.chunk_tokens <= 128
     assert np.array_equal(a, b)
     np.testing.assert_allclose(a, defined(tiny, sentence), atol=2e-6)
+
+
+def test_one_step_with_more_words_than_there_is_room_for_takes_the_room(tiny: BiLM) -> None:
+    sentences = [["same", f"x{i}"] for i in range(9)]  # forwards one word at the first step, backwards nine
+    crowded = Embedder(tiny.network, max_characters=50, cached_vectors=1, cached_gates=1, chunk_bytes=1)
+    for one, other in zip(crowded.stream(sentences, EmbedOptions()), tiny.embed(sentences), strict=True):
+        assert np.array_equal(one, other)
 
 
 LONG = """
@@ -254,31 +264,6 @@ def test_a_stream_reads_ahead_a_little_and_keeps_the_order(tiny: BiLM) -> None:
         assert np.array_equal(vectors, tiny.embed([["w"] * (i % 7) + [str(i)]], layers=0)[0])
 
 
-def test_words_are_encoded_once_and_forgotten_when_there_is_no_room(
-    tiny: BiLM, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-    encoder = type(tiny.network.encoder)
-    forward = encoder.forward
-    monkeypatch.setattr(encoder, "forward", lambda self, ids: asked.append(len(ids)) or forward(self, ids))
-    floats = 16 + 8 * 64
-    cache = WordCache(tiny.network, 50, limit=20 * 4 * floats)
-    with torch.no_grad():
-        cache.find(["a", "b", "c"])
-        cache.find(["c", "a", "b"])
-        assert asked == [16]  # filled up to a multiple of sixteen
-        cache.find([str(i) for i in range(17)])  # 20 in all: nobody has to go
-        cache.find(["a"])
-        assert len(asked) == 2
-        cache.find(["new"])  # the one used longest ago goes: not a, but c
-        cache.find(["a", "b"])
-        assert len(asked) == 3
-        cache.find(["c"])
-        assert len(asked) == 4
-        found = cache.vectors[cache.find(["b"])[0]].clone()
-    np.testing.assert_allclose(found, defined(tiny, ["b"])[0, 0, :16], atol=1e-6)
-
-
 def test_an_interruption_leaves_no_word_without_its_vector(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make(TINY)
     model.embed(SENTENCES[:1])
@@ -290,17 +275,85 @@ def test_an_interruption_leaves_no_word_without_its_vector(monkeypatch: pytest.M
         np.testing.assert_allclose(vectors, defined(model, sentence), atol=2e-6)
 
 
-def interrupt(*_: object) -> None:
+def interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("part", ["encoder.cnn.embedding", "lstm.layers.0.bias", "lstm.layers.1.weight_hh"])
+@pytest.mark.parametrize(
+    "part",
+    ["encoder.cnn.embedding", "encoder.highways.0.carry.weight", "lstm.layers.0.bias", "lstm.layers.1.weight_hh"],
+)
 def test_changed_weights_change_the_vectors(part: str) -> None:
     model = make(TINY)
     model.embed(SENTENCES)
     with torch.no_grad():
         model.network.get_parameter(part).mul_(1.5).add_(0.1)
     np.testing.assert_allclose(model.embed(SENTENCES)[0], defined(model, SENTENCES[0]), atol=2e-6)
+
+
+def test_a_boundary_is_a_constant_not_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make(LARGER)
+    model.embed([["x"]])
+    steps: list[list[int]] = []
+    infer = ElmoLSTM.infer
+
+    def count(self: ElmoLSTM, gates: Any, words: Any, state: Any, sizes: list[int], **options: Any) -> Any:
+        steps.append(sizes)
+        return infer(self, gates, words, state, sizes, **options)
+
+    monkeypatch.setattr(ElmoLSTM, "infer", count)
+    found = model.embed([["a", "b", "c"], ["d"], []])
+    assert steps == [[2, 1, 1]]  # as many steps as words, and none on boundaries
+    for sentence, vectors in zip((["a", "b", "c"], ["d"]), found, strict=False):
+        np.testing.assert_allclose(vectors, defined(model, sentence), atol=2e-6)
+
+
+def test_the_boundaries_state_is_that_of_the_definition_and_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make(TINY)
+    with torch.no_grad():
+        state = model.embedder.first_state()
+        ends = model.network.encoder(torch.from_numpy(character_ids([BOS, EOS], 50)))  # (2, P)
+        expected = model.network.lstm(ends.view(2, 1, 1, -1)).state
+        for tensor, other in zip(state, expected, strict=True):
+            assert tensor.shape == other.shape
+            np.testing.assert_allclose(tensor, other, atol=1e-6)
+        monkeypatch.setattr(ElmoLSTM, "infer", interrupt)
+        assert model.embedder.first_state() is state
+        model.network.lstm.stack[1].weight_hh.mul_(2)
+        with pytest.raises(KeyboardInterrupt):  # it would be computed anew
+            model.embedder.first_state()
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a * b).sum(axis=-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)
+
+
+@pytest.mark.parametrize(("precision", "least"), [("bfloat16", 0.9999), ("int8", 0.999)])
+def test_a_lower_precision_is_near_changes_at_any_time_and_never_depends_on_the_batch(
+    precision: str, least: float
+) -> None:
+    model, sentences, alone = by_itself("larger")
+    try:
+        model.precision = precision  # type: ignore[assignment]
+        found = model.embed(sentences)
+        for vectors, exact, i in zip(found, alone, range(len(found)), strict=True):
+            assert np.array_equal(vectors[0], exact[0])  # the words' own vectors stay float32
+            assert (cosine(vectors[1:], exact[1:]) > least).all()
+            assert not np.array_equal(vectors[-1], exact[-1]) or not len(sentences[i])
+            assert np.array_equal(model.embed([sentences[i]])[0], vectors)
+    finally:
+        model.precision = "float32"
+    assert np.array_equal(model.embed(sentences)[-1], alone[-1])
+
+
+def test_precisions_that_there_are_not_are_errors() -> None:
+    model = make(TINY)
+    with pytest.raises(SettingError, match="precision is 'int4'; it can be 'float32', 'bfloat16', 'int8'"):
+        model.precision = "int4"  # type: ignore[assignment]
+    model.device = torch.device("cuda")
+    with pytest.raises(SettingError, match="'int8' is for CPUs, and the device is cuda; take 'bfloat16' there"):
+        model.precision = "int8"
+    assert model.precision == "float32"
 
 
 def test_words_that_are_cut_are_told_once_a_call_with_a_count_and_an_example(tiny: BiLM) -> None:
@@ -369,7 +422,7 @@ def test_gradients_are_neither_kept_nor_switched_off_for_the_caller(tiny: BiLM) 
 
 @given(lengths=st.lists(st.integers(2, 60), max_size=60), budget=st.integers(1, 200), most=st.integers(1, 20))
 def test_groups_hold_every_sentence_once_within_their_bounds(lengths: list[int], budget: int, most: int) -> None:
-    found = list(groups(lengths, budget, most))
+    found = [group.tolist() for group in groups(np.array(lengths, dtype=np.int64), budget, most)]
     assert sorted(i for group in found for i in group) == list(range(len(lengths)))
     for group in found:
         assert len(group) <= most

@@ -38,10 +38,10 @@ ROWS = ["# one", "1\tVámonos", "", "1-2\tdel", "1\tde", "2\tel"]
 CONLLU = "".join(row + "\t_" * 8 + "\n" if "\t" in row else row + "\n" for row in ROWS)
 
 
-def make(**text: Any) -> BiLM:
+def make(precision: Any = "float32", **text: Any) -> BiLM:
     torch.manual_seed(2)
     settings = BiLMSettings(model=MODEL, text=BiLMTextSettings(**text))
-    return BiLM(BiLMNetwork(MODEL, vocab_size=None), settings)
+    return BiLM(BiLMNetwork(MODEL, vocab_size=None), settings, precision=precision)
 
 
 @pytest.fixture(scope="module")
@@ -244,6 +244,7 @@ def test_a_broken_off_run_is_not_overwritten_nor_mixed_with_another(model: BiLM,
         (StorageError, "add --resume", model, {"resume": False}),
         (StorageError, "layers 'all', not 'top'", model, {"options": EmbedOptions(layers="top")}),
         (StorageError, "dtype 'float32', not 'float16'", model, {"dtype": "float16"}),
+        (StorageError, "precision 'float32', not 'int8'", make(precision="int8"), {}),
         (StorageError, "another model", other, {}),
         (StorageError, "tokenizer 'words', not 'whitespace'", make(tokenizer="whitespace"), {}),
     ]
@@ -295,7 +296,7 @@ import torch
 torch.set_num_threads(1)
 import relmo.embed
 import relmo.embed_file
-relmo.embed.WINDOW_TOKENS = 200  # results come a few at a time
+relmo.embed.WINDOW_TOKENS = (200, 200)  # results come a few at a time
 relmo.embed_file.COMMIT_SECONDS = 0.01
 from relmo.cli import main
 main(sys.argv[1:])

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,9 @@ from relmo.bilm import BiLM
 from relmo.errors import ModelError, SettingError
 from relmo.loading import load_bilm
 from relmo.models.bilm import BiLMNetwork
-from relmo.settings import BiLMModelSettings, BiLMSettings
+from relmo.settings import BiLMModelSettings, BiLMSettings, SkipgramSettings
+from relmo.text.vocabulary import Vocabulary
+from relmo.vectors import WordVectors
 
 
 def saved(folder: Path) -> Path:
@@ -32,12 +35,22 @@ def test_a_bidirectional_model_without_a_vocabulary_is_loaded_as_what_it_is(tmp_
     assert load_bilm(folder).settings.model.hidden == 8
 
 
-def test_float32_is_the_only_precision(tmp_path: Path) -> None:
+def test_a_bidirectional_model_embeds_in_the_precision_asked_for(tmp_path: Path) -> None:
     folder = saved(tmp_path / "m")
-    for dtype in (None, "float32", torch.float32):
-        assert isinstance(relmo.load(folder, dtype=dtype), relmo.BiLM)
-    with pytest.raises(SettingError, match="dtype float16: float32 is the only one so far"):
+    names = {None: "float32", "float32": "float32", torch.float32: "float32", "bfloat16": "bfloat16"}
+    for dtype, precision in (names | {torch.bfloat16: "bfloat16", "int8": "int8", torch.int8: "int8"}).items():
+        assert load_bilm(folder, device="cpu", dtype=dtype).precision == precision
+    with pytest.raises(SettingError, match="dtype float16: it can be float32, bfloat16, int8"):
         relmo.load(folder, dtype="float16")
+
+
+def test_other_kinds_of_model_know_float32_alone(tmp_path: Path) -> None:
+    vocabulary = Vocabulary([*Vocabulary.specials, "a", "b"])
+    vectors = np.eye(len(vocabulary), dtype=np.float32)
+    WordVectors(vocabulary, vectors, SkipgramSettings()).save_pretrained(tmp_path / "v")
+    assert isinstance(relmo.load(tmp_path / "v", dtype="float32"), WordVectors)
+    with pytest.raises(SettingError, match=r"dtype int8: is for bidirectional models \(bilm\); .*v has float32 alone"):
+        relmo.load(tmp_path / "v", dtype="int8")
 
 
 def test_what_is_not_there_is_one_line_that_says_what_was_looked_for(tmp_path: Path) -> None:

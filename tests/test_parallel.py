@@ -460,9 +460,8 @@ def test_more_processes_than_gpus_is_an_error_that_says_what_to_type(monkeypatch
 @pytest.mark.parametrize("size", [2, 3])
 def test_the_lanes_of_all_processes_are_those_of_one_with_as_many(size: int) -> None:
     stream = np.random.default_rng(1).integers(0, 99, size=1000).astype(np.uint16)
-    cpu = torch.device("cpu")
-    whole = Lanes(stream, batch=4 * size, unroll=7, device=cpu)
-    parts = [Lanes(stream, batch=4, unroll=7, device=cpu, rank=rank, size=size) for rank in range(size)]
+    whole = Lanes(stream, batch=4 * size, unroll=7)
+    parts = [Lanes(stream, batch=4, unroll=7, rank=rank, size=size) for rank in range(size)]
     assert {len(part) for part in parts} == {len(whole)}
     for index in range(len(whole)):
         for side in (0, 1):

@@ -2,6 +2,8 @@
 
 import copy
 import math
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +17,6 @@ from relmo.errors import RelmoError
 from relmo.models.language_model import Loss, RecurrentLM
 from relmo.settings import LanguageModelSettings, TrainSettings
 from relmo.train import Step, Trainer, learning_rate
-
-CPU = torch.device("cpu")
 
 
 class Line(nn.Module):
@@ -218,7 +218,7 @@ TEXT = np.tile(np.array([2, 3, 4, 5, 6, 3, 2, 4, 4, 5]), 60).astype(np.uint16)
 def network_trainer(model: dict[str, Any], **train: Any) -> Trainer:
     torch.manual_seed(0)
     network = RecurrentLM(LanguageModelSettings(**({"hidden": 8, "embedding": 5} | model)), vocab_size=8)
-    lanes = Lanes(TEXT, batch=4, unroll=10, device=CPU)
+    lanes = Lanes(TEXT, batch=4, unroll=10)
 
     def validate(model: nn.Module) -> float:
         window = lanes.get(0, 3)
@@ -330,6 +330,86 @@ def test_the_seed_decides_what_dropout_drops() -> None:
     losses = [[float(s.loss) for s in network_trainer({"dropout": 0.5}, seed=seed).steps()] for seed in (1, 1, 2)]
     assert losses[0] == losses[1]
     assert losses[0] != losses[2]
+
+
+def workers() -> list[str]:
+    """The threads that make batches."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("batches")]
+
+
+@pytest.mark.parametrize("name", ["no dropout", "accumulate", "every dropout", "patience"])
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_batches_made_ahead_change_nothing(name: str, ahead: int) -> None:
+    model, train = CASES[name]
+    expected = [record(step) for step in network_trainer(model, **train).steps()]
+    first = network_trainer(model, **train)
+    first.ahead = ahead
+    found = [record(step) for _, step in zip(range(5), first.steps(), strict=False)]
+    state = copy.deepcopy(first.state())
+    second = network_trainer(model, **train)
+    second.ahead = ahead
+    second.load_state(*state)
+    assert found + [record(step) for step in second.steps()] == expected
+    assert not workers()
+
+
+class Asked(Given):
+    """Batches from a list, which keeps what was asked of it and by whom, and breaks at one place."""
+
+    def __init__(self, count: int, broken: int | None = None):
+        super().__init__(*[[1.0, 0.0, 0.0]] * count)
+        self.broken = broken
+        self.asked: list[tuple[int, int]] = []
+        self.threads: set[str] = set()
+
+    def get(self, epoch: int, index: int) -> Tensor:
+        self.asked.append((epoch, index))
+        self.threads.add(threading.current_thread().name)
+        if index == self.broken:
+            raise RelmoError("no such batch")
+        return super().get(epoch, index)
+
+
+def asked_trainer(batches: Asked, ahead: int, **more: Any) -> Trainer:
+    return Trainer(Line(), batches, TrainSettings(**(PLAIN | more)), ahead=ahead)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3, 100])
+def test_each_batch_is_made_once_in_order_and_none_beyond_the_end(ahead: int) -> None:
+    batches = Asked(5)
+    steps = list(asked_trainer(batches, ahead, epochs=1.6).steps())
+    assert len(steps) == 8
+    assert batches.asked == [divmod(place, 5) for place in range(8)]
+    (thread,) = batches.threads
+    assert thread.startswith("batches") == (ahead > 0)
+
+
+def test_batches_are_made_while_a_step_is_looked_at_and_no_more_than_so_many() -> None:
+    batches = Asked(20)
+    steps = asked_trainer(batches, ahead=3).steps()
+    next(steps)
+    end = time.monotonic() + 10
+    while len(batches.asked) < 4 and time.monotonic() < end:
+        time.sleep(0.001)
+    time.sleep(0.01)
+    assert len(batches.asked) == 4
+    assert workers()
+    steps.close()
+    assert not workers()
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_an_error_in_making_a_batch_is_raised_at_its_step_and_leaves_no_thread(ahead: int) -> None:
+    trainer = asked_trainer(Asked(9, broken=4), ahead)
+    done = []
+    with pytest.raises(RelmoError, match="no such batch"):
+        done.extend(step.number for step in trainer.steps())
+    assert trainer.number == 4
+    assert not workers()
+
+
+def test_a_cpu_makes_no_batches_ahead() -> None:
+    assert line_trainer([1.0, 0.0, 0.0]).ahead == 0
 
 
 class TwoLines(nn.Module):

@@ -35,6 +35,7 @@ from relmo.folder import (
     save_weights,
 )
 from relmo.models.bilm import BiLMNetwork
+from relmo.nn.quantize import PRECISIONS, Precision
 from relmo.settings import BiLMModelSettings, BiLMSettings, check_bilm, parse_filters
 from relmo.text.characters import BOS, EOS, Spellings
 from relmo.text.encode import TOKENIZERS
@@ -57,7 +58,9 @@ class WordScore(NamedTuple):
 class BiLM:
     """A network, its settings and, where it can predict words, its vocabulary; one method per verb of the command line.
 
-    `vocabulary` is None for original ELMo files, which hold no output layer.
+    `vocabulary` is None for original ELMo files, which hold no output layer. `precision` is that of the LSTMs' products
+    in `embed`: "float32"; "bfloat16", twice as fast where the processor computes in it; or, on a CPU, "int8", faster
+    still. It can be changed at any time; everything else, `evaluate` and training, is in float32.
     """
 
     def __init__(
@@ -66,11 +69,28 @@ class BiLM:
         settings: BiLMSettings,
         vocabulary: SentenceVocabulary | None = None,
         device: torch.device | str = "cpu",
+        precision: Precision = "float32",
     ):
         self.device = torch.device(device)
         self.network = network.to(self.device).eval()
         self.settings = settings
         self.vocabulary = vocabulary
+        self.precision = precision
+
+    @property
+    def precision(self) -> Precision:
+        """Of the LSTMs' products in `embed`."""
+        return self._precision
+
+    @precision.setter
+    def precision(self, name: Precision) -> None:
+        if name not in PRECISIONS:
+            raise SettingError(f"precision is {name!r}; it can be {', '.join(map(repr, PRECISIONS))}")
+        if name == "int8" and self.device.type != "cpu":
+            raise SettingError(f"precision 'int8' is for CPUs, and the device is {self.device}; take 'bfloat16' there")
+        self._precision = name
+        if "embedder" in vars(self):
+            self.embedder.precision = name
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, device: str = "auto") -> "BiLM":
@@ -134,7 +154,12 @@ class BiLM:
     @cached_property
     def embedder(self) -> Embedder:
         """The engine behind `embed`, with the words it has seen and the carried states."""
-        return Embedder(self.network, max_characters=self.settings.model.max_characters, vocabulary=self.vocabulary)
+        return Embedder(
+            self.network,
+            max_characters=self.settings.model.max_characters,
+            vocabulary=self.vocabulary,
+            precision=self.precision,
+        )
 
     def embed(
         self,
@@ -155,6 +180,8 @@ class BiLM:
                             batch was run once for its states
         batch_size          most sentences side by side; to be given with "carry" and "warmup"
         tokens_per_batch    most tokens side by side (a longer sentence is still read whole)
+
+        The LSTMs' products are done in the model's `precision`; the arrays are float32 whatever it is.
 
         Long sentences are never cut: they are read in pieces, the exact state carried. A word with more bytes than the
         model reads is cut; a warning says how many were. What words give by themselves is kept for the next call.

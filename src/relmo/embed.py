@@ -1,19 +1,21 @@
 """The engine behind `embed`: sentences in, their vectors out, in bounded memory and in the order they came.
 
 Choices:
-- What a word gives by itself, its vector and the first LSTM layer's input gates, is computed once per distinct word and
-  kept in a `WordCache`; a batch only looks it up.
-- Sentences of a window of the input are sorted by length and batched; the results are put back in order. No step is
-  spent on padding, but rows come in multiples of ROWS: a matrix product then gives a row the same bits however many
-  rows there are, and so a sentence the same vectors whatever its batch mates.
+- What a word gives by itself, its vector and the first LSTM layer's input gates, is computed once per distinct word of
+  a window of the input, and kept in a `WordCache`; the LSTMs only look it up.
+- A sentence that starts from zero needs no steps on its boundaries: the state after the first one is a constant of the
+  model, and what the last one gives is not asked for.
+- Sentences of a window are sorted by length and batched; the results are put back in order. No step is spent on
+  padding, and a sentence's bits do not depend on its batch mates.
 - A batch runs in chunks of time. Forward LSTMs take a sentence's chunks from left to right, backward LSTMs from right
-  to left, each going on from the state in which its chunk before ended, and each writing into the sentence's one output
+  to left, each going on from the state in which its chunk before ended, and each writing into the sentence's own
   array. So a sentence of any length is exact, and takes little memory beside its result.
-- The old tools' carried state is a row's state from one batch to the next, with batches in the order of the input.
+- The old tools' carried state is a row's state from one batch to the next, with batches in the order of the input, and
+  with steps on the boundaries.
 """
 
-from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -24,20 +26,22 @@ from torch import Tensor
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLMNetwork
 from relmo.nn.cells import State
-from relmo.nn.elmo_lstm import ROWS
-from relmo.text.characters import BOS, EOS, Spellings
+from relmo.nn.elmo_lstm import ROWS, Precision
+from relmo.nn.kernels import infer_cpu
+from relmo.text.characters import BOS, EOS
 from relmo.text.vocabulary import SentenceVocabulary
+from relmo.word_cache import VECTORS, WordCache
 
 Layers = Literal["all", "top", "average"] | int
 Carry = Literal["reset", "carry", "warmup"]
 Tokens = Sequence[str]
 
-CACHE_BYTES = 512 << 20  # what is kept of words
-CPU_BYTES, GPU_BYTES = 8 << 20, 128 << 20  # one layer's gates in a chunk of time; small ones stay in a CPU's caches
 CPU_ROWS, GPU_ROWS = 256, 1024  # sentences side by side, unless told otherwise; more were not faster on a CPU
-ENCODE_BYTES = 16 << 20  # the convolutions of words that are encoded at once
-WINDOW_BYTES, WINDOW_TOKENS = 64 << 20, 65536  # results that wait to be put back in order
-TOKENS_PER_BATCH = 16384  # at most; fewer where this many results would not fit into a window
+CHUNK_BYTES = 8 << 20  # what the LSTMs put out in a chunk of time; by torch's operations, one layer's gates:
+CPU_GATES_BYTES, GPU_GATES_BYTES = 8 << 20, 128 << 20  # small ones stay in a CPU's caches
+WINDOW_BYTES = 32 << 20  # results that wait to be put back in order; but for
+WINDOW_TOKENS = (12_288, 65_536)  # at least and at most
+TOKENS_PER_BATCH = 16_384
 FLOAT = 4  # bytes
 
 
@@ -99,108 +103,23 @@ class CutWords:
         return f"{words} cut to the {self.room} bytes that the model reads of a word, for example {example!r}"
 
 
-class WordCache:
-    """What depends on a word alone, for the words used last: its vector and the first LSTM layer's input gates.
+class Window(NamedTuple):
+    """Consecutive sentences as the LSTMs read them, with or without their boundaries, each by its words' slots.
 
-    Words are known by a key: the string where the model reads characters, the vocabulary's id where it reads words.
-    The weights are looked at for change at every use, and all is forgotten if there was any.
+    words      sentence after sentence; (N,)
+    starts     where each begins in `words`; (S,)
+    lengths    (S,)
+    edge       how many boundaries a sentence has on either side, 0 or 1
     """
 
-    def __init__(self, network: BiLMNetwork, max_characters: int, limit: int = CACHE_BYTES):
-        self.network = network
-        self.max_characters = max_characters
-        self.first = network.lstm.stack[0]
-        floats = self.first.weight_ih.shape[2] + 8 * self.first.hidden_size
-        self._take(max(ROWS, limit // (FLOAT * floats)))
-
-    def _take(self, capacity: int) -> None:
-        like = self.first.bias
-        self.capacity = capacity
-        self.places: OrderedDict[Hashable, int] = OrderedDict()  # the least recently used first
-        self.vectors = like.new_empty(capacity, self.first.weight_ih.shape[2])  # (S, P)
-        self.gates = like.new_empty(2, capacity, 4 * self.first.hidden_size)  # (2, S, 4H)
-        self.seen = self._weights()
-
-    def _weights(self) -> list[tuple[int, int]]:
-        """Changes whenever a weight is written to or replaced."""
-        modules = (self.network.encoder, self.first)
-        return [(weight.data_ptr(), weight._version) for module in modules for weight in module.parameters()]
-
-    def find(self, keys: Sequence[Hashable]) -> list[int]:
-        """The places of distinct words, encoding those that are not there."""
-        if len(keys) > self.capacity or self.seen != self._weights():
-            self._take(max(self.capacity, len(keys)))
-        missing = []
-        for key in keys:
-            if key in self.places:
-                self.places.move_to_end(key)
-            else:
-                missing.append(key)
-        try:
-            self._add(missing)
-        except BaseException:
-            self.places.clear()  # an interruption must not leave words whose numbers were never written
-            raise
-        return [self.places[key] for key in keys]
-
-    def _add(self, keys: list[Hashable]) -> None:
-        free = list(range(len(self.places), min(self.capacity, len(self.places) + len(keys))))
-        free += [self.places.popitem(last=False)[1] for _ in range(len(keys) - len(free))]
-        self.places.update(zip(keys, free, strict=True))
-        for part, ids in self._spelled(keys):
-            places = torch.tensor([free[i] for i in part], device=self.vectors.device)
-            vectors = self.network.encoder(ids.to(self.vectors.device))  # (N, P), N a multiple of ROWS
-            gates = self.first.input_gates(vectors.expand(2, *vectors.shape))
-            self.vectors[places] = vectors[: len(part)]
-            self.gates[:, places] = gates[:, : len(part)]
-
-    def _spelled(self, keys: list[Hashable]) -> Iterator[tuple[list[int], Tensor]]:
-        """Groups of words of about the same length: which they are, and the ids that the encoder reads, filled up to a
-        multiple of ROWS."""
-        cnn = getattr(self.network.encoder, "cnn", None)
-        if cnn is None:
-            order, columns, width = list(range(len(keys))), np.ones(len(keys)), self.vectors.shape[1]
-        else:
-            spellings = Spellings([str(key) for key in keys], self.max_characters)
-            order = np.argsort(spellings.lengths, kind="stable").tolist()
-            columns, width = spellings.lengths + 2 + cnn.widest, cnn.output_size
-        start = 0
-        while start < len(order):
-            room = ENCODE_BYTES // (FLOAT * width)
-            stop = start + ROWS
-            while stop < len(order) and (stop + ROWS - start) * columns[order[min(stop + ROWS, len(order)) - 1]] < room:
-                stop += ROWS
-            part = order[start:stop]
-            filled = np.array(part + part[:1] * (-len(part) % ROWS))
-            if cnn is None:
-                ids = np.array(keys)[filled]
-            else:
-                ids = spellings.ids(filled, margin=cnn.widest)
-            yield part, torch.from_numpy(ids)
-            start = stop
-
-
-class Batch(NamedTuple):
-    """Sentences side by side, the longest first.
-
-    order       which of the given sentences each row is; (R,)
-    lengths     with the boundaries, then zeros up to a multiple of ROWS; (R',)
-    starts      where each row begins in `words`; (R',)
-    results     where each row begins in the results, which have no boundaries; (R',)
-    keys        the distinct words
-    words       which of `keys`, sentence after sentence with their boundaries
-    """
-
-    order: np.ndarray
-    lengths: np.ndarray
-    starts: np.ndarray
-    results: np.ndarray
-    keys: list[Hashable]
     words: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+    edge: int
 
 
 class Embedder:
-    """Sentences to vectors with one network."""
+    """Sentences to vectors with one network. The products of the LSTMs are done in `precision`."""
 
     def __init__(
         self,
@@ -208,18 +127,24 @@ class Embedder:
         *,
         max_characters: int,
         vocabulary: SentenceVocabulary | None = None,
-        cache_bytes: int = CACHE_BYTES,
+        precision: Precision = "float32",
+        cached_vectors: int = VECTORS,
+        cached_gates: int | None = None,
         chunk_bytes: int | None = None,
     ):
         self.network = network
         self.max_characters = max_characters
         self.vocabulary = vocabulary if not hasattr(network.encoder, "cnn") else None
-        self.cache = WordCache(network, max_characters, cache_bytes)
-        on_cpu = self.cache.vectors.device.type == "cpu"
-        chunk_bytes = chunk_bytes or (CPU_BYTES if on_cpu else GPU_BYTES)
-        self.chunk_rows = max(1, chunk_bytes // (FLOAT * 8 * self.cache.first.hidden_size))
-        self.most_rows = max(ROWS, min(CPU_ROWS if on_cpu else GPU_ROWS, self.chunk_rows // ROWS * ROWS))
+        self.precision = precision
+        self.cache = WordCache(network, max_characters, vectors=cached_vectors, gates=cached_gates)
+        on_gpu, compiled = self.cache.gates.is_cuda, self.cache.compiled
+        room = chunk_bytes or (CHUNK_BYTES if compiled else GPU_GATES_BYTES if on_gpu else CPU_GATES_BYTES)
+        gates, outputs = 2 * self.cache.gates.shape[2], network.size * len(network.lstm.layers)  # of a token
+        self.few_tokens = max(1, room // (FLOAT * max(gates, outputs)))
+        self.chunk_tokens = max(1, room // (FLOAT * outputs)) if compiled else self.few_tokens
+        self.most_rows = max(ROWS, min(GPU_ROWS if on_gpu else CPU_ROWS, self.chunk_tokens))
         self.states: State | None = None
+        self._first: tuple[int, Precision, State] | None = None
 
     def reset_states(self) -> None:
         """The next sentences with carried state start from zero."""
@@ -240,16 +165,20 @@ class Embedder:
         return CutWords(self.max_characters - 2 if self.vocabulary is None else 1 << 60)
 
     def _reset(self, sentences: Iterable[Tokens], options: EmbedOptions, cut: CutWords) -> Iterator[np.ndarray]:
-        kept = 1 if options.layers != "all" else self.network.layer_count
-        ahead = max(1, min(WINDOW_TOKENS, WINDOW_BYTES // (FLOAT * kept * self.network.size)))
+        kept = self.network.layer_count if options.layers == "all" else 1
+        least, most = WINDOW_TOKENS
+        ahead = max(least, min(most, WINDOW_BYTES // (FLOAT * kept * self.network.size)))
         budget = options.tokens_per_batch or min(TOKENS_PER_BATCH, ahead)
-        most = options.batch_size or self.most_rows
-        for window in windows(sentences, max(budget, ahead)):
-            results: list[np.ndarray | None] = [None] * len(window)
-            for places in groups([len(sentence) + 2 for sentence in window], budget, most):
-                vectors, _ = self.run([window[i] for i in places], options, cut, None)
-                for place, array in zip(places, vectors, strict=True):
-                    results[place] = array
+        rows = options.batch_size or self.most_rows
+        for given in windows(sentences, max(budget, ahead)):
+            results: list[np.ndarray | None] = [None] * len(given)
+            with self._inference():
+                first = self.first_state()
+                window = self.lay_out(given, cut, edge=0)
+                for batch in groups(window.lengths, budget, rows):
+                    state = tuple(tensor.expand(len(batch), *tensor.shape[1:]) for tensor in first)
+                    for place, array in zip(batch.tolist(), self._run(window, batch, options, state), strict=True):
+                        results[place] = array
             results.reverse()
             while results:
                 yield results.pop()  # type: ignore[misc]
@@ -260,149 +189,187 @@ class Embedder:
         for number, batch in enumerate(windows(sentences, size, by_tokens=False)):
             if options.state == "warmup":
                 if number == 0:
-                    _, warm = self.run(batch, options, CutWords(cut.room), self.network.initial_state(0))
-                vectors, warm = self.run(batch, options, cut, warm)
+                    _, warm = self._run_on(batch, options, CutWords(cut.room), None)
+                vectors, warm = self._run_on(batch, options, cut, warm)
             else:
-                before = self.network.initial_state(0) if self.states is None else self.states
-                vectors, self.states = self.run(batch, options, cut, before)
+                vectors, self.states = self._run_on(batch, options, cut, self.states)
             yield from vectors
 
-    @torch.no_grad()
-    def run(
+    def _run_on(
         self, sentences: Sequence[Tokens], options: EmbedOptions, cut: CutWords, state: State | None
-    ) -> tuple[list[np.ndarray], State | None]:
-        """One batch. With a `state`, whose rows are those of the batch, sentences start from it (from zero where it has
-        no such row) and the state with their ends in it is returned."""
+    ) -> tuple[list[np.ndarray], State]:
+        """One batch in the order it is given, each row from its own state, from zero where there is no such row. -> the
+        vectors, and the state with the rows' ends in it."""
+        with self._inference():
+            window = self.lay_out(sentences, cut, edge=1)
+            state = self.network.initial_state(0) if state is None else state
+            state = tuple(grow(tensor, len(sentences)) for tensor in state)
+            (order,) = groups(window.lengths, 1 << 60, len(sentences))
+            rows = torch.from_numpy(order).to(state[0].device)
+            running = tuple(tensor[rows] for tensor in state)
+            results: list[np.ndarray] = [np.empty(0)] * len(sentences)
+            for place, array in zip(order.tolist(), self._run(window, order, options, running), strict=True):
+                results[place] = array
+            for tensor, after in zip(state, running, strict=True):
+                tensor[rows] = after
+            return results, state
+
+    @contextmanager
+    def _inference(self) -> Iterator[None]:
+        """No gradients, no dropout, no precision but what was asked for; all as it was afterwards."""
         training = self.network.training  # a module that is training may share its layers
         self.network.eval()
         try:
-            return self._run(sentences, options, cut, state)
+            with torch.no_grad(), torch.autocast(self.cache.vectors.device.type, enabled=False):
+                yield
         finally:
             self.network.train(training)
 
-    def _run(
-        self, sentences: Sequence[Tokens], options: EmbedOptions, cut: CutWords, state: State | None
-    ) -> tuple[list[np.ndarray], State | None]:
-        batch = self.lay_out(sentences, cut)
-        rows, real = len(batch.lengths), len(batch.order)
-        running = self.network.initial_state(rows)
-        order = torch.from_numpy(batch.order).to(running[0].device)
-        if state is not None:
-            state = tuple(grow(tensor, real) for tensor in state)
-            for tensor, before in zip(running, state, strict=True):
-                tensor[:real] = before[order]
-        chosen = options.chosen(self.network.layer_count)
-        kept = len(chosen) if options.layers == "all" else 1
-        out = torch.empty(kept, int(batch.lengths.sum()) - 2 * real, self.network.size)
-        skip = chosen == [0] and state is None
-        step, longest = 0, int(batch.lengths[0])
-        places = np.empty(len(batch.keys), dtype=np.int64)
-        while step < longest:
-            going = int(np.count_nonzero(batch.lengths > step))
-            wide = -(-going // ROWS) * ROWS
-            steps = min(longest - step, max(1, self.chunk_rows // wide))
-            self._chunk(batch, slice(step, step + steps), wide, places, running, chosen, out, skip)
-            step += steps
-        if state is not None:
-            for tensor, after in zip(state, running, strict=True):
-                tensor[order] = after[:real]
-        return split(out, batch, options.layers == "all"), state
-
-    def lay_out(self, sentences: Sequence[Tokens], cut: CutWords) -> Batch:
-        """Sentences as a batch; words are looked at for being cut."""
-        sizes = np.array([len(sentence) + 2 for sentence in sentences])
-        order = np.argsort(-sizes, kind="stable")
+    def lay_out(self, sentences: Sequence[Tokens], cut: CutWords, *, edge: int) -> Window:
+        """Sentences as a window, with the words they need in the cache; words are looked at for being cut."""
+        ends = ((BOS,), (EOS,)) if edge else ((), ())
+        lengths = np.array([len(sentence) + 2 * edge for sentence in sentences], dtype=np.int64)
         index: dict[str, int] = {}
         words = np.fromiter(
-            (index.setdefault(word, len(index)) for i in order.tolist() for word in (BOS, *sentences[i], EOS)),
+            (index.setdefault(word, len(index)) for s in sentences for part in (ends[0], s, ends[1]) for word in part),
             dtype=np.int64,
-            count=int(sizes.sum()),
+            count=int(lengths.sum()),
         )
         for word, times in zip(index, np.bincount(words, minlength=len(index)).tolist(), strict=True):
             if not isinstance(word, str):
                 raise SettingError(f"a token is {word!r}, of type {type(word).__name__}; tokens are strings")
             cut.look(word, times)
-        keys: list[Hashable] = list(index)
-        if self.vocabulary is not None:
-            keys = list(dict.fromkeys(ids := self.vocabulary.ids(index).tolist()))
-            number = {key: i for i, key in enumerate(keys)}
-            words = np.array([number[i] for i in ids])[words]
-        lengths = np.concatenate([sizes[order], np.zeros(-len(sizes) % ROWS, dtype=np.int64)])
-        starts = np.cumsum(lengths) - lengths
-        results = starts - 2 * np.minimum(np.arange(len(lengths)), len(sizes))
-        return Batch(order, lengths, starts, results, keys, words)
+        slots = self._slots(list(index))
+        return Window(slots[words], np.cumsum(lengths) - lengths, lengths, edge)
+
+    def _slots(self, words: list[str]) -> np.ndarray:
+        """Where the cache has these distinct words."""
+        if self.vocabulary is None:
+            return self.cache.find(words)
+        keys, which = np.unique(self.vocabulary.ids(words), return_inverse=True)
+        return self.cache.find(keys.tolist())[which]
+
+    def first_state(self) -> State:
+        """The state of a sentence that starts from zero, after its first boundary: a constant of the model, a row."""
+        epoch = self.cache.refresh()
+        if self._first is None or self._first[:2] != (epoch, self.precision):
+            ends = self._slots([BOS, EOS])
+            self.cache.find_gates([ends[:1], ends[1:]], self.precision)
+            places = np.repeat(self.cache.place_of[[0, 1], ends], ROWS).reshape(2, 1, ROWS)
+            words = torch.from_numpy(places).to(self.cache.gates.device)
+            run = self.network.lstm.infer(self.cache.gates, words, precision=self.precision)
+            self._first = (epoch, self.precision, tuple(tensor[:1] for tensor in run.state))
+        return self._first[2]
+
+    def _run(self, window: Window, order: np.ndarray, options: EmbedOptions, state: State) -> list[np.ndarray]:
+        """One batch, these sentences of a window, longest first, from this state; their vectors in that order. Where
+        the window has boundaries, for states to be carried, the state becomes that of the sentences' ends."""
+        chosen = options.chosen(self.network.layer_count)
+        starts, lengths = window.starts[order], window.lengths[order]
+        kept = len(chosen) if options.layers == "all" else 1
+        size, edge = self.network.size, window.edge
+        results = [np.empty((kept, n, size), dtype=np.float32) for n in (lengths - 2 * edge).tolist()]
+        if chosen[0] == 0:
+            self._put_words(window, starts, lengths, results)
+        if chosen != [0] or edge:
+            self._put_layers(window, starts, lengths, chosen, results, state)
+        if kept < len(chosen):
+            for array in results:
+                array /= len(chosen)
+        return results if options.layers == "all" else [array[0] for array in results]
+
+    def _put_words(self, window: Window, starts: np.ndarray, lengths: np.ndarray, results: list[np.ndarray]) -> None:
+        """The words' own vectors into the first layer of the results, once for each direction."""
+        half, edge = self.network.size // 2, window.edge
+        spans = [slice(a + edge, a + n - edge) for a, n in zip(starts.tolist(), lengths.tolist(), strict=True)]
+        slots = torch.from_numpy(np.concatenate([window.words[span] for span in spans]))
+        vectors = self.cache.vectors[slots.to(self.cache.vectors.device)].cpu().numpy()
+        start = 0
+        for array in results:
+            stop = start + array.shape[1]
+            array[0, :, :half] = array[0, :, half:] = vectors[start:stop]
+            start = stop
+
+    def _put_layers(
+        self,
+        window: Window,
+        starts: np.ndarray,
+        lengths: np.ndarray,
+        chosen: list[int],
+        results: list[np.ndarray],
+        state: State,
+    ) -> None:
+        """The LSTMs over a batch, in chunks of time; what is chosen of them goes into the results."""
+        step, longest = 0, int(lengths.max(initial=0))
+        while step < longest:
+            rows = int(np.count_nonzero(lengths > step))
+            slots, inside = self._chunk(window.words, step, starts[:rows], lengths[:rows])
+            places = np.stack([of[slots[d]] for d, of in enumerate(self.cache.place_of)])
+            words = torch.from_numpy(places).to(self.cache.gates.device)
+            before = tuple(tensor[:rows] for tensor in state)
+            sizes = inside.sum(axis=1).tolist()
+            run = self.network.lstm.infer(self.cache.gates, words, before, sizes, precision=self.precision)
+            self._put_chunk(step, len(sizes), lengths[:rows].tolist(), window.edge, run.layers, chosen, results)
+            if window.edge:
+                for tensor, after in zip(state, run.state, strict=True):
+                    tensor[:rows] = after
+            else:
+                state = run.state
+            step += len(sizes)
 
     def _chunk(
-        self,
-        batch: Batch,
-        part: slice,
-        wide: int,
-        places: np.ndarray,
-        state: State,
-        chosen: list[int],
-        out: Tensor,
-        skip: bool,
-    ) -> None:
-        """Some steps of a batch's first rows, both directions: `state` goes on, results go to `out`."""
-        t = np.arange(part.start, part.stop)[:, None]
-        lengths, starts, results = (array[:wide] for array in (batch.lengths, batch.starts, batch.results))
+        self, words: np.ndarray, step: int, starts: np.ndarray, lengths: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What both directions read from a step on, as far as room for outputs and for gates goes, with the gates of
+        all these words in the cache. -> slots (2, T, B), and where there are any (T, B)."""
+        rows = len(lengths) if self.cache.compiled else -(-len(lengths) // ROWS) * ROWS
+        few = rows <= infer_cpu.FEW  # then upper layers' gates, too, are made for all steps of a chunk
+        steps = min(int(lengths[0]) - step, max(1, (self.few_tokens if few else self.chunk_tokens) // rows))
+        t = np.arange(step, step + steps)[:, None]
         inside = t < lengths  # (T, B)
-        read = np.stack([starts + t, starts + lengths - 1 - t])  # (2, T, B): which word
-        words = batch.words[np.where(inside, read, 0)]
-        used = np.zeros(len(batch.keys), dtype=bool)
-        used[words] = True
-        distinct = np.flatnonzero(used)
-        places[distinct] = self.cache.find([batch.keys[i] for i in distinct.tolist()])
-        device = state[0].device
-        slots = torch.from_numpy(places[words]).to(device).flatten(1)  # (2, TB)
-        layers: list[Tensor] = []
-        if not skip:
-            first = state[0].new_empty(2, *words.shape[1:], self.cache.gates.shape[2])
-            for d in range(2):
-                torch.index_select(self.cache.gates[d], 0, slots[d], out=first[d].flatten(0, 1))
-            before = tuple(tensor[:wide] for tensor in state)
-            run = self.network.lstm(first, before, inside.sum(axis=1).tolist(), first_gates=first)
-            for tensor, after in zip(before, run.state, strict=True):
-                tensor.copy_(after)
-            layers = list(run.layers)
-        inner = (t >= 1) & (t < lengths - 1)  # not the boundaries; the same steps read both ways
-        which = torch.from_numpy(np.flatnonzero(inner))
-        targets = np.stack([results + t - 1, results + lengths - 2 - t])[:, inner]  # (2, n): where it belongs
-        self._collect(layers, slots, which, torch.from_numpy(targets), chosen, out)
+        read = np.stack([starts + t, starts + lengths - 1 - t])
+        slots = words[np.where(inside, read, starts)]
+        while max(map(len, distinct := [np.unique(side) for side in slots])) > self.cache.gates.shape[1] and steps > 1:
+            steps //= 2
+            slots, inside = slots[:, :steps], inside[:steps]
+        self.cache.find_gates(distinct, self.precision)
+        return slots, inside
 
-    def _collect(
-        self, layers: list[Tensor], slots: Tensor, which: Tensor, targets: Tensor, chosen: list[int], out: Tensor
+    def _put_chunk(
+        self,
+        step: int,
+        steps: int,
+        lengths: list[int],
+        edge: int,
+        layers: Sequence[Tensor],
+        chosen: list[int],
+        results: list[np.ndarray],
     ) -> None:
-        """Puts the chosen layers of a chunk where they belong; their mean, where `out` has one layer for several."""
-        size = out.shape[2] // 2
-        here = which.to(slots.device)
-        for d in range(2):
-            halves = [
-                self.cache.vectors[slots[d, here]] if k == 0 else layers[k - 1][d].flatten(0, 1)[here] for k in chosen
-            ]
-            if len(out) < len(halves):
-                halves = [torch.stack(halves).mean(dim=0)]
-            for array, half in zip(out, halves, strict=True):
-                array[:, d * size : (d + 1) * size].index_copy_(0, targets[d], half.cpu())
+        """Some steps of all rows into the rows' results: forward from the left, backward from the right; added up,
+        where a result has one layer for several."""
+        half = self.network.size // 2
+        wanted = [layers[k - 1].cpu().numpy() for k in chosen if k > 0]
+        summed = len(results[0]) < len(chosen)
+        first = len(results[0]) - len(wanted)  # the words' own vectors may stand before
+        for row, length in enumerate(lengths):
+            low, high = max(step, edge), min(step + steps, length - edge)
+            if low >= high:
+                continue
+            array, these = results[row], slice(low - step, high - step)
+            ahead, back = slice(low - edge, high - edge), slice(length - edge - high, length - edge - low)
+            for place, layer in enumerate(wanted, start=first):
+                if summed:
+                    array[0, ahead, :half] += layer[0, these, row]
+                    array[0, back, half:] += layer[1, these, row][::-1]
+                else:
+                    array[place, ahead, :half] = layer[0, these, row]
+                    array[place, back, half:] = layer[1, these, row][::-1]
 
 
 def grow(tensor: Tensor, rows: int) -> Tensor:
     """A copy with zeros for rows that it does not have."""
     more = tensor.new_zeros(max(0, rows - len(tensor)), *tensor.shape[1:])
     return torch.cat([tensor, more])
-
-
-def split(out: Tensor, batch: Batch, layered: bool) -> list[np.ndarray]:
-    """The results of a batch as one array a sentence, in the order given; each owns its memory, so that keeping one
-    does not keep its batch mates."""
-    found: list[np.ndarray] = [np.empty(0)] * len(batch.order)
-    results = out.numpy()
-    for row, place in enumerate(batch.order.tolist()):
-        start = batch.results[row]
-        array = results[:, start : start + batch.lengths[row] - 2]
-        array = array if layered else array[0]
-        found[place] = array if len(batch.order) == 1 else array.copy()
-    return found
 
 
 def pool(vectors: np.ndarray, pooling: str) -> np.ndarray:
@@ -428,16 +395,14 @@ def windows(sentences: Iterable[Tokens], size: int, *, by_tokens: bool = True) -
         yield window
 
 
-def groups(lengths: Sequence[int], budget: int, most: int | None) -> Iterator[list[int]]:
+def groups(lengths: np.ndarray, budget: int, most: int) -> Iterator[np.ndarray]:
     """Sentences in groups of about the same length, longest first: at most `budget` tokens (or one sentence) and `most`
     sentences in each."""
-    group: list[int] = []
-    held = 0
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if group and (held + lengths[i] > budget or len(group) == most):
-            yield group
-            group, held = [], 0
-        group.append(i)
-        held += lengths[i]
-    if group:
-        yield group
+    order = np.argsort(-lengths, kind="stable")
+    totals = np.concatenate([[0], np.cumsum(lengths[order])])
+    start = 0
+    while start < len(order):
+        stop = int(np.searchsorted(totals, totals[start] + budget, side="right")) - 1
+        stop = min(max(stop, start + 1), start + most)
+        yield order[start:stop]
+        start = stop

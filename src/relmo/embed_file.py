@@ -31,10 +31,10 @@ import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
-import h5py
 import numpy as np
 
 from relmo.bilm import BiLM
@@ -151,6 +151,7 @@ def embed_file(
         partial.commit()
         if not partial.count:
             raise CorpusError(f"{source}: there is nothing in it; give a file with a sentence a line")
+    model.embedder.cache.forget()  # memory for what follows
     partial.finish()
     return Summary(out, progress.done, progress.resumed, progress.tokens, time.monotonic() - started, cut)
 
@@ -166,6 +167,7 @@ def note(model: BiLM, options: EmbedOptions, pooling: Pooling | None, layout: La
         "pooling": pooling,
         "state": options.state,
         "dtype": layout.dtype,
+        "precision": model.precision,
     }
     return values | ({"batch_size": options.batch_size} if options.state != "reset" else {})
 
@@ -365,18 +367,35 @@ class Partial:
 
 def write_hdf5(partial: Partial, path: Path) -> None:
     """A dataset a sentence; and the index from sentences to numbers."""
-    index: dict[str, str] = {}
+    texts = bytearray()
     with new_hdf5(path) as new:
         for number, (sentence, array) in enumerate(partial.arrays()):
-            index[sentence.text] = str(number)
+            texts += blake2b(sentence.text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
             if not partial.layout.pooled:
                 new.add(str(number), data=array)
             if number % 10_000 == 9_999:
                 new.file.flush()
         if partial.layout.pooled:
             new.add("vectors", data=partial.matrix())
-        new.add("sentence_to_index", data=[json.dumps(index)], dtype=h5py.string_dtype())
+        new.file.flush()
+        new.add("sentence_to_index", data=sentence_index(partial, texts))
         new.file.attrs["relmo"] = json.dumps(partial.note)
+
+
+def sentence_index(partial: Partial, texts: bytes | bytearray) -> np.ndarray:
+    """JSON from a sentence's text to its number, the last of equal ones, as one string; `texts` has the 16-byte digests
+    by which to tell them. It is written to a file and mapped, as it is about as long as the input."""
+    digests = np.frombuffer(texts, dtype="S16")
+    _, first = np.unique(digests[::-1], return_index=True)  # counted from the end
+    wanted = np.zeros(len(digests), dtype=bool)
+    wanted[len(digests) - 1 - first] = True
+    path = partial.folder / "index.json"
+    with path.open("w", encoding="ascii") as file:
+        for number, sentence in enumerate(partial.sentences()):
+            if wanted[number]:
+                file.write(f'{", " if file.tell() else "{"}{json.dumps(sentence.text)}: "{number}"')
+        file.write("}")
+    return np.memmap(path, dtype=f"S{path.stat().st_size}", mode="r", shape=(1,))
 
 
 def write_npz(partial: Partial, path: Path) -> None:

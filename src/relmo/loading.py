@@ -9,6 +9,7 @@ from relmo.convert import PairOrPath, locate, read_files
 from relmo.errors import ModelError, SettingError
 from relmo.folder import read_config
 from relmo.lm import LanguageModel
+from relmo.nn.quantize import PRECISIONS, Precision
 from relmo.vectors import WordVectors
 
 Model = BiLM | LanguageModel | WordVectors
@@ -25,10 +26,28 @@ def load(source: PairOrPath | None = None, *, device: str = "auto", dtype: str |
     source   a folder that relmo saved; a folder or a .zip with an original ELMo's options .json and weights .hdf5, by
              whatever names; the path of the options; or a pair (options, weights)
     device   auto (a GPU where there is one), cpu or cuda
-    dtype    None or "float32", which is the only one so far
+    dtype    the precision of a bidirectional model's `embed`: None or "float32"; "bfloat16"; on a CPU "int8"; by name
+             or as torch's types. Other kinds of model know float32 alone
     """
-    if str(dtype).removeprefix("torch.") not in ("None", "float32"):
-        raise SettingError(f"dtype {dtype}: float32 is the only one so far; leave it out")
+    precision = parse_dtype(dtype)
+    model = _load(source, device)
+    if precision != "float32":
+        if not isinstance(model, BiLM):
+            raise SettingError(f"dtype {precision}: is for bidirectional models (bilm); {source} has float32 alone")
+        model.precision = precision
+    return model
+
+
+def parse_dtype(dtype: str | torch.dtype | None) -> Precision:
+    """The precision by its name."""
+    name = "float32" if dtype is None else str(dtype).removeprefix("torch.")
+    for precision in PRECISIONS:
+        if precision == name:
+            return precision
+    raise SettingError(f"dtype {name}: it can be {', '.join(PRECISIONS)}; leave it out for float32")
+
+
+def _load(source: PairOrPath | None, device: str) -> Model:
     if source is None:
         raise ModelError(
             "no model is bundled with this version; give a folder that relmo saved, or original ELMo files"
@@ -49,9 +68,9 @@ def load_folder(folder: Path, device: str) -> Model:
     return KINDS[kind].from_pretrained(folder, device=device)
 
 
-def load_bilm(source: PairOrPath, *, device: str = "auto") -> BiLM:
+def load_bilm(source: PairOrPath, *, device: str = "auto", dtype: str | torch.dtype | None = None) -> BiLM:
     """A bidirectional language model, from wherever `load` takes one."""
-    model = load(source, device=device)
+    model = load(source, device=device, dtype=dtype)
     if not isinstance(model, BiLM):
         raise ModelError(f"{source}: is not a bidirectional language model (bilm)")
     return model

@@ -19,7 +19,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ def make_plan(trainer: Trainer, predictions: int) -> Plan:
     seconds = 0.0
     for _ in range(2):
         begun = time.perf_counter()
-        trainer._loss(trainer.batches.get(0, 0), None).mean.backward()
+        trainer._loss(trainer.batch(0), None).mean.backward()
         if cuda is not None:
             torch.cuda.synchronize(trainer.device)
         seconds = time.perf_counter() - begun
@@ -234,8 +234,8 @@ def go(trainer: Trainer, folder: Path, save: Callable[[], None], reporter: Repor
         metrics = Metrics(folder, trainer.number, settings.tensorboard) if team.leads else None
     checkpoints = Checkpoints(trainer, folder / CHECKPOINT)
     log = Log()
-    with stop_on_signal(team) as stopping:
-        for step in trainer.steps():
+    with stop_on_signal(team) as stopping, closing(trainer.steps()) as steps:
+        for step in steps:
             log.add(step)
             if step.number % settings.log_every == 0 or step.valid is not None:
                 record = log.record(step) | ({} if step.valid is None else {"valid": step.valid})

@@ -6,7 +6,8 @@ live outside it. All that the future depends on is in `Trainer.state()`: weights
 the state carried from the last window, the step count (from which the position in the data and the learning rate
 follow), and the record of validation. Loaded into a fresh trainer, the run goes on as if it had never stopped.
 
-No step waits for the GPU: losses and norms stay on the device until somebody looks at them.
+No step waits for the GPU: losses and norms stay on the device until somebody looks at them. While it computes, a thread
+makes the next batches.
 
 Several processes (`relmo.parallel`) take each step together: each has its own batches, carried state and random
 numbers; weights, optimiser, losses and decisions are the same in all.
@@ -14,22 +15,31 @@ numbers; weights, optimiser, losses and decisions are the same in all.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from relmo.batch import on_device
 from relmo.errors import RelmoError
+from relmo.graphs import GraphedLoss, suits
 from relmo.models.language_model import Loss
 from relmo.nn.cells import State
+from relmo.optimizer import clip_factor, gradient_norm, make_optimizer, update
 from relmo.parallel import ALONE, Team
 from relmo.settings import TrainSettings
 
+AHEAD = 3  # batches that are made ahead for a GPU
+
 
 class Batches(Protocol):
-    """Training data: `len` batches an epoch, each a pure function of its place, on the device already."""
+    """Training data: `len` batches an epoch, each a pure function of its place.
+
+    One thread at a time asks for them, not always the same one. Their tensors may be on the host."""
 
     def __len__(self) -> int: ...
     def get(self, epoch: int, index: int) -> Any:
@@ -53,11 +63,36 @@ class Step(NamedTuple):
     validating: float  # seconds that validation took
 
 
+class Ahead:
+    """Batches by their place in the whole run, made by a thread of its own up to `depth` before they are asked for, in
+    order. What goes wrong there is raised where the batch is asked for."""
+
+    def __init__(self, batches: Batches, *, depth: int, end: int):
+        self.batches, self.depth, self.end = batches, depth, end
+        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
+        self.waiting: deque[tuple[int, Future[Any]]] = deque()
+
+    def get(self, place: int) -> Any:
+        """The batch of this place; the ones after it are on their way when it returns."""
+        while self.waiting and self.waiting[0][0] != place:
+            self.waiting.popleft()[1].cancel()
+        for following in range(place + len(self.waiting), max(place + 1, min(place + 1 + self.depth, self.end))):
+            self.waiting.append(
+                (following, self.thread.submit(self.batches.get, *divmod(following, len(self.batches))))
+            )
+        return self.waiting.popleft()[1].result()
+
+    def close(self) -> None:
+        """Ends the thread, after the batch it is at."""
+        self.thread.shutdown(cancel_futures=True)
+
+
 class Trainer:
     """Trains `model` on `batches`; `validate(model)` gives the number that should fall.
 
     The parameters that `frozen(epoch)` lists, the epoch a fraction, stay as they are in that step. In a `team`, every
-    process's batches hold as many predictions."""
+    process's batches hold as many predictions. `ahead` batches are made before they are needed: AHEAD on a GPU; on a
+    CPU none, where that would only take time from the step."""
 
     def __init__(
         self,
@@ -67,6 +102,7 @@ class Trainer:
         validate: Callable[[nn.Module], float] | None = None,
         frozen: Callable[[float], Iterable[nn.Parameter]] | None = None,
         team: Team = ALONE,
+        ahead: int | None = None,
     ):
         self.model = model
         self.batches = batches
@@ -79,6 +115,10 @@ class Trainer:
         self.loss = team.share_gradients(model)
         self.optimizer = make_optimizer(model, settings)
         self.average = [p.detach().clone() for p in self.parameters] if settings.average else []
+        self.ahead = AHEAD * (self.device.type == "cuda") if ahead is None else ahead
+        self.fetched: Ahead | None = None
+        single = team.size == settings.accumulate == 1
+        self.graphed = GraphedLoss(self._loss, self.parameters) if single and suits(model, self.device) else None
         self.total = max(1, math.ceil(settings.epochs * len(batches) / settings.accumulate))
         self.number = 0
         self.carry: State | None = None
@@ -93,10 +133,31 @@ class Trainer:
         patience = self.settings.patience
         return self.number >= self.total or (patience is not None and self.since_best >= patience)
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Generator[Step, None, None]:
         """Steps of the optimiser until the end; each is done, validation included, when it is yielded."""
-        while not self.finished:
-            yield self._step()
+        with self._fetching():
+            while not self.finished:
+                yield self._step()
+
+    @contextmanager
+    def _fetching(self) -> Iterator[None]:
+        """Within it batches are made ahead, where that is wanted."""
+        if not self.ahead:
+            yield
+            return
+        ahead = self.fetched = Ahead(self.batches, depth=self.ahead, end=self.total * self.settings.accumulate)
+        try:
+            yield
+        finally:
+            ahead.close()
+            if self.fetched is ahead:
+                self.fetched = None
+
+    def batch(self, place: int) -> Any:
+        """The batch of this place, counted through the epochs, on the device."""
+        if self.fetched is not None:
+            return on_device(self.fetched.get(place), self.device)
+        return on_device(self.batches.get(*divmod(place, len(self.batches))), self.device)
 
     def _step(self) -> Step:
         settings = self.settings
@@ -109,16 +170,8 @@ class Trainer:
         if self.frozen is not None:
             for parameter in self.frozen(self.number * settings.accumulate / len(self.batches)):
                 parameter.grad = None  # no step, no decay, and no part in the norm
-        norm = torch.nn.utils.get_total_norm(
-            [p.grad for p in self.parameters if p.grad is not None and not p.grad.is_sparse]
-        )
-        if settings.clip_norm:
-            torch.nn.utils.clip_grads_with_norm_(self.parameters, settings.clip_norm, norm)
-            self.clipped += norm > settings.clip_norm
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        if self.average:
-            torch._foreach_lerp_(self.average, [p.detach() for p in self.parameters], 1 - self._average_decay())
+        norm = gradient_norm(self.parameters)
+        self._update(norm)
         self.number += 1
         begun = time.perf_counter()
         valid, is_best = self._validate_if_due()
@@ -131,14 +184,29 @@ class Trainer:
         accumulate = self.settings.accumulate
         total, count = torch.zeros((), device=self.device), 0
         for part in range(accumulate):
-            epoch, index = divmod(self.number * accumulate + part, len(self.batches))
+            place = self.number * accumulate + part
+            batch, carry = self.batch(place), self.carry if place % len(self.batches) else None
+            if self.graphed is not None and carry is not None:
+                loss = self.graphed(batch, carry)
+                self.carry = loss.carry
+                return loss.mean, loss.predictions
             with nullcontext() if part == accumulate - 1 else self.team.unshared(self.loss):
-                loss = self._loss(self.batches.get(epoch, index), self.carry if index else None)
+                loss = self._loss(batch, carry)
                 (loss.mean / accumulate).backward()
             self.carry = loss.carry
             total += loss.mean.detach() / accumulate
             count += loss.predictions
         return self.team.mean(total), count * self.team.size
+
+    def _update(self, norm: Tensor) -> None:
+        """Moves the weights by their gradients, of this norm, and their average after them."""
+        limit, factor = self.settings.clip_norm, None
+        if limit:
+            factor = clip_factor(norm, limit)
+            self.clipped += norm > limit
+        averages = dict(zip(self.parameters, self.average, strict=False))
+        update(self.optimizer, averages, factor=factor, weight=1 - self._average_decay())
+        self.optimizer.zero_grad(set_to_none=True)
 
     def _loss(self, batch: Any, carry: State | None) -> Loss:
         bfloat16 = self.settings.precision == "bfloat16"
@@ -223,25 +291,6 @@ class Trainer:
 def own_name(rank: int, name: str) -> str:
     """The name of a process's own tensor in a checkpoint; the first process's, or the only one's, is the plain one."""
     return f"rank{rank}.{name}" if rank else name
-
-
-def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
-    """The settings' optimiser; weight decay spares biases. Fused kernels wherever gradients are dense."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    groups: list[dict[str, Any]] = [{"params": parameters, "weight_decay": 0.0}]
-    if settings.weight_decay:
-        groups = [
-            {"params": [p for p in parameters if p.dim() > 1], "weight_decay": settings.weight_decay},
-            {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
-        ]
-    dense = not any(getattr(module, "sparse", False) for module in model.modules())
-    if settings.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=dense)
-    if settings.optimizer == "adagrad":
-        start, fused = settings.initial_accumulator, dense and parameters[0].device.type == "cpu"  # all that torch has
-        return torch.optim.Adagrad(groups, lr=settings.lr, initial_accumulator_value=start, fused=fused or None)
-    kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
-    return kind(groups, lr=settings.lr, fused=dense)
 
 
 def learning_rate(settings: TrainSettings, step: int, total: int) -> float:

@@ -73,7 +73,7 @@ def fit_neural(
     network = make_language_model(settings.model, len(corpus.vocabulary)).to(device)
     assert isinstance(network, NeuralLM)
     batch, unroll = settings.train.batch, settings.train.unroll
-    lanes = Lanes(corpus.train.ids, batch=batch, unroll=unroll, device=device, rank=team.rank, size=team.size)
+    lanes = Lanes(corpus.train.ids, batch=batch, unroll=unroll, rank=team.rank, size=team.size)
     trainer = Trainer(network, lanes, settings.train, validation(corpus.valid, device), team=team)
     reporter.plan(make_plan(trainer, corpus.train.predictions))
     if dry_run:

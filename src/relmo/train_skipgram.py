@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from relmo.batch import Contexts
+from relmo.batch import Contexts, on_device
 from relmo.errors import CorpusError
 from relmo.models.skipgram import SkipGram
 from relmo.parallel import one_process_only
@@ -62,7 +62,7 @@ def make_trainer(corpus: Corpus, counts: np.ndarray, settings: SkipgramSettings,
 
     def contexts(stream: Stream) -> Contexts:
         end, batch, seed = corpus.vocabulary.end, settings.train.batch, settings.train.seed
-        return Contexts(stream.ids, counts, model, end=end, batch=batch, seed=seed, device=device)
+        return Contexts(stream.ids, counts, model, end=end, batch=batch, seed=seed)
 
     validate = None if corpus.valid is None else validation(contexts(corpus.valid))
     return Trainer(network, contexts(corpus.train), settings.train, validate)
@@ -74,7 +74,8 @@ def validation(contexts: Contexts) -> Callable[[nn.Module], float]:
     @torch.no_grad()
     def validate(network: nn.Module) -> float:
         assert isinstance(network, SkipGram)
-        losses = [network.loss(contexts.get(0, i), None) for i in range(len(contexts))]
+        device = next(network.parameters()).device
+        losses = [network.loss(on_device(contexts.get(0, i), device), None) for i in range(len(contexts))]
         pairs = sum(loss.predictions for loss in losses)
         return sum(float(loss.mean) * loss.predictions for loss in losses) / max(pairs, 1)
 

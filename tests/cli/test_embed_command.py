@@ -72,6 +72,22 @@ def test_json_is_one_object_with_the_figures_and_quiet_says_nothing(
         assert archive["0"].shape == (5, 16)
 
 
+def test_vectors_are_of_the_precision_asked_for_which_is_told(
+    folder: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = text.with_name("v.h5")
+    given = ["embed", text, "--model", folder, "--out", out, "--device", "cpu", "--precision", "int8"]
+    status, output, errors = run(capsys, *given)
+    assert (status, errors, " in int8, " in output) == (0, "", True)
+    assert json.loads(run(capsys, *given, "--json")[1])["precision"] == "int8"
+    model = BiLM.from_pretrained(folder, device="cpu")
+    model.precision = "int8"
+    with h5py.File(out) as file:
+        assert json.loads(file.attrs["relmo"])["precision"] == "int8"
+        for number, vectors in enumerate(model.embed(text.read_text().splitlines())):
+            assert np.array_equal(file[str(number)][:], vectors)
+
+
 @pytest.mark.parametrize("name", [[], ["-"]])
 def test_standard_input_is_read_where_no_file_is_given(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: list[str]
@@ -165,7 +181,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background
 torch.set_num_threads(1)
 import relmo.cli.report
 import relmo.embed
-relmo.embed.WINDOW_TOKENS = 200  # results come a few at a time
+relmo.embed.WINDOW_TOKENS = (200, 200)  # results come a few at a time
 relmo.cli.report.PLAIN_EVERY = 0.05
 from relmo.cli import main
 main(sys.argv[1:])

@@ -12,7 +12,6 @@ from relmo.batch import GROUP, SHARED, Contexts
 from relmo.models.skipgram import Groups, SkipGram
 from relmo.settings import SkipgramModelSettings
 
-CPU = torch.device("cpu")
 END = 1
 
 
@@ -20,7 +19,7 @@ def contexts_of(
     stream: np.ndarray, counts: np.ndarray, *, batch: int = 1 << 20, seed: int = 0, **model: float
 ) -> Contexts:
     chosen = SkipgramModelSettings(**model)  # type: ignore[arg-type]
-    return Contexts(stream, counts, chosen, end=END, batch=batch, seed=seed, device=CPU)
+    return Contexts(stream, counts, chosen, end=END, batch=batch, seed=seed)
 
 
 def stream_of(words: int, length: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

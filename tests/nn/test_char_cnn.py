@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from relmo.nn.char_cnn import CharCNN
+from relmo.nn.char_cnn import CharCNN, Maximum
 from relmo.nn.kernels import char_cnn_cpu, lstm_cpu
 from relmo.text.characters import END_OF_WORD, character_ids
 
@@ -136,3 +136,17 @@ def test_ids_that_are_no_characters_are_an_error_in_both(bad: int) -> None:
     for module in (cnn(), cnn().float()):
         with pytest.raises(IndexError):
             module(ids)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_on_a_gpu_a_maximums_gradient_is_shared_as_on_a_cpu(precision: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = torch.randint(4, (5, 7, 700)).to(precision)  # with equal elements
+    dy = torch.randn(5, 700).to(precision)
+    found = []
+    for device in ("cpu", "cuda"):
+        here = x.detach().to(device).requires_grad_()
+        Maximum.apply(here).backward(dy.to(device))
+        found.append(here.grad.cpu().float())  # type: ignore[union-attr]
+    torch.testing.assert_close(*found, rtol=1e-2 if precision == torch.bfloat16 else 1e-6, atol=0)

@@ -119,14 +119,6 @@ def test_a_run_in_two_pieces_with_the_state_carried_equals_one_run() -> None:
     assert_same(ElmoOutput((), whole.state), ElmoOutput((), second.state))
 
 
-def test_the_first_layers_gates_may_be_given_instead_of_its_input() -> None:
-    stacks = make()
-    x, state = inputs(stacks)
-    with torch.no_grad():
-        gates = stacks.stack[0].input_gates(x)
-        assert_same(stacks(x, state, SIZES), stacks(x, state, SIZES, first_gates=gates))
-
-
 def test_the_directions_do_not_meet() -> None:
     stacks = make()
     x, state = inputs(stacks)
@@ -209,18 +201,106 @@ def test_on_a_gpu_the_kernels_equal_the_definition(kind: dict[str, Any], sizes: 
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("sizes", [None, [128] * 5 + [80] * 3 + [3] * 4])
+def test_on_a_gpu_in_bfloat16_gradients_are_the_definitions_within_a_hundredth(sizes: list[int] | None) -> None:
+    kind: dict[str, Any] = {"input_size": 128, "hidden_size": 512, "projection": 128, "scale": 1.0}
+    kind |= {"cell_clip": 2.6, "projection_clip": 0.95}
+    slow, fast = make(fast=False, **kind).cuda(), make(**kind).float().cuda()
+    x, state = inputs(slow, steps=12, batch=128)
+    x, state = x.bfloat16().double(), tuple(tensor.bfloat16().double() for tensor in state)
+    with torch.no_grad():  # both begin from numbers that bfloat16 has
+        for one, other in zip(slow.parameters(), fast.parameters(), strict=True):
+            one.mul_(0.5 if one.dim() == 2 else 1.0)
+            other.copy_(one.bfloat16())
+            one.copy_(other)
+    exact = slow(x, state, sizes)
+    assert (exact.layers[0].abs() >= 0.95).double().mean() > 0.001  # clips are active
+    assert (exact.state[1].abs() >= 2.6).double().mean() > 0.001
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        found = gradients(fast, x.float(), tuple(tensor.float() for tensor in state), sizes)
+    for a, b in zip(gradients(slow, x, state, sizes), found, strict=True):
+        assert (a.float() - b).norm() / a.norm() < 1e-2
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("limit", [0.1, 0.7])  # rounded up, and down
+def test_in_bfloat16_a_clipped_output_is_told_from_one_that_is_near_the_limit(limit: float) -> None:
+    m = torch.full((2, 3, 16), limit / 16, device="cuda", dtype=torch.bfloat16)
+    weight = torch.ones(2, 2, 16, device="cuda", dtype=torch.bfloat16)
+    weight[:, 1] *= 2
+    h, dh = torch.empty(2, 3, 2, device="cuda", dtype=torch.bfloat16), torch.empty(2, 3, 2, device="cuda")
+    sums = float(m[0, 0].float().sum())
+    lstm_step_triton.project(m, weight, h, sums * 1.0001)  # the first just below its limit, the second far above
+    lstm_step_triton.output_gradient(torch.ones_like(h), torch.zeros(1, 2, 3, 2, device="cuda"), h, dh, sums * 1.0001)
+    assert dh[..., 0].eq(1).all()
+    assert dh[..., 1].eq(0).all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("clip", [None, 0.5])
-def test_each_triton_kernel_equals_its_twin_in_torch(clip: float | None) -> None:
+def test_each_triton_kernel_equals_its_twin_in_torch(clip: float | None, precision: torch.dtype) -> None:
     torch.manual_seed(0)
-    z = torch.randn(2, 3, 7, 4 * 1100, device="cuda")[:, 1]
-    c, c_next, m, dm, dc, h = (torch.randn(2, 7, 1100, device="cuda") for _ in range(6))
+
+    def random(*shape: int, dtype: torch.dtype = precision) -> torch.Tensor:
+        return torch.randn(*shape, device="cuda").to(dtype)
+
+    z, bias = random(2, 3, 70, 4 * 1100)[:, 1], random(2, 4 * 1100)
+    c, c_next, dc = (random(2, 70, 1100, dtype=torch.float32) for _ in range(3))
+    m, dm, h, dh, dy = random(2, 70, 1100), random(2, 70, 1100), *(random(2, 70, 96) for _ in range(3))
+    hr, hh = random(2, 96, 1100) / 30, random(2, 4 * 1100, 96) / 60
+    parts = random(3, 2, 70, 96, dtype=torch.float32)
+    tolerance = 2e-6 if precision == torch.float32 else 2e-2
     for name, arguments in {
-        "forward": (z.sigmoid(), c, c_next, m),
+        "forward": (z, bias, c, c_next, m),
         "backward": (z.sigmoid(), dm, dc, c, c_next),
-        "clipped_gradient": (dm, dc, h, m),
+        "project": (m, hr, h),
+        "output_gradient": (dy, parts[:1].to(precision), h, dh),
     }.items():
         mine, theirs = ([a.clone() for a in arguments] for _ in range(2))
         getattr(lstm_step, name)(*mine, clip)
         getattr(lstm_step_triton, name)(*theirs, clip)
         for a, b in zip(mine, theirs, strict=True):
-            torch.testing.assert_close(a, b, rtol=0, atol=2e-6)
+            torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * (5 if name == "project" else 1))
+    sums = []
+    for module in (lstm_step, lstm_step_triton):
+        room = module.parts_of(z, 96)
+        module.to_output(z, hh, room)
+        sums.append(room.float().sum(dim=0))
+    torch.testing.assert_close(*sums, rtol=tolerance, atol=5 * tolerance)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_a_row_can_have_its_bias_from_a_table() -> None:
+    torch.manual_seed(0)
+    z, table = torch.randn(2, 5, 4 * 33, device="cuda"), torch.randn(2, 9, 4 * 33, device="cuda")
+    index = torch.randint(9, (2, 3, 5), device="cuda")[:, 1]
+    rows = torch.stack([table[d][index[d]] for d in range(2)])
+    c, m = torch.randn(2, 5, 33, device="cuda"), torch.empty(2, 5, 33, device="cuda")
+    after, m_after = c.clone(), m.clone()
+    lstm_step.forward(z + rows, None, c, c, m, None)
+    lstm_step_triton.forward(z, table, after, after, m_after, None, index=index, keep=False)
+    torch.testing.assert_close(c, after, rtol=0, atol=2e-6)
+    torch.testing.assert_close(m, m_after, rtol=0, atol=2e-6)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("recorded", [True, False])
+def test_on_a_gpu_inference_equals_the_definition_recorded_or_not(
+    kind: dict[str, Any], recorded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not recorded:
+        monkeypatch.setattr("relmo.nn.kernels.infer_gpu.ROWS", 0)
+    slow, fast = make(fast=False, **kind).cuda(), make(**kind).float().cuda()
+    size = slow.stack[0].weight_ih.shape[2]
+    table = torch.randn(11, size, dtype=torch.float64, device="cuda")
+    gates = slow.stack[0].input_gates(table.expand(2, *table.shape)).float().detach()
+    for sizes in (SIZES, [5] * 7, [2, 1]):
+        words = torch.randint(11, (2, len(sizes), sizes[0]), device="cuda")
+        _, state = inputs(slow, batch=sizes[0])
+        exact = slow(table[words], state, sizes)
+        for precision, tolerance in (("float32", 1e-5), ("bfloat16", 0.3)):
+            found = fast.infer(gates, words, tuple(tensor.float() for tensor in state), sizes, precision=precision)  # type: ignore[arg-type]
+            for a, b in zip([*exact.layers, *exact.state], [*found.layers, *found.state], strict=True):
+                torch.testing.assert_close(a.float(), b, rtol=0, atol=tolerance)

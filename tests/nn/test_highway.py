@@ -1,6 +1,7 @@
 """Highway layers against their equations."""
 
 import numpy as np
+import pytest
 import torch
 
 from relmo.nn.highway import Highway
@@ -26,3 +27,17 @@ def test_it_starts_as_almost_the_identity() -> None:
     assert (layer.transform.bias == 0).all()
     x = 0.1 * torch.randn(10, 64)
     assert (layer(x) - x).abs().mean() < 0.3 * x.abs().mean()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_on_a_gpu_values_and_gradients_are_those_of_its_equations() -> None:
+    torch.manual_seed(0)
+    exact, fast = Highway(70).double().cuda(), Highway(70).cuda()
+    fast.load_state_dict(exact.state_dict())
+    x = torch.randn(33, 70, device="cuda", requires_grad=True)
+    y, found = exact(x.double()), fast(x)
+    torch.testing.assert_close(found, y.float(), rtol=0, atol=1e-5)
+    weight = torch.randn_like(found)
+    wanted = torch.autograd.grad(y, [x, *exact.parameters()], weight.double())
+    for a, b in zip(wanted, torch.autograd.grad(found, [x, *fast.parameters()], weight), strict=True):
+        assert (a - b).norm() < 1e-5 * a.norm()

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from relmo.nn.elmo_lstm import ElmoLSTM, lengths_of
-from relmo.nn.kernels import lstm_cpu
+from relmo.nn.kernels import infer_cpu, lstm_cpu
 
-BUILDS = lstm_cpu.libraries()
+BUILDS = {f"{library.relmo_lanes()} lanes": library for library in lstm_cpu.libraries().values()}
 needs_library = pytest.mark.skipif(not BUILDS, reason="the kernels were not built: there is no C compiler here")
 KINDS: list[dict[str, Any]] = [
     {"hidden_size": 12, "projection": 8, "input_size": 8},
@@ -135,17 +135,6 @@ def test_rows_that_never_start_keep_their_state_and_their_outputs_are_zero(build
                 assert (layer[:, :length, row] != 0).any() or not length
 
 
-def test_gates_may_be_given_instead_of_the_input_and_nothing_changes(build: str) -> None:
-    stacks = make(**KINDS[2])
-    x, state = inputs(stacks, 6, 9)
-    sizes = shrinking(6, 9)
-    with torch.no_grad():
-        gates = stacks.stack[0].input_gates(x)
-        run, other_run = stacks(x, state, sizes), stacks(x, state, sizes, first_gates=gates)
-        for one, other in zip(run.layers, other_run.layers, strict=True):
-            torch.testing.assert_close(one, other, rtol=0, atol=2e-6)
-
-
 @pytest.mark.parametrize("kind", [KINDS[1], KINDS[3], {"hidden_size": 272, "projection": 130, "input_size": 260}])
 def test_in_inference_a_row_is_the_same_to_the_bit_wherever_it_stands(build: str, kind: dict[str, Any]) -> None:
     stacks = make(**kind)
@@ -201,34 +190,6 @@ def test_large_arguments_saturate(build: str) -> None:
             assert stacks(torch.zeros(2, 1, 1, 16)).layers[0].abs().max() < 1e-12
 
 
-def test_a_packed_weight_is_kept_until_the_weight_changes(build: str) -> None:
-    stacks = make(hidden_size=272, projection=260, input_size=260, layers=1)
-    x, state = inputs(stacks, 2, 3)
-    weight = stacks.stack[0].weight_hh
-    assert weight.numel() >= lstm_cpu.LARGE
-    lstm_cpu.KEPT.clear()
-
-    def both(stacks: ElmoLSTM) -> None:
-        with torch.no_grad():
-            mine = stacks(x, state).layers[0]
-        torch.testing.assert_close(mine, stacks(x, state).layers[0], rtol=0, atol=1e-6)
-
-    both(stacks)
-    kept = {key: value.packed.data_ptr() for key, value in lstm_cpu.KEPT.items()}
-    assert (id(weight), "gates") in kept
-    both(stacks)
-    assert {key: value.packed.data_ptr() for key, value in lstm_cpu.KEPT.items()} == kept
-    with torch.no_grad():
-        weight.mul_(0.5)
-    both(stacks)
-    weight.data.mul_(0.5)
-    both(stacks)
-    stacks.load_state_dict(make(seed=5, hidden_size=272, projection=260, input_size=260, layers=1).state_dict())
-    both(stacks)
-    del stacks, weight
-    assert not lstm_cpu.KEPT
-
-
 def test_a_graph_is_walked_back_only_once(build: str) -> None:
     stacks = make(**KINDS[0])
     loss = stacks(*inputs(stacks, 3, 2)).layers[-1].sum()
@@ -270,15 +231,16 @@ def test_with_the_variable_set_there_are_no_kernels_and_the_numbers_are_torchs()
 
 
 def test_float32_on_a_cpu_takes_the_kernels(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    passes: list[bool] = []
-    forward = lstm_cpu.forward
-    monkeypatch.setattr(lstm_cpu, "forward", lambda *a, keep: (passes.append(keep), forward(*a, keep=keep))[1])
+    taken: list[str] = []
+    for module, name in ((lstm_cpu, "forward"), (infer_cpu, "run")):
+        run = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, run=run, name=name, **b: (taken.append(name), run(*a, **b))[1])
     stacks = make(**KINDS[0])
     x, state = inputs(stacks, 3, 2)
     stacks(x, state)
     with torch.no_grad():
         stacks(x, state)
-    assert passes == [True, True, False, False]
+    assert taken == ["forward", "forward", "run", "run"]
 
 
 def test_other_precisions_are_left_to_torch() -> None:

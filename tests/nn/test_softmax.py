@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from relmo.nn import softmax as softmax_module
-from relmo.nn.softmax import AdaptiveSoftmax, FullSoftmax, SampledSoftmax, expected_draws, log_uniform
+from relmo.nn.kernels import softmax_triton
+from relmo.nn.softmax import (
+    AdaptiveSoftmax,
+    FullSoftmax,
+    SampledSoftmax,
+    expected_draws,
+    log_uniform,
+    softmax_shares,
+)
 
 KINDS = ("full", "sampled", "adaptive")
 
@@ -92,13 +100,149 @@ def test_full_softmax_is_torchs_cross_entropy_of_the_affine_logits() -> None:
     )
 
 
+def hold(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has only so many logits held at a time."""
+    monkeypatch.setattr(softmax_module, "LOGITS_AT_ONCE", {"cpu": at_once})
+    monkeypatch.setattr(softmax_module, "FEWEST_ROWS", 1)
+
+
 @pytest.mark.parametrize("at_once", [1, 11, 30, 33, 1000])
 def test_scoring_in_pieces_changes_nothing(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = FullSoftmax(5, 11)
     x, targets = torch.randn(7, 5), torch.randint(11, (7,))
     expected = nn.functional.cross_entropy(layer.logits(x), targets, reduction="none")
-    monkeypatch.setattr(softmax_module, "LOGITS_AT_ONCE", at_once)
+    hold(at_once, monkeypatch)
     torch.testing.assert_close(layer.nll(x, targets), expected)
+
+
+def full_and_naive(device: str = "cpu") -> tuple[FullSoftmax, Tensor, Tensor, Tensor]:
+    """A layer, features and targets of it, and the naive loss: torch's cross-entropy of all logits at once."""
+    torch.manual_seed(0)
+    layer = FullSoftmax(5, 11).to(device)
+    nn.init.normal_(layer.bias)
+    x = torch.randn(7, 5, device=device, requires_grad=True)
+    targets = torch.randint(11, (7,), device=device)
+    return layer, x, targets, nn.functional.cross_entropy(x @ layer.weight.T + layer.bias, targets)
+
+
+@pytest.mark.parametrize("at_once", [1, 30, 33, 1000])
+def test_training_in_pieces_changes_neither_loss_nor_gradients(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold(at_once, monkeypatch)
+    held: list[int] = []
+
+    def spied(logits: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        held.append(len(logits))
+        return softmax_shares(logits, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(softmax_module, "softmax_shares", spied)
+    layer, x, targets, naive = full_and_naive()
+    loss, inputs = layer.loss(x, targets), [x, layer.weight, layer.bias]
+    torch.testing.assert_close(loss, naive)
+    own, expected = torch.autograd.grad(3 * loss, inputs), torch.autograd.grad(3 * naive, inputs)
+    torch.testing.assert_close(own, expected)
+    assert sum(held) == 7
+    assert max(held) == min(7, max(1, at_once // 11)), "never more logits than these"
+
+
+def test_training_the_sampled_layer_in_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for at_once in (4, 1000):
+        hold(at_once, monkeypatch)
+        layer, _ = sampled_twins(9, samples=4)
+        x, targets = torch.randn(6, 4, requires_grad=True), torch.randint(9, (6,))
+        loss = layer.loss(x, targets)
+        found.append((loss, *torch.autograd.grad(loss, [x, layer.weight, layer.bias])))
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_a_weight_that_is_the_embedding_too_gets_both_gradients() -> None:
+    layer, _, targets, _ = full_and_naive()
+    words = torch.randint(11, (7,))
+    for loss in (
+        layer.loss(nn.functional.embedding(words, layer.weight), targets),
+        nn.functional.cross_entropy(layer.weight[words] @ layer.weight.T + layer.bias, targets),
+    ):
+        loss.backward()
+    assert layer.weight.grad is not None
+    twice = layer.weight.grad.clone()
+    layer.weight.grad = None
+    layer.loss(nn.functional.embedding(words, layer.weight), targets).backward()
+    torch.testing.assert_close(twice, 2 * layer.weight.grad)
+
+
+def test_the_loss_is_the_same_without_gradients_and_where_logits_are_huge() -> None:
+    layer, x, targets, _ = full_and_naive()
+    huge = 1e4 * x.detach()
+    losses = [layer.loss(huge, targets)]
+    with torch.no_grad():
+        losses.append(layer.loss(huge, targets))
+    assert not losses[1].requires_grad
+    expected = nn.functional.cross_entropy(layer.logits(huge), targets)
+    for loss in losses:
+        torch.testing.assert_close(loss, expected)
+    (gradient,) = torch.autograd.grad(losses[0], layer.weight)
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["full", "sampled"])
+def test_under_autocast_products_are_in_bfloat16_and_gradients_near(kind: str) -> None:
+    found = []
+    for enabled in (False, True):
+        torch.manual_seed(0)
+        layer = make(kind, 64, 200)
+        x, targets = torch.randn(50, 64, requires_grad=True), torch.randint(200, (50,))
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            loss = layer.loss(x, targets)
+        assert loss.dtype == torch.float32
+        found.append((loss, *torch.autograd.grad(loss, [x, layer.weight, layer.bias])))
+    for exact, low in zip(*found, strict=True):
+        assert low.dtype == torch.float32
+        assert 0 < (exact - low).norm() / exact.norm() < 0.02
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("whole", [0, softmax_triton.WHOLE], ids=["long rows", "whole rows"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize(("rows", "size"), [(5, 7), (700, 8192), (33, 5000)])
+def test_triton_kernels_equal_their_twin_in_torch(
+    whole: int, dtype: torch.dtype, apart: bool, rows: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not softmax_triton.available(torch.zeros(1, device="cuda")):
+        pytest.skip("no Triton here")
+    monkeypatch.setattr(softmax_triton, "WHOLE", whole)
+    torch.manual_seed(0)
+    logits = (3 * torch.randn(rows, size, device="cuda")).to(dtype)
+    bias, own = torch.randn(size, device="cuda"), torch.randn(rows, device="cuda") if apart else None
+    place = torch.randint(-1 if apart else 0, size, (rows,), device="cuda")
+    expected, found = (
+        (given, *shares(given, bias, own, place))
+        for shares, given in ((softmax_shares, logits.clone()), (softmax_triton.shares, logits.clone()))
+    )
+    near = 1e-5 if dtype == torch.float32 else 1e-2
+    for a, b in zip(expected, found, strict=True):
+        assert a.dtype == b.dtype
+        assert (a.float() - b.float()).norm() / a.float().norm() < near
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_a_recorded_loss_draws_another_sample_at_each_replay() -> None:
+    layer = SampledSoftmax(16, 5000, samples=64).cuda()
+    x, targets = torch.randn(300, 16, device="cuda"), torch.randint(5000, (300,), device="cuda")
+    aside = torch.cuda.Stream()
+    with torch.cuda.stream(aside):
+        layer.loss(x, targets).backward()
+    torch.cuda.current_stream().wait_stream(aside)
+    layer.zero_grad()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = layer.loss(x, targets)
+        loss.backward()
+    losses = set()
+    for _ in range(5):
+        graph.replay()
+        losses.add(float(loss))
+    assert len(losses) == 5
 
 
 def sampled_twins(vocab_size: int, samples: int, size: int = 4) -> tuple[SampledSoftmax, FullSoftmax]:

@@ -58,6 +58,18 @@ def test_with_a_margin_only_columns_of_padding_are_left_out(words: list[str], ma
     assert cut.shape[1] == 16 or (cut[:, -margin:] == CHARACTERS).all()
 
 
+def test_of_widths_the_next_one_is_taken() -> None:
+    spellings = Spellings(["a", "seven77", "eleven11111", "a word of twenty byt"], 20)
+    for which, columns in ((0, 8), (1, 12), (2, 16), (3, 20)):
+        ids = spellings.ids(np.array([which]), margin=3, widths=(8, 12, 16))
+        assert ids.shape == (1, columns)
+        assert ids.tolist() == spellings.ids()[[which], :columns].tolist()
+
+
+def test_no_words_have_no_rows() -> None:
+    assert character_ids([], 9).shape == (0, 9)
+
+
 def test_a_vocabulary_file_without_boundaries_gets_them_and_its_last_word_is_a_word(tmp_path: object) -> None:
     path = tmp_path / "vocab.txt"  # type: ignore[operator]
     path.write_text("the\ndog\ncat\n", encoding="utf-8")

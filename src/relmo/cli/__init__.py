@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 import relmo
+from relmo.cli.bench import bench
 from relmo.cli.convert import convert
 from relmo.cli.embed import embed
 from relmo.cli.evaluate import evaluate
@@ -37,6 +38,7 @@ app.command(evaluate)
 app.command(generate)
 app.command(info)
 app.command(convert)
+app.command(bench)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

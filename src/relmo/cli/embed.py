@@ -13,6 +13,7 @@ from relmo.errors import ModelError, SettingError
 if TYPE_CHECKING:
     from relmo.bilm import BiLM
     from relmo.embed_file import Progress, Summary
+    from relmo.nn.quantize import Precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,8 @@ class Vectors:
     """At most this many words side by side."""
     dtype: Literal["float32", "float16"] = "float32"
     """How numbers are stored."""
+    precision: Literal["float32", "bfloat16", "int8"] = "float32"
+    """Of the LSTMs' products. bfloat16 and, on a CPU, int8 are faster; vectors then differ a little from float32's."""
 
 
 def embed(
@@ -52,6 +55,7 @@ def embed(
     """Contextual vectors of the words of a text, a sentence a line, into a file.
 
         relmo embed text.txt --model models/mine --out vectors.h5
+        relmo embed text.txt --model models/mine --out vectors.h5 --precision int8
 
     While it goes on, what is done is kept in the folder OUT.partial; a run that was broken off goes on with --resume.
 
@@ -73,7 +77,7 @@ def embed(
     device
         Where to compute; auto takes a GPU where there is one.
     json
-        Print one JSON object: sentences, tokens, seconds, tokens_per_second, out.
+        Print one JSON object: sentences, tokens, seconds, tokens_per_second, precision, out.
     quiet
         Show no progress.
     """
@@ -84,7 +88,7 @@ def embed(
     asked = {"state": vectors.state, "batch_size": vectors.batch_size, "tokens_per_batch": vectors.tokens_per_batch}
     options = EmbedOptions(layers=parse_layers(vectors.layers), **asked)  # type: ignore[arg-type]
     stored: dict[str, Any] = {"pooling": vectors.pooling, "dtype": vectors.dtype}
-    loaded = load(model, tokenizer, device)
+    loaded = load(model, tokenizer, device, vectors.precision)
     watch = Watcher(quiet=quiet)
     try:
         summary = embed_file(loaded, file, out, options, **stored, errors=errors, resume=resume, watch=watch.show)
@@ -94,7 +98,7 @@ def embed(
         sys.exit(130)
     finally:
         watch.close()
-    report(summary, model, json=json, quiet=quiet)
+    report(summary, model, vectors.precision, json=json, quiet=quiet)
 
 
 def parse_layers(text: str) -> Literal["all", "top", "average"] | int:
@@ -107,7 +111,9 @@ def parse_layers(text: str) -> Literal["all", "top", "average"] | int:
     raise SettingError(f"--layers {text}: it can be all, top, average or a number from 0 on")
 
 
-def load(source: str | None, tokenizer: Literal["words", "whitespace"] | None, device: str) -> "BiLM":
+def load(
+    source: str | None, tokenizer: Literal["words", "whitespace"] | None, device: str, precision: "Precision"
+) -> "BiLM":
     """The model, which must be one that embeds; with another tokenizer where one is given."""
     from dataclasses import replace
 
@@ -117,6 +123,7 @@ def load(source: str | None, tokenizer: Literal["words", "whitespace"] | None, d
     model = load_any(source, device=device)
     if not isinstance(model, BiLM):
         raise ModelError(f"{source}: gives no contextual vectors; relmo embed takes a bidirectional model (bilm)")
+    model.precision = precision
     if tokenizer is not None:
         model.settings = replace(model.settings, text=replace(model.settings.text, tokenizer=tokenizer))
     return model
@@ -180,7 +187,7 @@ class Watcher:
         self.bar.stop()
 
 
-def report(summary: "Summary", model: str | None, *, json: bool, quiet: bool) -> None:
+def report(summary: "Summary", model: str | None, precision: "Precision", *, json: bool, quiet: bool) -> None:
     """What was done, and words that were cut."""
     from relmo.cli.report import duration, print_json
 
@@ -197,12 +204,14 @@ def report(summary: "Summary", model: str | None, *, json: bool, quiet: bool) ->
                 "tokens": summary.tokens,
                 "seconds": round(summary.seconds, 3),
                 "tokens_per_second": round(rate, 1),
+                "precision": precision,
                 "cut_words": summary.cut.count,
             }
         )
     elif not quiet:
         had = f" ({summary.resumed:,} were there)" if summary.resumed else ""
+        how = "" if precision == "float32" else f" in {precision}"
         print(
             f"{summary.out}: {summary.sentences:,} sentences{had}, {summary.tokens:,} tokens in "
-            f"{duration(summary.seconds)}, {rate:,.0f} tokens/s"
+            f"{duration(summary.seconds)}{how}, {rate:,.0f} tokens/s"
         )

@@ -23,6 +23,7 @@ from relmo.nn.char_cnn import CharCNN
 from relmo.nn.dropout import drop
 from relmo.nn.elmo_lstm import ElmoLSTM, ElmoOutput
 from relmo.nn.highway import Highway
+from relmo.nn.kernels import linear_cpu
 from relmo.nn.softmax import FullSoftmax, SampledSoftmax
 from relmo.settings import BiLMModelSettings, parse_filters
 from relmo.text.characters import CHARACTERS, END_OF_WORD
@@ -53,7 +54,7 @@ class BiLMOutput(NamedTuple):
 class CharacterEncoder(nn.Module):
     """Words by their characters: convolutions, highway layers, projection (none where the sizes agree)."""
 
-    def __init__(self, settings: BiLMModelSettings):
+    def __init__(self, settings: BiLMModelSettings, *, fast: bool = True):
         super().__init__()
         self.cnn = CharCNN(
             parse_filters(settings.filters),
@@ -62,9 +63,11 @@ class CharacterEncoder(nn.Module):
             max_characters=settings.max_characters,
             end=END_OF_WORD,
             activation=settings.activation,
+            fast=fast,
         )
+        self.fast = fast
         size = self.cnn.output_size
-        self.highways = nn.ModuleList(Highway(size) for _ in range(settings.highway))
+        self.highways = nn.ModuleList(Highway(size, fast=fast) for _ in range(settings.highway))
         self.projection = nn.Linear(size, settings.projection) if size != settings.projection else None
         if self.projection is not None:
             nn.init.normal_(self.projection.weight, std=1 / math.sqrt(size))
@@ -75,7 +78,11 @@ class CharacterEncoder(nn.Module):
         x = self.cnn(words) if isinstance(words, Tensor) else self.cnn(*words)
         for highway in self.highways:
             x = highway(x)
-        return x if self.projection is None else self.projection(x)
+        if self.projection is None:
+            return x
+        if self.fast and linear_cpu.suits(x, self.projection.weight):
+            return linear_cpu.linear(x, self.projection.weight, self.projection.bias)
+        return self.projection(x)
 
 
 class WordEncoder(nn.Module):
@@ -93,15 +100,17 @@ class WordEncoder(nn.Module):
 
 class BiLMNetwork(nn.Module):
     """The network. Without a `vocab_size` it has no output layer: it embeds but does not predict, as the original files
-    do."""
+    do. With `fast=False` convolutions and LSTMs are their readable definitions."""
 
-    def __init__(self, settings: BiLMModelSettings, *, vocab_size: int | None):
+    graphs = True  # its training steps can be recorded: nothing in them waits for the device
+
+    def __init__(self, settings: BiLMModelSettings, *, vocab_size: int | None, fast: bool = True):
         super().__init__()
         self.vocab_size = vocab_size
         self.dropout, self.state_dropout = settings.dropout, settings.state_dropout
         size = settings.projection
         if settings.input == "char":
-            self.encoder: CharacterEncoder | WordEncoder = CharacterEncoder(settings)
+            self.encoder: CharacterEncoder | WordEncoder = CharacterEncoder(settings, fast=fast)
         else:
             assert vocab_size is not None
             self.encoder = WordEncoder(vocab_size, size)
@@ -114,6 +123,7 @@ class BiLMNetwork(nn.Module):
             cell_clip=settings.cell_clip or None,
             projection_clip=settings.projection_clip or None,
             dropout=settings.dropout,
+            fast=fast,
         )
         self.softmax: FullSoftmax | None = None
         if vocab_size is not None:
@@ -161,7 +171,7 @@ class BiLMNetwork(nn.Module):
 
     def read(self, window: BiWindow, state: State | None) -> ElmoOutput:
         """The LSTMs over a window."""
-        return self.lstm(embedding(window.inputs, self.encoder(window.words)), state)
+        return self.lstm(embedding(window.inputs.int(), self.encoder(window.words)), state)
 
     def loss(self, window: BiWindow, carry: State | None) -> Loss:
         """The mean of both directions' training losses, going on from the state in which the window before ended."""

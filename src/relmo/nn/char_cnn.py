@@ -8,18 +8,19 @@ language modeling
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, pad
 
-from relmo.nn.kernels import char_cnn_cpu
+from relmo.nn.kernels import char_cnn_cpu, maximum_triton
 
 
 class CharCNN(nn.Module):
     """Character ids to one vector a word. `filters` are pairs (width, how many); `end` is the id of the mark that ends
-    a word, after which there is padding only. `fast` lets training take a compiled twin."""
+    a word, after which there is padding only. `fast` lets a compiled twin be taken."""
 
     def __init__(
         self,
@@ -59,13 +60,13 @@ class CharCNN(nn.Module):
         with zeros behind. The maximum is taken before the bias is added and the activation applied, which changes
         nothing: both rise.
         """
-        if self.fast and torch.is_grad_enabled() and char_cnn_cpu.suits(groups, self.embedding):
+        if self.fast and char_cnn_cpu.suits(groups, self.embedding):
             y = char_cnn_cpu.maxima(groups, self.embedding, list(self.weights), self.end)
         else:
             weight = torch.cat([pad(w, (0, self.widest - w.shape[2])) for w in self.weights])  # (F, E, W)
             weight = weight.transpose(1, 2).flatten(1)  # (F, W E)
             y = torch.cat([self._maxima(ids, weight) for ids in groups])
-        y = y + torch.cat(list(self.biases))
+        y = y + torch.cat(list(self.biases)).to(y.dtype)
         return torch.relu(y) if self.activation == "relu" else torch.tanh(y)
 
     def _maxima(self, ids: Tensor, weight: Tensor) -> Tensor:
@@ -76,11 +77,12 @@ class CharCNN(nn.Module):
         count = x.shape[1] - self.widest + 1
         windows = torch.cat([x[:, k : k + count] for k in range(self.widest)], dim=2)  # (N, count, W E)
         y = linear(windows, weight)  # (N, count, F)
+        maximum = Maximum.apply if self.fast else partial(torch.amax, dim=1)
         if not beyond:
-            return Maximum.apply(y)
+            return maximum(y)
         parts = y.split([len(w) for w in self.weights], dim=2)
         seen = [ids.shape[1] - w.shape[2] + 1 for w in self.weights]
-        return torch.cat([Maximum.apply(part[:, :n]) for part, n in zip(parts, seen, strict=True)], dim=1)
+        return torch.cat([maximum(part[:, :n]) for part, n in zip(parts, seen, strict=True)], dim=1)
 
 
 class Maximum(torch.autograd.Function):
@@ -96,5 +98,7 @@ class Maximum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Tensor:
         x, y = ctx.saved_tensors
+        if maximum_triton.available(x):
+            return maximum_triton.backward(x, y, dy)
         equal = x.clone().eq_(y.unsqueeze(1))  # ones and zeros
         return equal.mul_((dy / equal.sum(dim=1)).unsqueeze(1))

@@ -12,22 +12,28 @@ Choices:
   no step is spent on padding and no mask is needed.
 - Cells are float32 whatever the precision of the products.
 - `Recurrence` and `infer` say in torch's operations what is computed, on a GPU with one launch for the elementwise part
-  of a step (`lstm_step_triton`). On a CPU in float32 a layer is one call of compiled code (`lstm_cpu`), where built.
+  of a step (`lstm_step_triton`). On a CPU in float32 a layer is one call of compiled code, where built: `lstm_cpu` for
+  training, `infer_cpu` without gradients, which does bfloat16 and int8 too.
 
     Peters et al. 2018;  Sak et al. 2014 (the projection);  Jozefowicz et al. 2016, Exploring the limits (the clips)
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from relmo.nn.cells import State, clip, lstm_gates
 from relmo.nn.dropout import drop
-from relmo.nn.kernels import lstm_cpu, lstm_step, lstm_step_triton
+from relmo.nn.kernels import infer_cpu, infer_gpu, lstm_cpu, lstm_step, lstm_step_triton
+from relmo.nn.kernels.infer_cpu import Gates
+from relmo.nn.kernels.kept import kept
+from relmo.nn.quantize import PRECISIONS, Factor, Precision
 from relmo.nn.recurrent import unroll
 
 FORGET_BIAS = 1.0  # added to the forget gate at every step; not part of the trained bias
@@ -71,6 +77,15 @@ class ElmoLayer(nn.Module):
         constant = torch.zeros_like(self.bias[:1])
         constant[:, self.hidden_size : 2 * self.hidden_size] = FORGET_BIAS
         return self.bias + constant
+
+    def weights(self) -> lstm_cpu.Weights:
+        """What a run needs, the forget gate's constant included."""
+        return lstm_cpu.Weights(self.weight_ih, self.full_bias(), self.weight_hh, self.weight_hr)
+
+    def input_products(self, x: Tensor) -> Tensor:
+        """The input's part of the gates, without biases: x (2, …, I) -> (2, …, 4H)."""
+        gates = torch.bmm(x.flatten(1, -2), self.weight_ih.to(x.dtype).transpose(1, 2))
+        return gates.view(*x.shape[:-1], -1)
 
     def input_gates(self, x: Tensor) -> Tensor:
         """The input's part of the gates, biases included: x (2, …, I) -> (2, …, 4H)."""
@@ -121,15 +136,9 @@ class ElmoLSTM(nn.Module):
         x: Tensor,
         state: State | None = None,
         sizes: Sequence[int] | None = None,
-        *,
-        first_gates: Tensor | None = None,
     ) -> ElmoOutput:
-        """x (2, T, B, I), the backward direction's rows reversed; `sizes` as above where the lengths differ.
-
-        `first_gates` (2, T, B, 4H), where given, is what the first layer's `input_gates` would make of x, which is then
-        not looked at; it is overwritten.
-        """
-        steps, batch = (x if first_gates is None else first_gates).shape[1:3]
+        """x (2, T, B, I), the backward direction's rows reversed; `sizes` as above where the lengths differ."""
+        steps, batch = x.shape[1:3]
         sizes = [batch] * steps if sizes is None else sizes
         state = self.initial_state(batch) if state is None else state
         outputs: list[Tensor] = []
@@ -137,33 +146,93 @@ class ElmoLSTM(nn.Module):
         for depth, layer in enumerate(self.stack):
             x = drop(x, self.dropout, self.training)
             h, c = (tensor.transpose(0, 1) for tensor in state[2 * depth : 2 * depth + 2])
-            gates = first_gates if depth == 0 else None
-            y, h, c = self._run(layer, x, gates, h, c, sizes)
+            y, h, c = self._run(layer, x, h, c, sizes)
             x = x + y if depth and self.skip_connections else y
             outputs.append(x)
             finals += [h.transpose(0, 1), c.transpose(0, 1)]
         return ElmoOutput(tuple(outputs), tuple(finals))
 
+    @torch.no_grad()
+    def infer(
+        self,
+        gates: Tensor,
+        words: Tensor,
+        state: State | None = None,
+        sizes: Sequence[int] | None = None,
+        *,
+        precision: Precision = "float32",
+    ) -> ElmoOutput:
+        """`forward` without gradients, from a table of what the first layer's `input_gates` make of each word.
+
+        gates (2, S, 4H); words (2, T, B): the row of the table that each direction reads at each step; `precision` is
+        that of products of weights and activations, as `quantize` defines them. Compiled, a row's numbers are the same
+        to the bit whatever the rows beside it.
+        """
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision is {precision!r}; it can be {', '.join(PRECISIONS)}")
+        if precision == "int8" and gates.is_cuda:
+            raise ValueError("int8 is for CPUs; take bfloat16 on a GPU")
+        steps, batch = words.shape[1:]
+        sizes = [batch] * steps if sizes is None else list(sizes)
+        if len(sizes) != steps:
+            raise ValueError(f"sizes are of {len(sizes)} steps, where there are {steps}")
+        state = self.initial_state(batch) if state is None else state
+        if self.fast and infer_gpu.suits(gates):
+            layers, final = infer_gpu.run(
+                self._prepared(precision), gates, words, state, sizes, self.clips, skip=self.skip_connections
+            )
+            return ElmoOutput(tuple(layers), tuple(final))
+        compiled = self.fast and lstm_cpu.suits(gates, *state, self.stack[0].bias)
+        if not compiled:  # then a row's bits depend on how many there are, unless these are a multiple of ROWS
+            more = -batch % ROWS
+            words, state = pad(words, (0, more)), tuple(pad(tensor, (0, 0, 0, 0, 0, more)) for tensor in state)
+        outputs: list[Tensor] = []
+        finals: list[Tensor] = []
+        with torch.autocast(gates.device.type, enabled=False):
+            for depth, layer in enumerate(self.stack):
+                h, c = (tensor.transpose(0, 1) for tensor in state[2 * depth : 2 * depth + 2])
+                given = outputs[-1] if depth else Gates(gates, words)
+                skip = self.skip_connections and depth > 0
+                if compiled:
+                    y, h, c = infer_cpu.run(
+                        given, h, c, layer.weights(), sizes, self.clips, skip=skip, precision=precision
+                    )
+                else:
+                    y, h, c = infer_from(layer, given, h, c, sizes, self.clips, precision)
+                    y = y + outputs[-1] if skip else y
+                outputs.append(y)
+                finals += [h.transpose(0, 1)[:batch], c.transpose(0, 1)[:batch]]
+        return ElmoOutput(tuple(layer[:, :, :batch] for layer in outputs), tuple(finals))
+
+    def _prepared(self, precision: Precision) -> infer_gpu.Prepared:
+        """The weights for a GPU's inference, kept until one of them changes."""
+        dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+
+        def prepare() -> infer_gpu.Prepared:
+            return infer_gpu.Prepared([layer.weights().to(dtype) for layer in self.stack], OrderedDict())
+
+        return kept(f"inference in {precision}", list(self.parameters()), prepare)
+
     def _run(
-        self, layer: ElmoLayer, x: Tensor, gates: Tensor | None, h: Tensor, c: Tensor, sizes: Sequence[int]
+        self, layer: ElmoLayer, x: Tensor, h: Tensor, c: Tensor, sizes: Sequence[int]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """One layer. -> y (2, T, B, P), h (2, B, P), c (2, B, H)."""
-        if not self.fast and gates is None:
+        if not self.fast:
             return define(layer, x, h, c, sizes, self.clips)
-        precision = (x if gates is None else gates).dtype
-        kind = layer.bias.device.type
+        kind, precision = x.device.type, x.dtype
         if torch.is_autocast_enabled(kind):
             precision = torch.get_autocast_dtype(kind)
+        weights = layer.weights()
         with torch.autocast(kind, enabled=False):
-            given = x if gates is None else gates
-            if precision == given.dtype and lstm_cpu.suits(given, h, c, layer.bias):
-                weights = lstm_cpu.Weights(layer.weight_ih, layer.full_bias(), layer.weight_hh, layer.weight_hr)
-                return lstm_cpu.run(x if gates is None else None, gates, h, c, weights, list(sizes), self.clips)
-            gates = layer.input_gates(x.to(precision)) if gates is None else gates
-            weight_hr = None if layer.weight_hr is None else layer.weight_hr.to(precision)
-            run = Recurrence.apply if torch.is_grad_enabled() else infer
-            y, h, c = run(gates, h.to(precision), c, layer.weight_hh.to(precision), weight_hr, list(sizes), self.clips)
-        return y, h, c
+            if precision == x.dtype and lstm_cpu.suits(x, h, c, layer.bias):
+                if torch.is_grad_enabled():
+                    return lstm_cpu.run(x, h, c, weights, list(sizes), self.clips)
+                return infer_cpu.run(x, h, c, weights, sizes, self.clips, skip=False, precision="float32")
+            low = weights.to(precision)
+            x, h = x.to(precision), h.to(precision)
+            if torch.is_grad_enabled():
+                return Recurrence.apply(x, h, c, *low, list(sizes), self.clips)
+            return infer(layer.input_products(x), low.bias, h, c, low.hh, low.hr, list(sizes), self.clips)
 
 
 def define(
@@ -193,59 +262,72 @@ def lengths_of(sizes: Sequence[int], batch: int) -> Tensor:
 
 
 class Recurrence(torch.autograd.Function):
-    """The recurrence of one layer over all its steps, with its backward pass. The buffer of gates is used throughout:
-    it comes with the input's part, holds the gates' values after the forward and their gradients after the backward
-    pass; so a graph is walked back once only. The final state passes no gradient on."""
+    """One layer over all its steps, with its backward pass. One buffer of gates is used throughout: it has the input's
+    part, then the gates' values, after the backward pass their gradients; so a graph is walked back once only. The
+    final state passes no gradient on."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        gates: Tensor,
+        x: Tensor,
         h: Tensor,
         c: Tensor,
+        weight_ih: Tensor,
+        bias: Tensor,
         weight_hh: Tensor,
         weight_hr: Tensor | None,
         sizes: Sequence[int],
         clips: Clips,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        steps, batch = gates.shape[1:3]
-        outputs = gates.new_zeros(2, steps + 1, batch, weight_hh.shape[2])  # h before each step and after the last
-        cells = c.new_zeros(2, steps + 1, batch, weight_hh.shape[1] // 4)
-        inner = torch.zeros_like(cells[:, 1:], dtype=gates.dtype)  # m = o * tanh(c), what is projected
+        steps, batch = x.shape[1:3]
+        gates = torch.bmm(x.flatten(1, 2), weight_ih.transpose(1, 2)).view(2, steps, batch, -1)
+        whole = sizes[-1:] == [batch]  # no sequence ends early: there is nothing to be left zero
+        make = torch.empty if whole else torch.zeros
+        precision, device = gates.dtype, gates.device
+        hidden, size = weight_hh.shape[1] // 4, weight_hh.shape[2]
+        outputs = make(2, steps + 1, batch, size, dtype=precision, device=device)  # h before each step, after the last
+        cells = make(2, steps + 1, batch, hidden, dtype=c.dtype, device=device)
+        inner = None if weight_hr is None else make(2, steps, batch, hidden, dtype=precision, device=device)
         outputs[:, 0], cells[:, 0] = h, c
-        into, project = weight_hh.transpose(1, 2), None if weight_hr is None else weight_hr.transpose(1, 2)
+        into = weight_hh.transpose(1, 2)
         step = kernels_for(gates)
-        buffers = by_step(sizes, gates, outputs[:, :-1], outputs[:, 1:], cells[:, :-1], cells[:, 1:], inner)
+        ms = outputs[:, 1:] if inner is None else inner  # m = o * tanh(c), what is projected
+        buffers = by_step(sizes, gates, outputs[:, :-1], outputs[:, 1:], cells[:, :-1], cells[:, 1:], ms)
         for z, h, h_next, c, c_next, m in buffers:
-            step.forward(z.baddbmm_(h, into), c, c_next, m, clips.cell)
-            h_next.copy_(m if project is None else clip(torch.bmm(m, project), clips.projection))
-        ctx.saved = (gates, outputs, cells, inner, weight_hh, weight_hr, sizes, clips)
+            step.forward(z.baddbmm_(h, into), bias, c, c_next, m, clips.cell)
+            if weight_hr is not None:
+                step.project(m, weight_hr, h_next, clips.projection)
+        ctx.saved = (x, gates, outputs, cells, inner, weight_ih, weight_hh, weight_hr, sizes, clips)
         final_h, final_c = at_the_end(sizes, outputs, cells)
         ctx.mark_non_differentiable(final_h, final_c)
         return outputs[:, 1:], final_h, final_c
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        gates, outputs, cells, inner, weight_hh, weight_hr, sizes, clips = ctx.saved
+        x, gates, outputs, cells, inner, weight_ih, weight_hh, weight_hr, sizes, clips = ctx.saved
         ctx.saved = None  # the buffers are overwritten
-        dh_next = torch.zeros_like(outputs[:, 0])
-        dc_next = torch.zeros_like(cells[:, 0])
-        dhs = torch.zeros_like(outputs[:, 1:])
+        whole = sizes[-1:] == [gates.shape[2]]
         step = kernels_for(gates)
+        later = step.parts_of(gates[:, 0], weight_hh.shape[2]).zero_()
+        dc_next = torch.zeros_like(cells[:, 0])
+        dhs = torch.empty_like(outputs[:, 1:]) if whole else torch.zeros_like(outputs[:, 1:])
         buffers = by_step(sizes, gates, dy, dhs, outputs[:, 1:], cells[:, :-1], cells[:, 1:])
-        for z, d, dh, h, c, c_next in reversed(buffers):
+        for t, (z, d, dh, h, c, c_next) in reversed(list(enumerate(buffers))):
             n = z.shape[1]
-            step.clipped_gradient(d, dh_next[:, :n], h, dh, clips.projection)
+            step.output_gradient(d, later[:, :, :n], h, dh, clips.projection)
             dm = dh if weight_hr is None else torch.bmm(dh, weight_hr)
             step.backward(z, dm, dc_next[:, :n], c, c_next, clips.cell)
-            torch.bmm(z, weight_hh, out=dh_next[:, :n])
+            if t:  # the first state gets no gradient
+                step.to_output(z, weight_hh, later[:, :, :n])
         for t, n in enumerate(sizes):
             if n < gates.shape[2]:
                 gates[:, t, n:] = 0
-        before = outputs[:, :-1].flatten(1, 2)
-        d_hh = torch.bmm(gates.flatten(1, 2).transpose(1, 2), before)
+        dz = gates.flatten(1, 2)
+        d_hh = torch.bmm(dz.transpose(1, 2), outputs[:, :-1].flatten(1, 2))
         d_hr = None if weight_hr is None else torch.bmm(dhs.flatten(1, 2).transpose(1, 2), inner.flatten(1, 2))
-        return gates, None, None, d_hh, d_hr, None, None
+        dx = torch.bmm(dz, weight_ih).view(x.shape) if ctx.needs_input_grad[0] else None
+        d_ih = torch.bmm(dz.transpose(1, 2), x.flatten(1, 2))
+        return dx, None, None, d_ih, dz.sum(dim=1), d_hh, d_hr, None, None
 
 
 def by_step(sizes: Sequence[int], *buffers: Tensor) -> list[tuple[Tensor, ...]]:
@@ -273,6 +355,7 @@ def kernels_for(gates: Tensor) -> ModuleType:
 
 def infer(
     gates: Tensor,
+    bias: Tensor | None,
     h: Tensor,
     c: Tensor,
     weight_hh: Tensor,
@@ -293,9 +376,55 @@ def infer(
     for t, n in enumerate(sizes):
         rows = min(batch, -(-n // ROWS) * ROWS)
         z, c_next, inner = gates[:, t, :rows], after[:, :rows], m[:, :rows]
-        step.forward(z.baddbmm_(h[:, :rows], into), c[:, :rows], c_next, inner, clips.cell)
+        step.forward(z.baddbmm_(h[:, :rows], into), bias, c[:, :rows], c_next, inner, clips.cell, keep=False)
         output = inner if project is None else clip(torch.bmm(inner, project), clips.projection)
         c[:, :n] = c_next[:, :n]
         h[:, :n] = output[:, :n]
         y[:, t, :n] = output[:, :n]
+    return y, h, c
+
+
+def infer_from(
+    layer: ElmoLayer,
+    given: Tensor | Gates,
+    h: Tensor,
+    c: Tensor,
+    sizes: Sequence[int],
+    clips: Clips,
+    precision: Precision,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One layer without gradients in torch's operations, from a table of gates or from its input x (2, T, B, I).
+
+    -> y (2, T, B, P), h (2, B, P), c (2, B, H), all float32 where the weights are.
+    """
+    if isinstance(given, Gates):
+        gates = torch.stack([table[rows] for table, rows in zip(*given, strict=True)])  # (2, T, B, 4H)
+    if precision != "float32" and h.device.type == "cpu":
+        if isinstance(given, Tensor):
+            products = Factor(layer.weight_ih, precision).product(given.flatten(1, 2))
+            gates = layer.full_bias()[:, None, None] + products.view(*given.shape[:3], -1)
+        hr = None if layer.weight_hr is None else Factor(layer.weight_hr, precision)
+        return infer_rounded(gates, h, c, Factor(layer.weight_hh, precision), hr, sizes, clips)
+    dtype = torch.bfloat16 if precision == "bfloat16" else h.dtype
+    bias = layer.full_bias().to(dtype) if isinstance(given, Tensor) else None
+    gates = layer.input_products(given.to(dtype)) if isinstance(given, Tensor) else gates.to(dtype)
+    weight_hr = None if layer.weight_hr is None else layer.weight_hr.to(dtype)
+    y, final_h, c = infer(gates, bias, h.to(dtype), c, layer.weight_hh.to(dtype), weight_hr, sizes, clips)
+    return y.to(h.dtype), final_h.to(h.dtype), c
+
+
+def infer_rounded(
+    gates: Tensor, h: Tensor, c: Tensor, hh: Factor, hr: Factor | None, sizes: Sequence[int], clips: Clips
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`infer` with products as `quantize` defines them: the definition of what the compiled kernels do."""
+    h, c = h.clone(), c.clone()
+    y = h.new_zeros(*gates.shape[:3], h.shape[2])
+    for t, n in enumerate(sizes):
+        rows = min(gates.shape[2], -(-n // ROWS) * ROWS)
+        i, f, g, o = (gates[:, t, :rows] + hh.product(h[:, :rows])).chunk(4, dim=-1)
+        after = clip(f.sigmoid() * c[:, :rows] + i.sigmoid() * g.tanh(), clips.cell)
+        m = o.sigmoid() * after.tanh()
+        output = m if hr is None else clip(hr.product(m), clips.projection)
+        c[:, :n] = after[:, :n]
+        h[:, :n] = y[:, t, :n] = output[:, :n]
     return y, h, c

@@ -16,9 +16,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import cross_entropy, embedding, linear, log_softmax
 
-LOGITS_AT_ONCE = 1 << 26  # how many logits scoring holds in memory at a time
+from relmo.nn.kernels import softmax_triton
+
+LOGITS_AT_ONCE = {"cuda": 1 << 26, "cpu": 1 << 22}  # how many are held in memory at a time: on a CPU, in its cache
+FEWEST_ROWS = 128  # of them, below which products get slow
 
 
 class FullSoftmax(nn.Module):
@@ -36,11 +40,13 @@ class FullSoftmax(nn.Module):
 
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
         """The mean training loss of the targets (N,)."""
-        return cross_entropy(self.logits(x).float(), targets)
+        if not torch.is_grad_enabled():
+            return self.nll(x, targets).mean()
+        return SoftmaxLoss.apply(autocast(x), self.weight, self.bias, None, None, targets)
 
     def nll(self, x: Tensor, targets: Tensor) -> Tensor:
         """The exact negative log-likelihood of each target; (N,)."""
-        rows = max(1, LOGITS_AT_ONCE // len(self.weight))
+        rows = rows_at_once(self.weight)
         chunks = zip(x.split(rows), targets.split(rows), strict=True)
         return torch.cat([cross_entropy(self.logits(a).float(), b, reduction="none") for a, b in chunks])
 
@@ -77,58 +83,101 @@ class SampledSoftmax(FullSoftmax):
             return super().loss(x, targets)
         noise = -torch.log(torch.empty_like(self.log_p).exponential_())  # Gumbel
         sample = torch.topk(self.log_p + noise, self.samples, sorted=False).indices  # (S,)
-        true = (x * embedding(targets, self.weight)).sum(-1) + self.bias[targets] - self.log_count[targets]  # (N,)
-        shift = self.bias[sample] - self.log_count[sample]
         place = torch.full_like(self.log_p, -1, dtype=torch.int64)
         place[sample] = torch.arange(len(sample), device=sample.device)
-        return SampledLoss.apply(x, embedding(sample, self.weight), shift, true, place[targets])
+        symbols, sizes = torch.cat([sample, targets]), (len(sample), len(targets))  # looked up at once: one gradient
+        weight, own = autocast(embedding(symbols.int(), self.weight)).split(sizes)  # (S, D), (N, D)
+        bias, own_bias = (self.bias - self.log_count)[symbols].split(sizes)
+        return SoftmaxLoss.apply(autocast(x), weight, bias, own, own_bias, place[targets])
 
 
-class SampledLoss(torch.autograd.Function):
-    """mean(log(e^true + sum_s e^other_s) - true), other = W x + b for x (N, D), W (S, D), b (S,), true (N,); without
-    the sampled symbol `place` (N,) of each row, -1 for none.
+class SoftmaxLoss(torch.autograd.Function):
+    """mean(log sum_s e^z_s - z_target), z = W x + b for x (N, D), W (S, D), b (S,). The target of each row is the
+    symbol `place` (N,). Or, with `own` (N, D) and `own_bias` (N,), it is one more symbol with these weights, and the
+    symbol `place` is left out, -1 for none.
 
     The gradients are computed on the way forward, some rows at a time, so that the N x S logits are never all there.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, true: Tensor, place: Tensor) -> Tensor:
-        rows = max(1, LOGITS_AT_ONCE // len(weight))
-        scale = 1 / len(x)
-        total = true.new_zeros((), dtype=torch.float32)
-        dx, d_true = torch.empty_like(x), torch.empty_like(true)
-        dw, db = torch.zeros_like(weight, dtype=torch.float32), torch.zeros_like(bias, dtype=torch.float32)
-        low, shift = weight.to(x.dtype), bias.to(x.dtype)
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        own: Tensor | None,
+        own_bias: Tensor | None,
+        place: Tensor,
+    ) -> Tensor:
+        rows = rows_at_once(weight)
+        shares = softmax_triton.shares if softmax_triton.available(x) else softmax_shares
+        total = x.new_zeros((), dtype=torch.float32)
+        dx, dw = torch.empty_like(x), torch.zeros_like(weight, dtype=torch.float32)
+        db, d_own = torch.zeros_like(bias, dtype=torch.float32), torch.empty_like(place, dtype=torch.float32)
+        low, bias32 = weight.to(x.dtype), bias.float()
+        buffer = x.new_empty(min(rows, len(x)), len(weight))  # one for all: new memory costs as much as a product
+        z_own = (
+            None if own is None or own_bias is None else (x * own).sum(dim=1, dtype=torch.float32) + own_bias
+        )  # (N,)
         with torch.autocast(x.device.type, enabled=False):
             for begin in range(0, len(x), rows):
                 part = slice(begin, begin + rows)
-                logits = torch.mm(x[part], low.t()).add_(shift)
-                drop_places(logits, place[part])
-                logits, own = logits.float(), true[part].float()
-                top = torch.maximum(logits.amax(dim=1), own)  # (n,): taken out first, so that no exponential overflows
-                share = logits.sub_(top.unsqueeze(1)).exp_()
-                own_share = (own - top).exp_()
-                whole = share.sum(dim=1) + own_share
-                total += (torch.log(whole) + top - own).sum()
-                d_true[part] = (own_share / whole - 1) * scale
-                share *= (scale / whole).unsqueeze(1)
-                db += share.sum(dim=0)
-                share = share.to(x.dtype)
+                share = torch.mm(x[part], low.t(), out=buffer[: len(x) - begin])
+                nll, d_own[part], columns = shares(share, bias32, None if z_own is None else z_own[part], place[part])
+                total += nll.sum()
                 torch.mm(share, low, out=dx[part])
-                dw += share.t() @ x[part]
-        ctx.save_for_backward(dx, dw.to(weight.dtype), db.to(bias.dtype), d_true)
-        return total * scale
+                if x.dtype == dw.dtype:
+                    dw.addmm_(share.t(), x[part])
+                else:
+                    dw += torch.mm(share.t(), x[part])
+                db += columns
+        d_row = None
+        if own is not None:
+            d_low = d_own.to(x.dtype).unsqueeze(1)
+            dx.addcmul_(d_low, own)
+            d_row = d_low * x
+        d_bias = None if own_bias is None else d_own.to(own_bias.dtype)
+        ctx.save_for_backward(dx, dw.to(weight.dtype), db.to(bias.dtype), d_row, d_bias)
+        return total / len(x)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
-        return *(gradient * d.to(gradient.dtype) for gradient in ctx.saved_tensors), None
+        d = d / len(ctx.saved_tensors[0])
+        return *(None if g is None else g * d.to(g.dtype) for g in ctx.saved_tensors), None
 
 
-def drop_places(logits: Tensor, place: Tensor) -> None:
-    """-inf at column `place` (N,) of each row of logits (N, S), where it is not -1."""
+def softmax_shares(logits: Tensor, bias: Tensor, own: Tensor | None, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What `SoftmaxLoss` needs of some rows of W x (n, S): each one's negative log-likelihood (n,); and the gradients
+    of their sum, by z in the logits' own place, by the target's own z (n,) and by the bias (S,).
+    `softmax_triton.shares` is the same on a GPU."""
+    z = logits.float().add_(bias)
     column = place.clamp(min=0).unsqueeze(1)
-    kept = logits.gather(1, column).masked_fill_(place.unsqueeze(1) >= 0, -torch.inf)
-    logits.scatter_(1, column, kept)
+    there = z.gather(1, column)
+    target = there.squeeze(1) if own is None else own.float()
+    z.scatter_(1, column, there.masked_fill(place.unsqueeze(1) >= 0, -torch.inf))
+    top = torch.maximum(z.amax(dim=1), target)  # (n,): taken out first, so that no exponential overflows
+    share = z.sub_(top.unsqueeze(1)).exp_()
+    own_share = (target - top).exp_()
+    whole = share.sum(dim=1) + own_share
+    d_own = own_share / whole - 1
+    share.div_(whole.unsqueeze(1))
+    if own is None:
+        share.scatter_(1, column, d_own.unsqueeze(1))
+    if share is not logits:
+        logits.copy_(share)
+    return torch.log(whole) + top - target, d_own, share.sum(dim=0)
+
+
+def autocast(x: Tensor) -> Tensor:
+    """x in the precision of products under autocast."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+
+def rows_at_once(weight: Tensor) -> int:
+    """How many rows of logits are held at a time."""
+    return max(FEWEST_ROWS, LOGITS_AT_ONCE["cuda" if weight.is_cuda else "cpu"] // len(weight))
 
 
 class AdaptiveSoftmax(nn.Module):

@@ -13,6 +13,7 @@ is room for is cut (possibly inside a character, as the original does); how many
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 BOS, EOS = "<S>", "</S>"
 CHARACTERS = 261
@@ -38,33 +39,35 @@ class Spellings:
             if word in (BOS, EOS):
                 spelled[i] = b"?"
         self.lengths = np.fromiter(map(len, spelled), dtype=np.int64, count=len(spelled))
-        self.starts = np.concatenate([[0], np.cumsum(self.lengths)])[:-1]
-        self.characters = np.frombuffer(b"".join(spelled), dtype=np.uint8).astype(np.uint16)
+        self.starts = np.concatenate([[0], np.cumsum(self.lengths + 2)])[:-1]
+        characters = b"".join(b"<%b>" % spelling for spelling in spelled) + bytes(max_characters)
+        self.characters = np.frombuffer(characters, dtype=np.uint8).astype(np.uint16)  # words between their marks
+        self.characters[self.starts] = _BEGIN_WORD
+        self.characters[self.starts + self.lengths + 1] = _END_WORD
         for i, word in enumerate(words):
             if word in (BOS, EOS):
-                self.characters[self.starts[i]] = _BEGIN_SENTENCE if word == BOS else _END_SENTENCE
+                self.characters[self.starts[i] + 1] = _BEGIN_SENTENCE if word == BOS else _END_SENTENCE
 
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def ids(self, which: np.ndarray | None = None, *, margin: int | None = None) -> np.ndarray:
+    def ids(
+        self, which: np.ndarray | None = None, *, margin: int | None = None, widths: Sequence[int] = ()
+    ) -> np.ndarray:
         """Rows of ids (N, C), int64, for the words of these numbers (all where not given).
 
         C is `max_characters`; or, with a `margin`, only as much as the longest of the words needs and `margin` more:
-        windows of up to `margin` characters see all there is to see, because padding beyond is all alike.
+        windows of up to `margin` characters see all there is to see, because padding beyond is all alike. Of `widths`,
+        which rise, C is the next one, so that it takes few values; `max_characters` beyond the last.
         """
-        which = np.arange(len(self)) if which is None else which
-        lengths = self.lengths[which]
+        starts, lengths = (self.starts, self.lengths) if which is None else (self.starts[which], self.lengths[which])
         columns = self.max_characters
         if margin is not None:
-            columns = min(columns, int(lengths.max(initial=0)) + 2 + margin)
-        ids = np.full((len(which), columns), _PADDING, dtype=np.int64)
-        ids[:, 0] = _BEGIN_WORD
-        rows = np.repeat(np.arange(len(which)), lengths)
-        inside = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        ids[rows, inside + 1] = self.characters[np.repeat(self.starts[which], lengths) + inside]
-        ids[np.arange(len(which)), lengths + 1] = _END_WORD
-        return ids + 1
+            needed = int(lengths.max(initial=0)) + 2 + margin
+            columns = min(columns, next((width for width in widths if width >= needed), columns if widths else needed))
+        rows = sliding_window_view(self.characters, columns)[starts]  # each goes on into the words that follow
+        np.copyto(rows, _PADDING, where=np.arange(columns) >= lengths[:, None] + 2)
+        return rows.astype(np.int64) + 1
 
 
 def character_ids(words: Sequence[str], max_characters: int) -> np.ndarray:

@@ -1,6 +1,7 @@
 """A word's convolutions and their maxima on a CPU in float32, by the library that `char_cnn.c` is compiled to.
 
-The twin of `char_cnn.CharCNN`'s products; `suits` says where it can be taken.
+The twin of `char_cnn.CharCNN`'s products; `suits` says where it can be taken. Without gradients the tables are kept for
+the next call, so that any number of words is worth them: there a word's numbers never depend on the words beside it.
 """
 
 from collections.abc import Sequence
@@ -10,15 +11,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from relmo.nn.kernels import lstm_cpu
+from relmo.nn.kernels import linear_cpu, lstm_cpu
+from relmo.nn.kernels.kept import kept
 
-FEW = 64  # words whose products are computed sooner than looked up
+FEW = 64  # words whose products are computed sooner than looked up, where the tables are of no use afterwards
 LANES = 16  # filters of a width are filled up to a multiple of this
+BLOCK = 64  # filters whose table stays in the cache while all words pass
+LOOKED_UP = 100  # multiplications that take as long as one number
 
 
 def suits(ids: Sequence[Tensor], embedding: Tensor) -> bool:
     """Whether the kernel can run on these, and they are enough words to be worth their tables."""
-    if sum(map(len, ids)) < FEW:
+    if torch.is_grad_enabled() and sum(map(len, ids)) < FEW:
         return False
     on_cpu = all(group.device.type == "cpu" and group.dtype == torch.int64 for group in ids)
     return on_cpu and not torch.is_autocast_enabled("cpu") and lstm_cpu.suits(embedding)
@@ -30,15 +34,61 @@ def maxima(ids: Sequence[Tensor], embedding: Tensor, weights: Sequence[Tensor], 
     for group in ids:
         if group.numel() and not 1 <= int(group.min()) <= int(group.max()) <= len(embedding):
             raise IndexError(f"character ids go from 1 to {len(embedding)}")
-    tables = [
-        torch.matmul(embedding, pad(weight, (0, 0, 0, 0, 0, -len(weight) % LANES)).permute(2, 1, 0))
-        for weight in weights  # each (width, characters, n)
-    ]
-    y = Windows.apply([(group - 1).contiguous() for group in ids], end - 1, *tables)
+    groups = [(group - 1).contiguous() for group in ids]
+    if torch.is_grad_enabled():
+        y = Windows.apply(groups, end - 1, *make_tables(embedding, weights))
+    else:
+        blocks = kept("tables", [embedding, *weights], lambda: make_blocks(embedding, weights))
+        y = embedding.new_empty(sum(map(len, groups)), sum(block.shape[2] for block in blocks))
+        fill(groups, end - 1, blocks, y, None)
     if all(len(weight) % LANES == 0 for weight in weights):
         return y
-    parts = y.split([table.shape[2] for table in tables], dim=1)
+    parts = y.split([filled(len(weight)) for weight in weights], dim=1)
     return torch.cat([part[:, : len(weight)] for part, weight in zip(parts, weights, strict=True)], dim=1)
+
+
+def filled(count: int) -> int:
+    """So many filters, filled up."""
+    return count + -count % LANES
+
+
+def make_tables(embedding: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+    """The products of each character with each column of each filter: (width, characters, filled n) for each weight."""
+    return [
+        torch.matmul(embedding, pad(weight, (0, 0, 0, 0, 0, filled(len(weight)) - len(weight))).permute(2, 1, 0))
+        for weight in weights
+    ]
+
+
+def make_blocks(embedding: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+    """The same, a few filters at a time."""
+    tables = make_tables(embedding, weights)
+    return [block.contiguous() for table in tables for block in table.split(BLOCK, dim=2)]
+
+
+def fill(groups: Sequence[Tensor], end: int, tables: Sequence[Tensor], y: Tensor, window: Tensor | None) -> None:
+    """The maxima of all words (N, all filters) into y, and of which window each is into `window`."""
+    row = 0
+    for ids in groups:
+
+        def work_on(a: int, b: int, ids: Tensor = ids, row: int = row) -> None:
+            column = 0
+            for table in tables:
+                lstm_cpu.kernels().relmo_windows_forward(
+                    b - a,
+                    ids.shape[1],
+                    ids[a:].data_ptr(),
+                    end,
+                    *table.shape,
+                    table.data_ptr(),
+                    y[row + a :, column:].data_ptr(),
+                    None if window is None else window[row + a :, column:].data_ptr(),
+                    y.shape[1],
+                )
+                column += table.shape[2]
+
+        linear_cpu.spread(work_on, len(ids), LOOKED_UP * y.shape[1])
+        row += len(ids)
 
 
 class Windows(torch.autograd.Function):
@@ -47,20 +97,9 @@ class Windows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, groups: list[Tensor], end: int, *tables: Tensor) -> Tensor:
         tables = tuple(table.contiguous() for table in tables)
-        size = sum(table.shape[2] for table in tables)
-        y = tables[0].new_empty(sum(map(len, groups)), size)
+        y = tables[0].new_empty(sum(map(len, groups)), sum(table.shape[2] for table in tables))
         window = torch.empty(y.shape, dtype=torch.int32)
-        for ids, row, table, column in places(groups, tables):
-            lstm_cpu.kernels().relmo_windows_forward(
-                *ids.shape,
-                ids.data_ptr(),
-                end,
-                *table.shape,
-                table.data_ptr(),
-                y[row:, column:].data_ptr(),
-                window[row:, column:].data_ptr(),
-                size,
-            )
+        fill(groups, end, tables, y, window)
         ctx.save_for_backward(window)
         ctx.rest = groups, [table.shape for table in tables]
         return y

@@ -1,4 +1,4 @@
-/* A projected, clipped LSTM layer over all its steps, forward and backward, in float32.
+/* A projected, clipped LSTM layer over all its steps, forward and backward, in float32, for training.
 
        forward    z = b + x_t W_ih^T + h W_hh^T;  i, f, g, o = activate(z)
                   c = clip(f c + i g);  m = o tanh(c);  h = clip(m W_hr^T)
@@ -15,88 +15,7 @@
    Buffers are contiguous and have room for `batch` rows a step; sizes[t] rows go on at step t, longest first. Plain C
    with vector extensions of GCC and Clang; the width of a vector is the machine's for which the file is compiled. */
 
-#include <string.h>
-
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#define LANES 16
-#define ROWS 6 /* 24 sums, 4 weights and an input in 32 registers */
-#elif defined(__AVX__)
-#include <immintrin.h>
-#define LANES 8
-#define ROWS 3 /* 12 sums, a weight and 3 inputs in 16 registers */
-#elif defined(__aarch64__)
-#define LANES 4
-#define ROWS 6
-#else
-#define LANES 4
-#define ROWS 3
-#endif
-
-#define VECTORS 4
-#define PANEL (VECTORS * LANES)
-#define DEPTH 512 /* rows of a panel that stay in the cache while all rows of the input pass */
-#define EXPORT __attribute__((visibility("default")))
-#define INLINE static inline __attribute__((always_inline))
-
-typedef float vec __attribute__((vector_size(4 * LANES)));
-typedef int ivec __attribute__((vector_size(4 * LANES)));
-typedef float anywhere __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
-INLINE long least(long a, long b) { return a < b ? a : b; }
-
-INLINE vec splat(float x) { return x - (vec){0}; }
-
-INLINE vec load(const float *from, long width) {
-    vec x = {0};
-    if (width >= LANES) return *(const anywhere *)from;
-    memcpy(&x, from, width * sizeof(float));
-    return x;
-}
-
-INLINE void store(float *to, vec x, long width) {
-    if (width >= LANES) *(anywhere *)to = x;
-    else memcpy(to, &x, width * sizeof(float));
-}
-
-/* NaN stays NaN. */
-INLINE vec clip(vec x, float limit) {
-    vec high = splat(limit), low = splat(-limit);
-#if LANES == 16
-    return _mm512_max_ps(low, _mm512_min_ps(high, x));
-#elif LANES == 8
-    return _mm256_max_ps(low, _mm256_min_ps(high, x));
-#else
-    ivec above = x > high, below = x < low;
-    return (vec)(((ivec)x & ~(above | below)) | ((ivec)high & above) | ((ivec)low & below));
-#endif
-}
-
-/* x, and nothing where y stands at the limits it was clipped to. */
-INLINE vec unclipped(vec x, vec y, float limit) {
-    return (vec)((ivec)x & ~((y >= splat(limit)) | (y <= splat(-limit))));
-}
-
-/* 1 / (1 + exp(-scale x)), within 1e-7: 2^y = 2^n 2^f with n the nearest integer and a polynomial for 2^f. */
-INLINE vec logistic(vec x, float scale) {
-    const float shift = 12582912.0f + 127.0f; /* 1.5 * 2^23: the low bits of a sum with it are n + 127 */
-    const float to_2 = -1.44269504f * scale;
-    x = clip(x, 80.0f / scale);
-    vec shifted = x * to_2 + shift;
-    vec f = x * to_2 - (shifted - shift);
-    vec power = (vec)((ivec)shifted << 23);
-    vec p = splat(0.00132647273f);
-    p = p * f + 0.00967151299f;
-    p = p * f + 0.0555073358f;
-    p = p * f + 0.240222424f;
-    p = p * f + 0.693147004f;
-    p = p * f + 1.0f;
-    return 1.0f / (p * power + 1.0f);
-}
-
-INLINE vec sigmoid(vec x) { return logistic(x, 1.0f); }
-
-INLINE vec tanh_of(vec x) { return 2.0f * logistic(x, 2.0f) - 1.0f; }
+#include "simd.h"
 
 /* tile (rows, 4 vectors) += a (rows, depth) b (depth, vectors). */
 INLINE void multiply(int rows, int vectors, long depth, const float *a, long stride, const float *b, float *tile) {
@@ -163,8 +82,7 @@ static void product(long n, long depth, long columns, const float *a, const floa
         }
 }
 
-/* One direction. All is contiguous, and stands as said here for the forward pass with `keep`, for training; without it,
-   for inference, c and inner have one step's values only, c in place, and gates are only read. */
+/* One direction; all is contiguous. */
 typedef struct {
     long steps, batch, inputs, hidden, outputs;
     const long *sizes; /* how many rows go on at each step */
@@ -184,8 +102,8 @@ typedef struct {
     float *dc, *later;               /* (batch, hidden) and (batch, outputs): zeros, to work in */
 } Layer;
 
-/* Changes whenever Layer or a function's arguments do. */
-EXPORT long relmo_version(void) { return 2; }
+/* Changes whenever a structure or a function's arguments do. */
+EXPORT long relmo_version(void) { return 4; }
 
 /* How many floats the packed form of a matrix (depth, columns) has. */
 EXPORT long relmo_packed(long depth, long columns) { return depth * ((columns + LANES - 1) / LANES) * LANES; }
@@ -226,7 +144,7 @@ INLINE long rows_at(const Layer *layer, long t, long from, long to) {
     return n > 0 ? n : 0;
 }
 
-/* Rows of one vector of cells, from their sums z in the tile; fills c_next, m and, where given, gates. */
+/* Rows of one vector of cells, from their sums z in the tile; fills c_next, m and gates. */
 INLINE void cells_forward(long rows, long width, long hidden, const float *tile, float *gates, const float *c,
                           float *c_next, float *m, float limit) {
     for (long r = 0; r < rows; r++) {
@@ -236,19 +154,17 @@ INLINE void cells_forward(long rows, long width, long hidden, const float *tile,
         vec after = clip(f * load(c + r * hidden, width) + i * g, limit);
         store(c_next + r * hidden, after, width);
         store(m + r * hidden, o * tanh_of(after), width);
-        if (gates) {
-            float *to = gates + r * 4 * hidden;
-            store(to, i, width);
-            store(to + hidden, f, width);
-            store(to + 2 * hidden, g, width);
-            store(to + 3 * hidden, o, width);
-        }
+        float *to = gates + r * 4 * hidden;
+        store(to, i, width);
+        store(to + hidden, f, width);
+        store(to + 2 * hidden, g, width);
+        store(to + 3 * hidden, o, width);
     }
 }
 
 /* n rows of one step: the gates' sums, tile by tile, and through the cells. */
 static void step_forward(const Layer *layer, long n, const float *x, float *gates, const float *h, const float *c,
-                         float *c_next, float *m, int keep) {
+                         float *c_next, float *m) {
     float tile[ROWS * PANEL] __attribute__((aligned(64)));
     long hidden = layer->hidden, inputs = layer->inputs, outputs = layer->outputs;
     for (long j = 0; j < hidden; j += LANES) {
@@ -256,13 +172,13 @@ static void step_forward(const Layer *layer, long n, const float *x, float *gate
         for (long row = 0; row < n; row += ROWS) {
             long rows = least(ROWS, n - row), at = row * hidden + j;
             for (long r = 0; r < rows; r++) {
-                const float *start = x ? layer->bias + j : gates + (row + r) * 4 * hidden + j;
+                const float *start = layer->bias + j;
                 for (long gate = 0; gate < 4; gate++)
                     store(tile + r * PANEL + gate * LANES, load(start + gate * hidden, width), LANES);
             }
-            if (x) MULTIPLY[rows - 1][3](inputs, x + row * inputs, inputs, layer->w_ih + j * 4 * inputs, tile);
+            MULTIPLY[rows - 1][3](inputs, x + row * inputs, inputs, layer->w_ih + j * 4 * inputs, tile);
             MULTIPLY[rows - 1][3](outputs, h + row * outputs, outputs, layer->w_hh + j * 4 * outputs, tile);
-            float *values = keep ? gates + row * 4 * hidden + j : 0;
+            float *values = gates + row * 4 * hidden + j;
             if (width == LANES)
                 cells_forward(rows, LANES, hidden, tile, values, c + at, c_next + at, m + at, layer->cell_clip);
             else cells_forward(rows, width, hidden, tile, values, c + at, c_next + at, m + at, layer->cell_clip);
@@ -270,53 +186,31 @@ static void step_forward(const Layer *layer, long n, const float *x, float *gate
     }
 }
 
-/* gates = b + x W_ih^T for rows [from, to) of all steps * batch, with the very sums that step_forward would start by.
-   Where rows are few and weights large it pays to go through w_ih once instead of at every step. */
-EXPORT void relmo_input_gates(const Layer *layer, long from, long to) {
-    float tile[ROWS * PANEL] __attribute__((aligned(64)));
-    long hidden = layer->hidden, inputs = layer->inputs;
-    for (long j = 0; j < hidden; j += LANES) {
-        long width = least(LANES, hidden - j);
-        for (long row = from; row < to; row += ROWS) {
-            long rows = least(ROWS, to - row);
-            for (long r = 0; r < rows; r++)
-                for (long gate = 0; gate < 4; gate++)
-                    store(tile + r * PANEL + gate * LANES, load(layer->bias + gate * hidden + j, width), LANES);
-            MULTIPLY[rows - 1][3](inputs, layer->x + row * inputs, inputs, layer->w_ih + j * 4 * inputs, tile);
-            for (long r = 0; r < rows; r++)
-                for (long gate = 0; gate < 4; gate++)
-                    store(layer->gates + ((row + r) * 4 + gate) * hidden + j,
-                          load(tile + r * PANEL + gate * LANES, LANES), width);
-        }
-    }
-}
-
 /* All steps of rows [from, to). w_ih and w_hh packed by gates, w_hr as (hidden, outputs). */
-EXPORT void relmo_forward(const Layer *layer, long from, long to, int keep) {
+EXPORT void relmo_forward(const Layer *layer, long from, long to) {
     long batch = layer->batch, inputs = layer->inputs, hidden = layer->hidden, outputs = layer->outputs;
     for (long t = 0; t < layer->steps; t++) {
         long n = rows_at(layer, t, from, to), going_on = rows_at(layer, t + 1, from, to), rest = to - from - n;
-        long at = t * batch + from, kept = keep ? at : from;
-        const float *x = layer->x ? layer->x + at * inputs : 0;
-        float *gates = layer->gates ? layer->gates + at * 4 * hidden : 0;
+        long at = t * batch + from;
+        const float *x = layer->x + at * inputs;
+        float *gates = layer->gates + at * 4 * hidden;
         float *h = layer->h + at * outputs, *h_next = h + batch * outputs;
-        float *c = layer->c + kept * hidden, *c_next = keep ? c + batch * hidden : c;
-        float *m = layer->w_hr ? layer->inner + kept * hidden : h_next;
-        step_forward(layer, n, x, gates, h, c, c_next, m, keep);
+        float *c = layer->c + at * hidden, *c_next = c + batch * hidden;
+        float *m = layer->w_hr ? layer->inner + at * hidden : h_next;
+        step_forward(layer, n, x, gates, h, c, c_next, m);
         if (layer->w_hr) {
             memset(h_next, 0, n * outputs * sizeof(float));
             product(n, hidden, outputs, m, layer->w_hr, h_next);
             for (long j = 0; j < n * outputs; j += LANES)
                 store(h_next + j, clip(load(h_next + j, n * outputs - j), layer->projection_clip), n * outputs - j);
-            if (keep) memset(m + n * hidden, 0, rest * hidden * sizeof(float));
+            memset(m + n * hidden, 0, rest * hidden * sizeof(float));
         }
         memset(h_next + n * outputs, 0, rest * outputs * sizeof(float));
         if (going_on < n) { /* the others end here */
             memcpy(layer->final_h + (from + going_on) * outputs, h_next + going_on * outputs,
                    (n - going_on) * outputs * sizeof(float));
-            if (keep)
-                memcpy(layer->final_c + (from + going_on) * hidden, c_next + going_on * hidden,
-                       (n - going_on) * hidden * sizeof(float));
+            memcpy(layer->final_c + (from + going_on) * hidden, c_next + going_on * hidden,
+                   (n - going_on) * hidden * sizeof(float));
         }
     }
 }
@@ -423,13 +317,13 @@ static void panel_of_product(long rows, long length, const float *a, long stride
     }
 }
 
-/* After the backward pass: d_ih (4 hidden, inputs) where there is x, d_hh (4 hidden, outputs), d_bias (4 hidden), and
+/* After the backward pass: d_ih (4 hidden, inputs), d_hh (4 hidden, outputs), d_bias (4 hidden), and
    d_hr (outputs, hidden) where there is w_hr. */
 EXPORT void relmo_weights(const Layer *layer, float *d_ih, float *d_hh, float *d_bias, float *d_hr, float *room) {
     long length = layer->steps * layer->batch, stride = stride_of(layer), columns = 4 * layer->hidden;
-    long inputs = layer->x ? layer->inputs : 0, outputs = layer->outputs, rows = inputs + outputs + 1;
+    long inputs = layer->inputs, outputs = layer->outputs, rows = inputs + outputs + 1;
     float *a = room, *panel = room + wanted_rows(layer) * stride, *sums = panel + DEPTH * PANEL;
-    if (layer->x) transpose(length, inputs, layer->x, a, stride);
+    transpose(length, inputs, layer->x, a, stride);
     transpose(length, outputs, layer->h, a + inputs * stride, stride);
     for (long k = 0; k < length; k++) a[(rows - 1) * stride + k] = 1;
     for (long j = 0; j < columns; j += PANEL) {

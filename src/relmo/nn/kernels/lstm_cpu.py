@@ -1,4 +1,4 @@
-"""A layer's whole recurrence on a CPU in float32, by the library that `lstm.c` is compiled to at installation.
+"""A layer's whole recurrence on a CPU in float32, for training, by the library that `lstm.c` is compiled to.
 
 Where there was no C compiler, or for another kind of processor, there is no library, `suits` says no, and the caller
 takes torch's operations instead; so it does with RELMO_KERNELS=0 in the environment. Results agree within rounding.
@@ -16,31 +16,39 @@ from itertools import pairwise
 from pathlib import Path
 from threading import Thread, local
 from typing import Any, NamedTuple
-from weakref import ref
 
 import torch
 from torch import Tensor
 
-VERSION = 2  # of the arguments that `lstm.c` expects
+VERSION = 4  # of the arguments that `lstm.c` expects
 ALONE = 2_000_000  # multiplications of a pass up to which another thread is not worth its start
 MOVED = 8  # multiplications that take as long as writing one number somewhere else
 BLOCK = 24  # rows a thread has at least
-FEW = 16  # rows up to which a large layer's input gates are computed for all steps first
-LARGE = 1 << 18  # numbers in a weight from which on its packed form is kept for the next call, in inference
+LARGE = 1 << 18  # numbers from which on the room for them is held for the next call
 
-NAMES = {"AVX512": ["kernels_v4", "kernels_v3"], "AVX2": ["kernels_v3"]}  # by what torch finds the processor able to do
+AVX512 = ["kernels_v4_bf16", "kernels_v4_vnni", "kernels_v4", "kernels_v3"]
+NAMES = {"AVX512": AVX512, "AVX2": ["kernels_v3"]}  # by what torch finds the processor able to do
 LONG, FLOAT, POINTER = ctypes.c_long, ctypes.c_float, ctypes.c_void_p
 SIGNATURES: dict[str, tuple[list[Any], Any]] = {
     "relmo_version": ([], LONG),
     "relmo_packed": ([LONG] * 2, LONG),
     "relmo_pack": ([POINTER, *[LONG] * 4, POINTER], None),
     "relmo_pack_gates": ([POINTER, LONG, LONG, POINTER], None),
-    "relmo_input_gates": ([POINTER, LONG, LONG], None),
-    "relmo_forward": ([POINTER, LONG, LONG, ctypes.c_int], None),
+    "relmo_forward": ([POINTER, LONG, LONG], None),
     "relmo_backward": ([POINTER, LONG, LONG], None),
     "relmo_room": ([POINTER], LONG),
     "relmo_weights": ([POINTER] * 6, None),
+    "relmo_supported": ([], LONG),
+    "relmo_large_pages": ([POINTER, LONG], None),
+    "relmo_lanes": ([], LONG),
+    "relmo_numbers": ([LONG], LONG),
+    "relmo_infer": ([POINTER, LONG, LONG], None),
+    "relmo_infer_gates": ([POINTER, LONG, LONG, POINTER], None),
     "relmo_windows_forward": ([LONG] * 2 + [POINTER] + [LONG] * 4 + [POINTER] * 3 + [LONG], None),
+    "relmo_linear_packed": ([LONG] * 2 + [ctypes.c_int], LONG),
+    "relmo_linear_pack": ([POINTER] * 4 + [LONG] * 2 + [POINTER], None),
+    "relmo_linear": ([LONG] * 3 + [POINTER] * 4, None),
+    "relmo_highway": ([LONG] * 2 + [POINTER] * 3, None),
     "relmo_windows_backward": ([LONG] * 2 + [POINTER] + [LONG] * 3 + [POINTER] * 2 + [LONG, POINTER], None),
 }
 COUNTS = ["steps", "batch", "inputs", "hidden", "outputs"]
@@ -68,6 +76,11 @@ class Weights(NamedTuple):
     hh: Tensor
     hr: Tensor | None
 
+    def to(self, precision: torch.dtype) -> "Weights":
+        """In another precision."""
+        ih, bias, hh = (weight.to(precision) for weight in self[:3])
+        return Weights(ih, bias, hh, None if self.hr is None else self.hr.to(precision))
+
 
 @cache
 def library() -> ctypes.CDLL | None:
@@ -87,7 +100,7 @@ def libraries() -> dict[str, ctypes.CDLL]:
                 getattr(build, function).argtypes, getattr(build, function).restype = arguments, result
         except (OSError, AttributeError):  # not built here, or long ago
             continue
-        if build.relmo_version() == VERSION:
+        if build.relmo_version() == VERSION and build.relmo_supported():
             found[name] = build
     return found
 
@@ -103,28 +116,24 @@ def suits(*tensors: Tensor) -> bool:
 
 
 def run(
-    x: Tensor | None,
-    gates: Tensor | None,
+    x: Tensor,
     h: Tensor,
     c: Tensor,
     weights: Weights,
     sizes: Sequence[int],
     clips: tuple[float | None, float | None],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer, from its input x (2, T, B, I) or, overwriting them, from the gates (2, T, B, 4H) that x would give.
+    """One layer, from its input x (2, T, B, I).
 
     -> y (2, T, B, P), h (2, B, P), c (2, B, H). `sizes` says how many rows go on at each step.
     """
-    if torch.is_grad_enabled():
-        return Recurrence.apply(x, gates, h, c, *weights, sizes, clips)
-    final = forward(x, gates, h, c, weights, sizes, clips, keep=False)
-    return final.h[:, 1:], final.final_h, final.final_c
+    return Recurrence.apply(x, h, c, *weights, sizes, clips)
 
 
 class Buffers(NamedTuple):
     """What the forward pass fills, for both directions; see `lstm.c`."""
 
-    gates: Tensor | None
+    gates: Tensor
     h: Tensor
     c: Tensor
     inner: Tensor | None
@@ -139,8 +148,7 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        x: Tensor | None,
-        gates: Tensor | None,
+        x: Tensor,
         h: Tensor,
         c: Tensor,
         ih: Tensor,
@@ -150,7 +158,7 @@ class Recurrence(torch.autograd.Function):
         sizes: Sequence[int],
         clips: tuple[float | None, float | None],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        buffers = forward(x, gates, h, c, Weights(ih, bias, hh, hr), sizes, clips, keep=True)
+        buffers = forward(x, h, c, Weights(ih, bias, hh, hr), sizes, clips)
         ctx.save_for_backward(x, ih, bias, hh, hr)
         ctx.rest = buffers[:4], sizes, clips
         ctx.mark_non_differentiable(buffers.final_h, buffers.final_c)
@@ -163,54 +171,38 @@ class Recurrence(torch.autograd.Function):
         x, *weights = ctx.saved_tensors
         buffers = {"x": whole(x), "gates": gates, "h": h, "c": c, "inner": inner}
         dx, of = backward(dy, buffers, Weights(*weights), sizes, clips, to_x=ctx.needs_input_grad[0])
-        ih, bias = (None, None) if x is None else (of.ih, of.bias)
-        return dx, gates if ctx.needs_input_grad[1] else None, None, None, ih, bias, of.hh, of.hr, None, None
+        return dx, None, None, *of, None, None
 
 
 def forward(
-    x: Tensor | None,
-    gates: Tensor | None,
+    x: Tensor,
     h: Tensor,
     c: Tensor,
     weights: Weights,
     sizes: Sequence[int],
     clips: tuple[float | None, float | None],
-    *,
-    keep: bool,
 ) -> Buffers:
-    """All steps; `keep` what the backward pass needs."""
+    """All steps, and what the backward pass needs of them."""
     hidden, outputs, hr = weights.hh.shape[1] // 4, weights.hh.shape[2], weights.hr
-    steps, batch = (gates if x is None else x).shape[1:3]  # type: ignore[union-attr]
+    steps, batch = x.shape[1:3]
     check("x", x, (2, steps, batch, weights.ih.shape[2]))
-    check("gates", gates, (2, steps, batch, 4 * hidden))
     check("h", h, (2, batch, outputs))
     check("c", c, (2, batch, hidden))
-    x, gates = whole(x), whole(gates)
-    first = x is not None and batch <= FEW and weights.ih.numel() >= LARGE
-    if gates is None and (keep or first):
-        gates = h.new_empty(2, steps, batch, 4 * hidden)
+    gates = h.new_empty(2, steps, batch, 4 * hidden)
     final_h, final_c = (state.clone(memory_format=torch.contiguous_format) for state in (h, c))
-    hs, cs = h.new_empty(2, steps + 1, batch, outputs), final_c
-    hs[:, 0] = h
-    if keep:
-        cs = c.new_empty(2, steps + 1, batch, hidden)
-        cs[:, 0] = c
-    inner = None if hr is None else h.new_empty(2, steps if keep else 1, batch, hidden)
+    hs, cs = h.new_empty(2, steps + 1, batch, outputs), c.new_empty(2, steps + 1, batch, hidden)
+    hs[:, 0], cs[:, 0] = h, c
+    inner = None if hr is None else h.new_empty(2, steps, batch, hidden)
     buffers = Buffers(gates, hs, cs, inner, final_h, final_c)
-    packing = pack if keep else keep_packed  # weights change from one step of training to the next
     given = buffers._asdict() | {
+        "x": whole(x),
         "bias": whole(weights.bias),
-        "w_ih": None if x is None else packing(weights.ih, "gates", "ih"),
-        "w_hh": packing(weights.hh, "gates", "hh"),
-        "w_hr": None if hr is None else packing(hr, "transposed", "hr"),
+        "w_ih": pack(weights.ih, "gates", "ih"),
+        "w_hh": pack(weights.hh, "gates", "hh"),
+        "w_hr": None if hr is None else pack(hr, "transposed", "hr"),
     }
-    work = sum(sizes) * hidden * outputs
-    if first:
-        both = layers(given | {"x": x}, weights, steps, batch, sizes, clips)
-        spread(lambda d, a, b: kernels().relmo_input_gates(both[d], a, b), steps * batch, work)
-        x = None
-    both = layers(given | {"x": x}, weights, steps, batch, sizes, clips)
-    spread(lambda d, a, b: kernels().relmo_forward(both[d], a, b, keep), batch, work)
+    both = layers(given, weights, steps, batch, sizes, clips)
+    spread(lambda d, a, b: kernels().relmo_forward(both[d], a, b), batch, sum(sizes) * hidden * outputs)
     return buffers
 
 
@@ -282,8 +274,8 @@ def kernels() -> ctypes.CDLL:
     return found
 
 
-def pack(weight: Tensor, form: str, room: str | None = None) -> Tensor:
-    """weight (2, rows, columns) in the order the kernels read it; into the `scratch` of a name, where one is given.
+def pack(weight: Tensor, form: str, room: str) -> Tensor:
+    """weight (2, rows, columns) in the order the kernels read it, in the `scratch` of a name.
 
     As it is, a row of inputs is as long as the weight has rows; "transposed", as it has columns; so it is for "gates",
     where rows are four to a cell.
@@ -293,7 +285,7 @@ def pack(weight: Tensor, form: str, room: str | None = None) -> Tensor:
     depth, width = (rows, columns) if form == "as it is" else (columns, rows)
     gates = form == "gates"
     size = 4 * kernels().relmo_packed(depth, width // 4) if gates else kernels().relmo_packed(depth, width)
-    packed = weight.new_empty(2, size) if room is None else scratch(room, size)
+    packed = scratch(room, size)
     strides = (columns, 1) if form == "as it is" else (1, columns)
 
     def pack_one(d: int, *_: int) -> None:
@@ -323,33 +315,12 @@ def scratch(name: str, size: int) -> Tensor:
     return held[: 2 * size].view(2, size)
 
 
-class Kept(NamedTuple):
-    """A packed weight, and by what to see that the weight is still the one that was packed."""
-
-    weight: ref[Tensor]
-    state: tuple[int, int]
-    sample: Tensor
-    packed: Tensor
-
-
-KEPT: dict[tuple[int, str], Kept] = {}
-
-
-def keep_packed(weight: Tensor, form: str, room: str) -> Tensor:
-    """`pack`, which is not done again for a large weight as long as the weight lives and does not change.
-
-    A change that goes past the tensor's own count of them (through `.data`) is seen in a sample of its values.
-    """
-    if weight.numel() < LARGE or weight.is_inference():
-        return pack(weight, form, room)
-    key, state = (id(weight), form), (weight.data_ptr(), weight._version)
-    sample = weight.detach().flatten()[:: LARGE // 64 + 1]
-    kept = KEPT.get(key)
-    if kept is None or kept.weight() is not weight or kept.state != state or not torch.equal(kept.sample, sample):
-        KEPT.pop(key, None)
-        owner = ref(weight, lambda _: KEPT.pop(key, None))
-        kept = KEPT[key] = Kept(owner, state, sample.clone(), pack(weight, form))
-    return kept.packed
+def large_room(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """An empty tensor on the CPU, in large pages of memory where the system gives them: faster to read through."""
+    tensor = torch.empty(*shape, dtype=dtype, device="cpu")
+    if (build := library()) is not None:
+        build.relmo_large_pages(tensor.data_ptr(), tensor.numel() * tensor.element_size())
+    return tensor
 
 
 def check(name: str, tensor: Tensor | None, shape: tuple[int, ...]) -> None:

@@ -1,8 +1,16 @@
-"""`lstm_step` for a GPU, each function one launch. Values are computed in float32 whatever they are stored in."""
+"""`lstm_step` for a GPU. What is done element by element is one launch, computed in float32 whatever it is stored in.
+
+Products are cuBLAS's, but for those in half precision whose results are small (h, and its gradient): there the sum is
+cut into parts, so that all of the GPU has work, and what would follow is done where the parts are summed.
+"""
 
 import math
+from functools import cache
 
+import torch
 from torch import Tensor
+
+from relmo.nn.kernels import lstm_step
 
 try:
     import triton
@@ -10,7 +18,9 @@ try:
 except ImportError:  # torch for CPUs comes without it
     triton = None
 
-BLOCK = 1024  # columns of one program
+BLOCK = 1024  # columns of one program, where there is no product
+PROGRAMS = 256  # a product is cut into this many, about: two for each processor of a large GPU
+DEPTH = 64  # of a tile of a product
 
 if triton is not None:
 
@@ -18,30 +28,45 @@ if triton is not None:
     def _tanh(x):  # type: ignore[no-untyped-def]
         return 2 * tl.sigmoid(2 * x) - 1
 
-    @triton.jit
+    @triton.jit(do_not_specialize=["step"])
     def _forward(  # type: ignore[no-untyped-def]
-        z, z0, z1, c, c0, c1, c_next, n0, n1, m, m0, m1, rows, hidden, clip, block: tl.constexpr
-    ):
+        z, z0, z1, bias, b0, b1, index, i0, lengths, step, c, c0, c1, c_next, n0, n1, m, m0, m1, rows, hidden, limit,
+        biased: tl.constexpr, indexed: tl.constexpr, ending: tl.constexpr, keep: tl.constexpr, block: tl.constexpr,
+    ):  # fmt: skip
         d, r = tl.program_id(0) // rows, tl.program_id(0) % rows
         column = tl.program_id(1) * block + tl.arange(0, block)
         inside = column < hidden
         z += d * z0 + r * z1 + column
-        i = tl.sigmoid(tl.load(z, inside).to(tl.float32))
-        f = tl.sigmoid(tl.load(z + hidden, inside).to(tl.float32))
-        g = _tanh(tl.load(z + 2 * hidden, inside).to(tl.float32))
-        o = tl.sigmoid(tl.load(z + 3 * hidden, inside).to(tl.float32))
+        i = tl.load(z, inside).to(tl.float32)
+        f = tl.load(z + hidden, inside).to(tl.float32)
+        g = tl.load(z + 2 * hidden, inside).to(tl.float32)
+        o = tl.load(z + 3 * hidden, inside).to(tl.float32)
+        if biased:
+            bias += d * b0 + column
+            if indexed:
+                bias += tl.load(index + d * i0 + r) * b1
+            i += tl.load(bias, inside).to(tl.float32)
+            f += tl.load(bias + hidden, inside).to(tl.float32)
+            g += tl.load(bias + 2 * hidden, inside).to(tl.float32)
+            o += tl.load(bias + 3 * hidden, inside).to(tl.float32)
+        i, f, g, o = tl.sigmoid(i), tl.sigmoid(f), _tanh(g), tl.sigmoid(o)
         before = tl.load(c + d * c0 + r * c1 + column, inside).to(tl.float32)
-        after = tl.minimum(tl.maximum(f * before + i * g, -clip), clip)
-        tl.store(z, i, inside)
-        tl.store(z + hidden, f, inside)
-        tl.store(z + 2 * hidden, g, inside)
-        tl.store(z + 3 * hidden, o, inside)
+        after = tl.minimum(tl.maximum(f * before + i * g, -limit), limit)
+        if ending:
+            going_on = step < tl.load(lengths + r)
+            after = tl.where(going_on, after, before)
+            o = tl.where(going_on, o, 0.0)
+        if keep:
+            tl.store(z, i, inside)
+            tl.store(z + hidden, f, inside)
+            tl.store(z + 2 * hidden, g, inside)
+            tl.store(z + 3 * hidden, o, inside)
         tl.store(c_next + d * n0 + r * n1 + column, after, inside)
         tl.store(m + d * m0 + r * m1 + column, o * _tanh(after), inside)
 
     @triton.jit
     def _backward(  # type: ignore[no-untyped-def]
-        z, z0, z1, dm, m0, m1, dc, d0, d1, c, c0, c1, c_next, n0, n1, rows, hidden, clip, block: tl.constexpr
+        z, z0, z1, dm, m0, m1, dc, d0, d1, c, c0, c1, c_next, n0, n1, rows, hidden, limit, block: tl.constexpr
     ):
         d, r = tl.program_id(0) // rows, tl.program_id(0) % rows
         column = tl.program_id(1) * block + tl.arange(0, block)
@@ -57,7 +82,7 @@ if triton is not None:
         to_m = tl.load(dm + d * m0 + r * m1 + column, inside).to(tl.float32)
         t = _tanh(after)
         to_c = tl.load(dc, inside).to(tl.float32) + to_m * o * (1 - t * t)
-        to_c = tl.where(tl.abs(after) < clip, to_c, 0.0)
+        to_c = tl.where(tl.abs(after) < limit, to_c, 0.0)
         tl.store(z, to_c * g * i * (1 - i), inside)
         tl.store(z + hidden, to_c * before * f * (1 - f), inside)
         tl.store(z + 2 * hidden, to_c * i * (1 - g * g), inside)
@@ -65,16 +90,56 @@ if triton is not None:
         tl.store(dc, to_c * f, inside)
 
     @triton.jit
-    def _clipped_gradient(  # type: ignore[no-untyped-def]
-        d, d0, d1, dh_next, n0, n1, h, h0, h1, dh, g0, g1, rows, size, clip, block: tl.constexpr
+    def _product(  # type: ignore[no-untyped-def]
+        a, a0, a1, b, b0, b1, b2, parts, p0, p1, p2, rows, columns, depth, share,
+        ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+    ):  # fmt: skip
+        d, part = tl.program_id(1), tl.program_id(2)
+        tiles = tl.cdiv(rows, ROWS)
+        row = (tl.program_id(0) % tiles) * ROWS + tl.arange(0, ROWS)
+        column = (tl.program_id(0) // tiles) * COLUMNS + tl.arange(0, COLUMNS)
+        k = tl.arange(0, DEPTH)
+        here, there = row < rows, column < columns
+        first = part * share
+        last = tl.minimum(first + share, depth)
+        a += d * a0 + row[:, None] * a1 + (first + k)[None, :]
+        b += d * b0 + (first + k)[:, None] * b1 + column[None, :] * b2
+        sums = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+        for start in range(first, last, DEPTH):
+            inside = k < last - start
+            x = tl.load(a, here[:, None] & inside[None, :], 0.0)
+            sums = tl.dot(x, tl.load(b, there[None, :] & inside[:, None], 0.0), sums)
+            a += DEPTH
+            b += DEPTH * b1
+        to = parts + part * p0 + d * p1 + row[:, None] * p2 + column[None, :]
+        tl.store(to, sums, here[:, None] & there[None, :])
+
+    @triton.jit
+    def _clipped_sum(  # type: ignore[no-untyped-def]
+        parts, p0, p1, p2, h, h0, h1, rows, size, limit, held, below, count: tl.constexpr, block: tl.constexpr
     ):
-        k, r = tl.program_id(0) // rows, tl.program_id(0) % rows
+        d, r = tl.program_id(0) // rows, tl.program_id(0) % rows
         column = tl.program_id(1) * block + tl.arange(0, block)
         inside = column < size
-        total = tl.load(d + k * d0 + r * d1 + column, inside).to(tl.float32)
-        total += tl.load(dh_next + k * n0 + r * n1 + column, inside).to(tl.float32)
-        output = tl.load(h + k * h0 + r * h1 + column, inside).to(tl.float32)
-        tl.store(dh + k * g0 + r * g1 + column, tl.where(tl.abs(output) < clip, total, 0.0), inside)
+        total = tl.zeros((block,), dtype=tl.float32)
+        for part in tl.static_range(count):
+            total += tl.load(parts + part * p0 + d * p1 + r * p2 + column, inside, 0.0)
+        limit = tl.where(tl.abs(total) < limit, below, held)
+        tl.store(h + d * h0 + r * h1 + column, tl.minimum(tl.maximum(total, -limit), limit), inside)
+
+    @triton.jit
+    def _output_gradient(  # type: ignore[no-untyped-def]
+        dy, d0, d1, parts, p0, p1, p2, h, h0, h1, dh, g0, g1, rows, size, limit,
+        count: tl.constexpr, block: tl.constexpr,
+    ):  # fmt: skip
+        d, r = tl.program_id(0) // rows, tl.program_id(0) % rows
+        column = tl.program_id(1) * block + tl.arange(0, block)
+        inside = column < size
+        total = tl.load(dy + d * d0 + r * d1 + column, inside, 0.0).to(tl.float32)
+        for part in tl.static_range(count):
+            total += tl.load(parts + part * p0 + d * p1 + r * p2 + column, inside, 0.0)
+        output = tl.load(h + d * h0 + r * h1 + column, inside, 0.0).to(tl.float32)
+        tl.store(dh + d * g0 + r * g1 + column, tl.where(tl.abs(output) < limit, total, 0.0), inside)
 
 
 def available(tensor: Tensor) -> bool:
@@ -82,25 +147,123 @@ def available(tensor: Tensor) -> bool:
     return triton is not None and tensor.is_cuda
 
 
-def forward(z: Tensor, c: Tensor, c_next: Tensor, m: Tensor, cell_clip: float | None) -> None:
-    """As `lstm_step.forward`."""
-    _launch(_forward, (z, c, c_next, m), m.shape, cell_clip)
+def forward(
+    z: Tensor,
+    bias: Tensor | None,
+    c: Tensor,
+    c_next: Tensor,
+    m: Tensor,
+    cell_clip: float | None,
+    *,
+    index: Tensor | None = None,
+    lengths: Tensor | None = None,
+    step: int = 0,
+    keep: bool = True,
+) -> None:
+    """As `lstm_step.forward`. With an `index` (2, n), the bias is (2, S, 4H) and each row has its own of the S. With
+    `lengths` (n,), where a row has ended by this step its cell stays as it is and its m is zero."""
+    _, rows, hidden = m.shape
+    own, of, ends = (z if given is None else given for given in (bias, index, lengths))
+    _forward[_grid(m)](
+        *_outer(z), own, own.stride(0), own.stride(1), of, of.stride(0), ends, step,
+        *_outer(c), *_outer(c_next), *_outer(m), rows, hidden, _limit(cell_clip),
+        biased=bias is not None, indexed=index is not None, ending=lengths is not None, keep=keep,
+        block=_block(hidden),
+    )  # fmt: skip
+
+
+def project(m: Tensor, weight_hr: Tensor, h: Tensor, clip: float | None) -> None:
+    """As `lstm_step.project`."""
+    if m.dtype == torch.float32:
+        lstm_step.project(m, weight_hr, h, clip)
+        return
+    parts = parts_of(m, h.shape[2])
+    _multiply(m, weight_hr.transpose(1, 2), parts)
+    _, rows, size = h.shape
+    _clipped_sum[_grid(h)](
+        parts, *parts.stride()[:3], *_outer(h), rows, size, _limit(clip), *_stored(clip, h.dtype),
+        count=len(parts), block=_block(size),
+    )  # fmt: skip
 
 
 def backward(z: Tensor, dm: Tensor, dc: Tensor, c: Tensor, c_next: Tensor, cell_clip: float | None) -> None:
     """As `lstm_step.backward`."""
-    _launch(_backward, (z, dm, dc, c, c_next), c.shape, cell_clip)
+    _, rows, hidden = c.shape
+    _backward[_grid(c)](
+        *_outer(z), *_outer(dm), *_outer(dc), *_outer(c), *_outer(c_next), rows, hidden, _limit(cell_clip),
+        block=_block(hidden),
+    )  # fmt: skip
 
 
-def clipped_gradient(d: Tensor, dh_next: Tensor, h: Tensor, dh: Tensor, clip: float | None) -> None:
-    """As `lstm_step.clipped_gradient`."""
-    _launch(_clipped_gradient, (d, dh_next, h, dh), dh.shape, clip)
+def parts_of(z: Tensor, size: int) -> Tensor:
+    """As `lstm_step.parts_of`, in float32; also for `project`."""
+    directions, rows, depth = z.shape
+    if z.dtype == torch.float32:
+        return lstm_step.parts_of(z, size)
+    tall, wide = _tile(rows)
+    tiles = directions * triton.cdiv(rows, tall) * triton.cdiv(size, wide)
+    count = max(1, min(16, PROGRAMS // tiles, depth // (4 * DEPTH)))
+    return torch.empty(count, directions, rows, size, device=z.device)
 
 
-def _launch(kernel, tensors: tuple[Tensor, ...], shape: tuple[int, ...], clip: float | None) -> None:  # type: ignore[no-untyped-def]
-    """One program a row and block of columns; each tensor goes with the strides of its two outer dimensions."""
-    directions, rows, size = shape
-    block = min(BLOCK, triton.next_power_of_2(size))
-    arguments = [part for tensor in tensors for part in (tensor, tensor.stride(0), tensor.stride(1))]
-    limit = math.inf if clip is None else clip
-    kernel[(directions * rows, triton.cdiv(size, block))](*arguments, rows, size, limit, block=block)
+def to_output(z: Tensor, weight_hh: Tensor, parts: Tensor) -> None:
+    """As `lstm_step.to_output`."""
+    if z.dtype == torch.float32:
+        lstm_step.to_output(z, weight_hh, parts)
+    else:
+        _multiply(z, weight_hh, parts)
+
+
+def output_gradient(dy: Tensor, parts: Tensor, h: Tensor, dh: Tensor, clip: float | None) -> None:
+    """As `lstm_step.output_gradient`."""
+    _, rows, size = dh.shape
+    _output_gradient[_grid(dh)](
+        *_outer(dy), parts, *parts.stride()[:3], *_outer(h), *_outer(dh), rows, size, _stored(clip, h.dtype)[0],
+        count=len(parts), block=_block(size),
+    )  # fmt: skip
+
+
+def _multiply(a: Tensor, b: Tensor, parts: Tensor) -> None:
+    """parts (S, 2, n, N), whose sum is a (2, n, K) b (2, K, N)."""
+    directions, rows, depth = a.shape
+    columns, (tall, wide) = b.shape[2], _tile(rows)
+    share = triton.cdiv(depth, len(parts) * DEPTH) * DEPTH
+    grid = (triton.cdiv(rows, tall) * triton.cdiv(columns, wide), directions, len(parts))
+    _product[grid](
+        *_outer(a), b, *b.stride(), parts, *parts.stride()[:3], rows, columns, depth, share,
+        ROWS=tall, COLUMNS=wide, DEPTH=DEPTH, num_warps=4, num_stages=4,
+    )  # fmt: skip
+
+
+def _tile(rows: int) -> tuple[int, int]:
+    """The rows and columns of a tile of a product, the fastest of those tried."""
+    return 64 if rows <= 64 else 128, 64
+
+
+def _outer(tensor: Tensor) -> tuple[Tensor, int, int]:
+    """A tensor with the strides of its two outer dimensions."""
+    return tensor, tensor.stride(0), tensor.stride(1)
+
+
+def _grid(tensor: Tensor) -> tuple[int, int]:
+    """One program a row and block of columns."""
+    directions, rows, size = tensor.shape
+    return directions * rows, triton.cdiv(size, _block(size))
+
+
+def _block(size: int) -> int:
+    return min(BLOCK, triton.next_power_of_2(size))
+
+
+@cache
+def _stored(clip: float | None, precision: torch.dtype) -> tuple[float, float]:
+    """The limit as it is stored, and the next number below it: what is not clipped must not be rounded up to the limit,
+    or it would get no gradient."""
+    if clip is None or precision == torch.float32:
+        return _limit(clip), _limit(clip)
+    limit = torch.tensor(clip, dtype=precision)
+    return limit.item(), (limit.view(torch.int16) - 1).view(precision).item()
+
+
+def _limit(clip: float | None) -> float:
+    return math.inf if clip is None else clip

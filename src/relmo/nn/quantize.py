@@ -1,0 +1,64 @@
+"""Products of weights and activations in fewer bits: what they are, in torch's operations.
+
+    float32    x W^T
+    bfloat16   both rounded to bfloat16; sums in float32
+    int8       both as whole numbers from -127 to 127 times a scale; sums of these exact, then float32
+               x (…, K): a scale for every BLOCK numbers of a row;  W (N, K): for every BLOCK numbers of an output
+
+A block's scale is its largest magnitude over 127. A block's products sum up to less than 2^24, so float32 has them
+exactly, whatever the order; the compiled kernels (`kernels/infer_cpu.py`) take int32 and agree within rounding.
+"""
+
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+Precision = Literal["float32", "bfloat16", "int8"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+BLOCK = 512  # numbers that share a scale
+LARGEST = 127
+
+
+class Quantized(NamedTuple):
+    """Numbers as values * scale: whole values (…, K) held as float32, a scale for each block (…, K / BLOCK)."""
+
+    values: Tensor
+    scale: Tensor
+
+
+def quantize(x: Tensor) -> Quantized:
+    """int8 of numbers (…, K). A number that is none makes its block's scale none."""
+    size = x.shape[-1]
+    blocks = pad(x, (0, -size % BLOCK)).unflatten(-1, (-1, BLOCK))
+    largest = blocks.abs().amax(dim=-1)  # (…, blocks)
+    by = torch.where(largest > 0, LARGEST / largest, 0.0)
+    values = (blocks * by.unsqueeze(-1)).round().nan_to_num(0.0)
+    return Quantized(values.flatten(-2)[..., :size], largest / LARGEST)
+
+
+class Factor:
+    """A weight (…, N, K) made ready to be multiplied by."""
+
+    def __init__(self, weight: Tensor, precision: Precision):
+        self.precision = precision
+        self.weight = quantize(weight) if precision == "int8" else rounded(weight, precision)
+
+    def product(self, x: Tensor) -> Tensor:
+        """x (…, n, K) -> (…, n, N), float32."""
+        if isinstance(self.weight, Tensor):
+            return rounded(x, self.precision) @ self.weight.mT
+        values, scales = quantize(x)
+        total = x.new_zeros(())
+        parts = zip(values.split(BLOCK, dim=-1), self.weight.values.split(BLOCK, dim=-1), strict=True)
+        for block, (a, b) in enumerate(parts):
+            scale = scales[..., block].unsqueeze(-1) * self.weight.scale[..., block].unsqueeze(-2)
+            total = total + (a @ b.mT) * scale
+        return total
+
+
+def rounded(x: Tensor, precision: Precision) -> Tensor:
+    """The numbers as the precision has them, in float32."""
+    return x.bfloat16().float() if precision == "bfloat16" else x
