@@ -16,8 +16,8 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: .venv/core  ## training throughput of this machine
-	$(BIN)/python recipes/lm_throughput.py
+bench: .venv/core  ## the speed table of this machine, in some minutes
+	$(BIN)/relmo bench
 
 .venv/core: pyproject.toml hatch_build.py $(wildcard src/relmo/nn/kernels/*.c)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "relmo needs Python 3.11 or newer")'

@@ -1,0 +1,13 @@
+"""The speed table of this machine (`relmo bench`): embedding and training of a bidirectional language model, timed
+against the same model in the shapes that others compute it in, and against the floor set by the machine's arithmetic.
+
+    textbook.py     peers: the loop of the old PyTorch tools, and torch's own LSTM, from the same weights
+    floor.py        the least work there is, counted
+    machine.py      what the machine is, how fast it multiplies matrices, whether it is busy
+    clock.py        interleaved rounds
+    embedding.py    what is timed of embedding
+    training.py     what is timed of training
+    lstms.py        what is timed of the LSTMs alone
+    growth.py       how the cost grows with length, batch and vocabulary; the plot
+    table.py        all of it together
+"""

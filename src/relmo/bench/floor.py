@@ -1,0 +1,80 @@
+"""The floor: the arithmetic that is left when nothing is computed twice. Over the rate of matrix products
+(`machine.py`) it is a mark to measure speed by. It is no law: convolutions are counted as products, though one may
+look products of single characters up; and the rate is that of torch's products, on the machine as it was.
+
+Counted are the floating-point operations of matrix products, two for a multiplication and its addition; E is the size
+of a character's embedding, F of all filters together, H of an LSTM, P of its output, K the number of layers.
+
+    a distinct word   convolutions   2 E sum(width x count), for each window that a character is in, and one of padding
+                      highways       2 x 2 F^2 each;    projection   2 F P
+                      first gates    2 directions x 8 H P: what layer 1 does with its input depends on the word alone
+    a step            layer 1        2 directions x (8 H P + 2 H P): recurrent product and projection
+                      layers 2 to K  2 directions x (16 H P + 2 H P): the input's product too
+
+Embedding makes as many steps as there are words, since the state after a boundary is a constant; and of sentences that
+begin alike the forward steps, of those that end alike the backward steps are shared. "Warm" is without the words' part.
+
+Training does all of it three times (forward; gradients of inputs; gradients of weights), for the distinct words of each
+window; but the convolutions once, as their gradient passes through one window a filter. Dropout makes tokens differ, so
+that layer 1's input is multiplied for each token. The sampled softmax: 3 x 2 directions x 2 P (samples + 1).
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from relmo.settings import BiLMModelSettings, parse_filters
+
+
+class Work(NamedTuple):
+    """Floating-point operations a token."""
+
+    warm: float
+    cold: float
+
+
+def word_flops(settings: BiLMModelSettings, lengths: Sequence[int]) -> tuple[float, float]:
+    """Of the convolutions, and of the rest of the encoder, for words of so many bytes each."""
+    filters = parse_filters(settings.filters)
+    size = sum(count for _, count in filters)
+    window = 2 * settings.char_dim * sum(width * count for width, count in filters)
+    windows = sum(min(length, settings.max_characters - 2) + 3 for length in lengths)  # both marks, one of padding
+    projection = 2 * size * settings.projection if size != settings.projection else 0
+    return float(windows * window), float(len(lengths) * (settings.highway * 4 * size**2 + projection))
+
+
+def step_flops(settings: BiLMModelSettings) -> tuple[float, float]:
+    """Of the LSTMs in one step of both directions: the first layer's product with its input, and all else."""
+    inputs = 2 * 8 * settings.hidden * settings.projection
+    projected = settings.projection < settings.hidden
+    projection = 2 * 2 * settings.hidden * settings.projection if projected else 0
+    return inputs, settings.layers * (inputs + projection) + (settings.layers - 1) * inputs
+
+
+def embedding_work(settings: BiLMModelSettings, sentences: Sequence[Sequence[str]]) -> Work:
+    """The least work of embedding these sentences: with no word known, and with all known."""
+    tokens = sum(map(len, sentences))
+    words = {word for sentence in sentences for word in sentence}
+    lengths = [len(word.encode("utf-8", "ignore")) for word in words]
+    inputs, rest = step_flops(settings)
+    backward = [sentence[::-1] for sentence in sentences]
+    warm = rest * (distinct_prefixes(sentences) + distinct_prefixes(backward)) / 2
+    cold = warm + sum(word_flops(settings, lengths)) + inputs * len(words)
+    return Work(warm / tokens, cold / tokens)
+
+
+def distinct_prefixes(sentences: Iterable[Sequence[str]]) -> int:
+    """How many different beginnings the sentences have, themselves included."""
+    nodes: dict[tuple[int, str], int] = {}
+    for sentence in sentences:
+        node = 0
+        for word in sentence:
+            node = nodes.setdefault((node, word), len(nodes) + 1)
+    return len(nodes)
+
+
+def training_work(settings: BiLMModelSettings, lengths: Sequence[int], tokens: int, vocab_size: int) -> float:
+    """The least work a token of a training step over a window of `tokens` with distinct words of these lengths."""
+    convolutions, encoder = word_flops(settings, lengths)
+    predicted = min(settings.samples, vocab_size) + 1 if settings.softmax == "sampled" else vocab_size
+    softmax = 2 * 2 * settings.projection * predicted
+    return (convolutions + 3 * encoder) / tokens + 3 * (sum(step_flops(settings)) + softmax)

@@ -1,0 +1,108 @@
+"""How the cost of a token grows: with the length of its sentence, with how many sentences are read side by side, and
+with how many different words there are; for relmo, float32, no word known, and for the textbook loop. And the plot.
+
+Sentences are made of the text's own words; all have the same length, so that sorting helps nobody.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from relmo.bench.clock import Case, measure
+from relmo.bench.embedding import EmbeddingBench, vectors
+from relmo.bench.machine import Calibration
+from relmo.errors import SettingError
+from relmo.folder import atomic
+from relmo.settings import BiLMSettings
+
+LENGTHS = (1, 2, 5, 10, 20, 40, 80)  # of 16 sentences
+BATCHES = (1, 2, 4, 8, 16, 32)  # out of 32
+VOCABULARIES = (10, 30, 100, 300, 1000)  # in 50
+SENTENCES = {"length": 16, "batch": 32, "vocabulary": 50}
+LENGTH, WORDS = 20, 200  # what stays as it is while another one grows
+ROUNDS = 2
+FORMATS = (".png", ".svg")
+PANELS = {
+    "length": "words in a sentence",
+    "batch": "sentences side by side",
+    "vocabulary": "different words in the text",
+}
+
+
+def check_plot(path: Path) -> None:
+    """Whether there can be a plot: asked before anything is timed."""
+    if path.suffix.lower() not in FORMATS:
+        raise SettingError(f"--plot {path}: the format is told by the name; it can end in {' or '.join(FORMATS)}")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise SettingError("--plot needs the package matplotlib; try: pip install relmo[plot]") from None
+
+
+def growth(
+    settings: BiLMSettings,
+    words: Sequence[str],
+    *,
+    device: torch.device,
+    watch: Callable[[str], object] = lambda _: None,
+) -> dict[str, Any]:
+    """Microseconds a token, by panel: a list of [size, relmo's, the textbook's]."""
+    found: dict[str, Any] = {}
+    calibration = Calibration(device)
+    for panel, sizes in (("length", LENGTHS), ("batch", BATCHES), ("vocabulary", VOCABULARIES)):
+        found[panel] = []
+        for size in sizes:
+            watch(f"growth with {panel}: {size}")
+            at = {"length": LENGTH, "batch": SENTENCES[panel], "vocabulary": WORDS} | {panel: size}
+            text = made_of(words, SENTENCES[panel], at["length"], at["vocabulary"])
+            cases = growth_cases(settings, text, at["batch"], device)
+            timed = measure(cases, rounds=ROUNDS, device=device, calibration=calibration)
+            found[panel].append([size, *(1e6 / entry.rate for entry in timed)])
+    return found
+
+
+def made_of(words: Sequence[str], count: int, length: int, vocabulary: int) -> list[list[str]]:
+    """So many sentences of this length from the first words of the vocabulary, each of them there if there is room."""
+    generator = np.random.default_rng(0)
+    places = generator.permutation(np.arange(count * length) % min(vocabulary, len(words)))
+    return [[words[i] for i in row] for row in places.reshape(count, length)]
+
+
+def growth_cases(settings: BiLMSettings, sentences: list[list[str]], batch: int, device: torch.device) -> list[Case]:
+    """relmo and the textbook loop, `batch` sentences side by side."""
+    bench = EmbeddingBench(settings, sentences, device=device, peer="float32", precisions=["float32"])
+    columns = settings.model.max_characters
+
+    def relmo() -> object:
+        return bench.models["float32"].embed(sentences, batch_size=batch)
+
+    def textbook(count: int = len(sentences)) -> object:
+        return vectors(bench.textbook, sentences[:count], columns, device, batch=batch)
+
+    return [
+        Case("relmo", bench.tokens, relmo, prepare=lambda: bench.renew("float32")),
+        Case("textbook loop", bench.tokens, textbook, warm=lambda: textbook(1)),
+    ]
+
+
+def draw(points: dict[str, Any], title: str, path: Path) -> None:
+    """The three panels, as .png or .svg."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title)
+    for axes, (panel, label) in zip(figure.subplots(1, 3, sharey=True), PANELS.items(), strict=True):
+        sizes, ours, theirs = zip(*points[panel], strict=True)
+        axes.loglog(sizes, theirs, "s--", label="textbook loop")
+        axes.loglog(sizes, ours, "o-", label="relmo, words new")
+        axes.set_xlabel(label)
+        axes.grid(True, which="both", alpha=0.3)
+    figure.axes[0].set_ylabel("microseconds a token")
+    figure.axes[0].legend()
+    with atomic(path) as temporary:
+        figure.savefig(temporary, format=path.suffix.lower().removeprefix("."))

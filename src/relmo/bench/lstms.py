@@ -1,0 +1,106 @@
+"""What is timed of the LSTMs alone, without characters and output layer: windows without padding, forward or both ways.
+
+The ratio is to torch's nn.LSTM, which neither clips nor adds skip connections. relmo's weights are float32 whatever the
+precision of the products, as in training; nn.LSTM's are stored in that precision. Forward there is also what embedding
+runs: what the first layer makes of its input is known, since it depends on the word alone.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from relmo.bench.clock import Case
+from relmo.bench.textbook import TextbookStacks, TorchStacks
+from relmo.nn.elmo_lstm import ElmoLSTM
+from relmo.nn.quantize import Precision
+
+
+class Shape(NamedTuple):
+    """Of a window: how many streams, and how many steps of each."""
+
+    batch: int
+    unroll: int
+
+    @property
+    def tokens(self) -> int:
+        """Steps in all."""
+        return self.batch * self.unroll
+
+
+class LSTMBench:
+    """The cases of one geometry: its LSTMs, over windows of one shape."""
+
+    def __init__(self, lstm: ElmoLSTM, shape: Shape, *, device: torch.device, precision: Precision):
+        self.lstm, self.shape, self.device, self.precision = lstm.eval(), shape, device, precision
+        self.dtype = getattr(torch, precision)
+        size = lstm.stack[0].weight_ih.shape[2]
+        self.x = torch.randn(2, shape.unroll, shape.batch, size, device=device)
+        self.gradient = torch.randn(2, shape.unroll, shape.batch, lstm.output_size, device=device)
+
+    def cases(self, *, backward: bool, textbook: bool) -> list[Case]:
+        """The forward pass, with `backward` that one too; the textbook loop where it is asked for."""
+        ways: list[tuple[str, nn.Module, Callable[[Tensor], Tensor], Tensor, dict[str, Any]]] = [
+            ("torch nn.LSTM, no clipping", *self._torch(), self.x.to(self.dtype), {"baseline": True}),
+            ("relmo", self.lstm, lambda x: self.lstm(x).layers[-1], self.x, {"floor": "lstm"}),
+        ]
+        if not backward:
+            ways.append(("relmo, first gates known", self.lstm, self._from_table(), self.x, {}))
+        if textbook:
+            ways.insert(0, ("textbook loop", *self._textbook(), self.x, {}))
+        cases = []
+        for name, module, forward, x, more in ways:
+            run = self._both_ways(module, forward, x) if backward else self._forward(forward, x)
+            shape = f"{self.shape.batch} x {self.shape.unroll}"
+            facts = {"precision": self.precision, "shape": shape, "backward": backward} | more
+            cases.append(Case(f"{name}, {shape}", self.shape.tokens, run, facts=facts))
+        return cases
+
+    def _torch(self) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
+        stacks = TorchStacks(self.lstm).to(
+            self.device, self.dtype
+        )  # in training mode, as cuDNN's backward pass wants it
+        return stacks, lambda x: torch.stack(stacks(x[0], x[1]))
+
+    def _from_table(self) -> Callable[[Tensor], Tensor]:
+        with torch.no_grad():
+            gates = self.lstm.stack[0].input_gates(self.x.flatten(1, 2))  # (2, TB, 4H): every token a word of its own
+        rows = torch.arange(self.shape.tokens, device=self.device).view(self.shape.unroll, self.shape.batch)
+        words = torch.stack([rows, rows])
+        return lambda _: self.lstm.infer(gates, words, precision=self.precision).layers[-1]
+
+    def _textbook(self) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
+        stacks = TextbookStacks(self.lstm).to(self.device).eval()
+
+        def forward(x: Tensor) -> Tensor:
+            rows = x.transpose(1, 2)  # (2, B, T, I)
+            outputs, _ = stacks((rows[0], rows[1]), [self.shape.unroll] * self.shape.batch, mirrored=True)
+            return torch.stack(outputs[-1]).transpose(1, 2)
+
+        return stacks, forward
+
+    def _forward(self, forward: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], None]:
+        @torch.no_grad()
+        def run() -> None:
+            with self._precision(x):
+                forward(x)
+
+        return run
+
+    def _both_ways(self, module: nn.Module, forward: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], None]:
+        x = x.detach().clone().requires_grad_()
+
+        def run() -> None:
+            with self._precision(x):
+                y = forward(x)
+            y.backward(self.gradient.to(y.dtype))
+            x.grad = None
+            module.zero_grad(set_to_none=True)
+
+        return run
+
+    def _precision(self, x: Tensor) -> torch.autocast:
+        """Mixed precision, unless all is in the lower one already."""
+        low = self.precision == "bfloat16" and x.dtype == torch.float32
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=low)

@@ -1,0 +1,336 @@
+"""The whole table: what was asked for, timed, with ratios and floors.
+
+On a CPU the peers compute in float32 and relmo in each precision asked for. On a GPU each precision has its own peers,
+in that precision.
+"""
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import resources
+from typing import Any, Literal, TypeVar
+
+import torch
+
+from relmo.bench.clock import Case, Timed, measure
+from relmo.bench.embedding import EmbeddingBench, agreement
+from relmo.bench.floor import embedding_work, step_flops
+from relmo.bench.growth import growth
+from relmo.bench.lstms import LSTMBench, Shape
+from relmo.bench.machine import Calibration, describe, gemm_rates
+from relmo.bench.training import TrainingBench
+from relmo.config import build, read_preset
+from relmo.errors import CorpusError, SettingError
+from relmo.folder import pick_device
+from relmo.models.bilm import BiLMNetwork
+from relmo.nn.quantize import Precision
+from relmo.settings import BiLMSettings, BiLMTextSettings
+from relmo.text.encode import TOKENIZERS
+from relmo.text.sentences import read_sentence_words
+
+GEOMETRIES = ("tiny", "small", "medium", "original")
+PRECISIONS: dict[str, tuple[Precision, ...]] = {"cpu": ("float32", "bfloat16", "int8"), "cuda": ("float32", "bfloat16")}
+DEFAULT: dict[str, tuple[Precision, ...]] = {"cpu": ("float32", "bfloat16", "int8"), "cuda": ("bfloat16",)}
+TOKENS = {"tiny": 20_000, "small": 3_000, "medium": 2_000, "original": 1_000}  # embedded on a CPU
+QUICK_TOKENS = {"tiny": 5_000, "small": 1_000, "medium": 600, "original": 300}
+GPU_TOKENS = 25_000
+STEPS = {"tiny": Shape(128, 20), "small": Shape(128, 20), "medium": Shape(64, 20), "original": Shape(32, 20)}
+QUICK_STEP = Shape(32, 20)
+GPU_STEP, GPU_TEXTBOOK = Shape(512, 20), Shape(128, 20)  # the textbook's step takes too much memory at the larger size
+GPU_SHAPES = (Shape(64, 20), Shape(128, 20), Shape(512, 20))
+VOCABULARY = {"cpu": 30_000, "cuda": 100_000}
+BUNDLED = "alice.txt"
+
+T = TypeVar("T", bound=str)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """What to time, and on what."""
+
+    what: Literal["embed", "train", "all"] = "all"
+    """Embedding, training, or both."""
+    geometry: str | None = None
+    """The models, with commas between them: tiny, small, medium, original. small,original where not given; with `quick`
+    small."""
+    dtype: str | None = None
+    """The precisions, with commas between them: float32, bfloat16, int8 (embedding on a CPU). All where not given; on a
+    GPU bfloat16."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute; auto takes a GPU where there is one."""
+    threads: int | None = None
+    """CPU threads; as torch chooses where not given."""
+    text: str | None = None
+    """What to read: a sentence a line, or .conllu; the bundled text where not given."""
+    tokens: int | None = None
+    """How many tokens of it to embed; by default what takes some minutes in all."""
+    rounds: int | None = None
+    """How often everything is timed; 3, with --quick 2."""
+    quick: bool = False
+    """Less of everything: the small model, a short text, two rounds."""
+
+
+@dataclass
+class Row:
+    """A line of the table. `ratio` is to the section's baseline; `operations`, where they are counted, are the least a
+    token needs, and `of_floor` the share of the speed they allow. The floor itself is a row without seconds."""
+
+    name: str
+    precision: str
+    tokens_per_second: float
+    seconds: list[float] = field(default_factory=list)
+    ratio: float | None = None
+    operations: float | None = None
+    of_floor: float | None = None
+    max_difference: float | None = None
+    mean_cosine: float | None = None
+
+
+@dataclass
+class Section:
+    """Rows that belong together."""
+
+    what: str
+    geometry: str
+    title: str
+    baseline: str
+    tokens: int
+    rows: list[Row]
+
+
+@dataclass
+class Report:
+    """All that was measured; `growth` where it was asked for."""
+
+    machine: dict[str, Any]
+    text: dict[str, Any]
+    gemm: dict[str, dict[str, float]]
+    sections: list[Section] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    growth: dict[str, Any] | None = None
+
+    def json(self) -> dict[str, Any]:
+        """One object of plain values: machine, versions, threads, date, text, gemm, warnings, growth, and every row
+        with its section's what, geometry and title."""
+        about = {key: getattr(self, key) for key in ("text", "gemm", "warnings")}
+        about |= {} if self.growth is None else {"growth": self.growth}
+        rows = [
+            {key: value for key, value in vars(section).items() if key != "rows"} | asdict(row)
+            for section in self.sections
+            for row in section.rows
+        ]
+        return self.machine | about | {"rows": rows}
+
+
+class Bench:
+    """Times what the options ask for. `watch` is told what goes on."""
+
+    def __init__(self, options: BenchOptions, watch: Callable[[str], object] = lambda _: None):
+        self.options, self.watch = options, watch
+        self.device = pick_device(options.device)
+        self.kind = self.device.type
+        self.rounds = options.rounds or (2 if options.quick else 3)
+        geometry = options.geometry or ("small" if options.quick else "small,original")
+        self.geometries = chosen("--geometry", geometry, GEOMETRIES)
+        self.precisions = chosen("--dtype", options.dtype or ",".join(DEFAULT[self.kind]), PRECISIONS[self.kind])
+        for name, value in (("tokens", options.tokens), ("rounds", options.rounds), ("threads", options.threads)):
+            if value is not None and value < 1:
+                raise SettingError(f"--{name} must be 1 or more, not {value}")
+        if options.what == "train" and self.precisions == ["int8"]:
+            raise SettingError("--dtype int8 is for embedding; train in float32 or bfloat16")
+        self.sentences = read_text(options.text)
+        self._check_length()
+        if options.threads is not None:
+            torch.set_num_threads(options.threads)
+
+    def _check_length(self) -> None:
+        """A step of training takes more text than embedding does."""
+        tokens = sum(len(sentence) + 1 for sentence in self.sentences)
+        needed = max(self._step(geometry).tokens for geometry in self.geometries)
+        if self.options.what != "embed" and tokens < needed:
+            raise CorpusError(
+                f"{self.options.text}: {tokens:,} words and sentence ends are fewer than the {needed:,} of a training "
+                "step; give a longer text, or --what embed"
+            )
+
+    def run(self) -> Report:
+        """Everything, geometry by geometry."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # torch's of its LSTM; ours of words that are cut
+            return self._run()
+
+    def _run(self) -> Report:
+        calibration = Calibration(self.device)
+        self.watch("matrix products")
+        self.gemm: dict[str, dict[str, float]] = {}
+        for precision in self._all_precisions():
+            self.gemm[precision] = gemm_rates(precision, self.device)
+        text = {"name": self.options.text or BUNDLED, "tokens": sum(map(len, self.sentences))}
+        report = Report(describe(self.device), text, self.gemm)
+        for geometry in self.geometries:
+            settings = build(BiLMSettings, read_preset(geometry, "bilm"))
+            if self.options.what != "train":
+                report.sections += self._embedding(geometry, settings, calibration)
+            if self.options.what != "embed" and self.precisions != ["int8"]:
+                report.sections += self._training(geometry, settings, calibration)
+        for section in report.sections:
+            self._set_floors(section)
+        report.warnings = calibration.warnings()
+        return report
+
+    def growth(self) -> dict[str, Any]:
+        """How the first geometry's cost grows with length, batch and vocabulary; see `relmo.bench.growth`."""
+        settings = build(BiLMSettings, read_preset(self.geometries[0], "bilm"))
+        counts = Counter(word for sentence in self.sentences for word in sentence)
+        words = [word for word, _ in counts.most_common()]
+        return growth(settings, words, device=self.device, watch=self.watch)
+
+    def _all_precisions(self) -> list[Precision]:
+        return [p for p in PRECISIONS[self.kind] if p in self.precisions or (p == "float32" and self.kind == "cpu")]
+
+    def _peers(self, precisions: Sequence[Precision]) -> Iterator[tuple[Precision, list[Precision]]]:
+        """What the peers compute in, and the precisions of relmo to set against them."""
+        if self.kind == "cpu":
+            yield "float32", list(precisions)
+        else:
+            yield from ((precision, [precision]) for precision in precisions)
+
+    def _embedding(self, geometry: str, settings: BiLMSettings, calibration: Calibration) -> Iterator[Section]:
+        budget = GPU_TOKENS if self.kind == "cuda" else (QUICK_TOKENS if self.options.quick else TOKENS)[geometry]
+        sentences = take(self.sentences, self.options.tokens or budget)
+        work = embedding_work(settings.model, sentences)
+        for peer, precisions in self._peers(self.precisions):
+            bench = EmbeddingBench(settings, sentences, device=self.device, peer=peer, precisions=precisions)
+            name = f"Embedding, {self._name(geometry, peer)}"
+            title = f"{name}: {len(sentences):,} sentences of {bench.tokens:,} tokens"
+            timed = self._measure(bench.cases(), calibration)
+            section = self._section("embed", geometry, title, timed, {"cold": work.cold, "warm": work.warm})
+            expected = next(entry.result for entry in timed if entry.case.name.startswith("definition"))
+            for row, entry in zip(section.rows, timed, strict=False):
+                if row.name.startswith("relmo"):
+                    row.max_difference, row.mean_cosine = agreement(entry.result, expected)
+            yield section
+            timed = self._measure(bench.single_cases(), calibration)
+            yield self._section("embed", geometry, f"{name}: one sentence a call", timed, {})
+            if self.kind == "cuda":
+                yield from self._lstms(geometry, bench.network, peer, calibration, backward=False)
+
+    def _training(self, geometry: str, settings: BiLMSettings, calibration: Calibration) -> Iterator[Section]:
+        precisions = [precision for precision in self.precisions if precision != "int8"]
+        vocabulary, on_gpu = VOCABULARY[self.kind], self.kind == "cuda"
+        shape = self._step(geometry)
+        for peer, ours in self._peers(precisions):
+            about: dict[str, Any] = {"vocab_size": vocabulary, "device": self.device, "peer": peer, "precisions": ours}
+            bench = TrainingBench(
+                settings.model, self.sentences, shape=shape, textbook=GPU_TEXTBOOK if on_gpu else shape, **about
+            )
+            samples = min(settings.model.samples, vocabulary)
+            title = (
+                f"Training, {self._name(geometry, peer)}: a whole step of {shape.batch} x {shape.unroll} tokens, "
+                f"softmax over {samples:,} of {vocabulary:,}"
+            )
+            timed = self._measure(bench.cases(), calibration)
+            yield self._section("train", geometry, title, timed, {"train": bench.work()})
+            yield from self._lstms(geometry, bench.network, peer, calibration, backward=True)
+
+    def _name(self, geometry: str, peer: Precision) -> str:
+        """What is timed; on a GPU with its precision, which is the peers' too."""
+        return geometry if self.kind == "cpu" else f"{geometry}, {peer}"
+
+    def _step(self, geometry: str) -> Shape:
+        """The window of a training step."""
+        if self.kind == "cuda":
+            return GPU_STEP
+        return QUICK_STEP if self.options.quick else STEPS[geometry]
+
+    def _lstms(
+        self, geometry: str, network: BiLMNetwork, precision: Precision, calibration: Calibration, *, backward: bool
+    ) -> Iterator[Section]:
+        settings = build(BiLMSettings, read_preset(geometry, "bilm")).model
+        work = sum(step_flops(settings)) * (3 if backward else 1)
+        name = f"{'Training' if backward else 'Embedding'}, {self._name(geometry, precision)}"
+        for shape in GPU_SHAPES if self.kind == "cuda" else [self._step(geometry)]:
+            bench = LSTMBench(network.lstm, shape, device=self.device, precision=precision)
+            cases = bench.cases(backward=backward, textbook=self.kind == "cuda" and shape == GPU_TEXTBOOK)
+            title = f"{name}: the LSTMs alone, {shape.batch} x {shape.unroll}"
+            title += ", forward and backward pass" if backward else ""
+            timed = self._measure(cases, calibration)
+            yield self._section("train" if backward else "embed", geometry, title, timed, {"lstm": work})
+
+    def _measure(self, cases: Sequence[Case], calibration: Calibration) -> list[Timed]:
+        timed = measure(cases, rounds=self.rounds, device=self.device, calibration=calibration, watch=self.watch)
+        for precision, rates in self.gemm.items():  # again and again: the floor is by the fastest there was
+            for shape, rate in gemm_rates(precision, self.device).items():
+                rates[shape] = max(rate, rates[shape])
+        return timed
+
+    def _section(self, what: str, geometry: str, title: str, timed: Sequence[Timed], work: dict[str, float]) -> Section:
+        """Rows with their ratios, then a row for each floor of this `work`, operations a token by the name that cases
+        have for it."""
+        baseline = next(entry for entry in timed if entry.case.facts.get("baseline"))
+        names = {
+            "cold": "floor {}, words new",
+            "warm": "floor {}, words known",
+            "train": "floor {}",
+            "lstm": "floor {}",
+        }
+        rows, floors = [], {}
+        for entry in timed:
+            precision, kind = entry.case.facts["precision"], entry.case.facts.get("floor")
+            row = Row(entry.case.name, precision, entry.rate, entry.seconds, entry.rate / baseline.rate)
+            rows.append(row)
+            if kind is not None:
+                row.operations = work[kind]
+                name = names[kind].format(precision)
+                floors[name] = Row(name, precision, 0.0, operations=work[kind])
+        return Section(what, geometry, title, baseline.case.name, baseline.case.tokens, rows + list(floors.values()))
+
+    def _set_floors(self, section: Section) -> None:
+        """What the counted operations allow at the rate of the fastest matrix product."""
+        baseline = next(row for row in section.rows if row.name == section.baseline)
+        for row in section.rows:
+            if row.operations is not None:
+                floor = max(self.gemm[row.precision].values()) / row.operations
+                if row.seconds:
+                    row.of_floor = row.tokens_per_second / floor
+                else:
+                    row.tokens_per_second, row.ratio = floor, floor / baseline.tokens_per_second
+
+
+def bench(options: BenchOptions, watch: Callable[[str], object] = lambda _: None) -> Report:
+    """Times what the options ask for; `watch` is told what goes on."""
+    return Bench(options, watch).run()
+
+
+def chosen(flag: str, text: str, known: Sequence[T]) -> list[T]:
+    """Names with commas between them, each of them known."""
+    names = {name.strip() for name in text.split(",")}
+    if not names <= set(known):
+        raise SettingError(f"{flag} {text}: it can be {', '.join(known)}, or several with commas between them")
+    return [name for name in known if name in names]
+
+
+def read_text(file: str | None) -> list[list[str]]:
+    """The words of each sentence of a file, or of the bundled text."""
+    if file is not None:
+        sentences = [words for _, words in read_sentence_words(file, BiLMTextSettings())]
+        if not sentences:
+            raise CorpusError(f"{file}: there is no sentence in it; give a file with text in it")
+        return sentences
+    text = (resources.files("relmo") / "data" / BUNDLED).read_text(encoding="utf-8")
+    paragraphs = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text)]
+    lines = [line for p in paragraphs for line in re.sub(r"([.!?]['\")]*) ", "\\1\n", p).split("\n")]
+    return [words for line in lines if (words := TOKENIZERS["words"](line))]
+
+
+def take(sentences: Sequence[list[str]], tokens: int) -> list[list[str]]:
+    """The first sentences, with as many tokens or a few more."""
+    taken, held = [], 0
+    for sentence in sentences:
+        if held >= tokens:
+            break
+        taken.append(sentence)
+        held += len(sentence)
+    return taken

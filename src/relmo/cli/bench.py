@@ -1,0 +1,157 @@
+"""`relmo bench`"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from relmo.bench.table import Report, Row
+
+
+def bench(
+    *,
+    what: Literal["embed", "train", "all"] = "all",
+    geometry: str | None = None,
+    dtype: str | None = None,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    threads: int | None = None,
+    text: str | None = None,
+    tokens: int | None = None,
+    rounds: int | None = None,
+    quick: Annotated[bool, Parameter(negative="")] = False,
+    plot: Path | None = None,
+    json: bool = False,
+    quiet: bool = False,
+) -> None:
+    """The speed table of this machine: how fast a biLM (ELMo) embeds and trains, against the same model in other forms.
+
+        relmo bench --quick
+
+        relmo bench --what embed --geometry original --dtype float32,int8 --text corpus.txt --tokens 25000
+
+    Everything is timed in rounds, one after the other; the figures are medians. docs/benchmarks.md says how to read it.
+
+    Parameters
+    ----------
+    what
+        Embedding, training, or both.
+    geometry
+        The models, with commas between them: tiny, small, medium, original. small,original where not given; with
+        --quick small.
+    dtype
+        The precisions, with commas between them: float32, bfloat16, int8 (embedding on a CPU). All where not given; on
+        a GPU bfloat16.
+    device
+        Where to compute; auto takes a GPU where there is one.
+    threads
+        CPU threads; as torch chooses where not given.
+    text
+        What to read (plain, .gz, .xz, .zst), a sentence a line, or .conllu; the bundled text where not given.
+    tokens
+        How many tokens of it to embed; by default so many that all takes some minutes.
+    rounds
+        How often everything is timed; 3 where not given, with --quick 2.
+    quick
+        Less of everything: the small model, a short text, two rounds.
+    plot
+        Also time and draw how the cost grows with length, batch and vocabulary: a .png or .svg file (needs
+        relmo[plot]). For the first of the models, in float32.
+    json
+        Print one JSON object: machine, versions, threads, date, text, gemm, warnings, rows, and growth with --plot.
+    quiet
+        Show no progress.
+    """
+    from relmo.bench.growth import check_plot, draw
+    from relmo.bench.table import Bench, BenchOptions
+    from relmo.cli.report import print_json
+
+    if plot is not None:
+        check_plot(plot)
+    options = BenchOptions(
+        what=what, geometry=geometry, dtype=dtype, device=device, threads=threads, text=text, tokens=tokens,
+        rounds=rounds, quick=quick,
+    )  # fmt: skip
+    with progress(quiet=quiet) as watch:
+        timing = Bench(options, watch)
+        report = timing.run()
+        if plot is not None:
+            report.growth = timing.growth()
+            draw(report.growth, f"{timing.geometries[0]}, {report.machine['machine']}", plot)
+    if json:
+        print_json(report.json())
+    else:
+        show(report)
+
+
+@contextmanager
+def progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A function that shows what goes on: in place on a terminal, as a plain line now and then where there is none."""
+    from rich.console import Console
+
+    from relmo.cli.report import PLAIN_EVERY
+
+    console = Console(stderr=True, quiet=quiet, highlight=False)
+    if console.is_terminal and not quiet:
+        with console.status("") as status:
+            yield status.update
+        return
+    last = time.monotonic()
+
+    def say(message: str) -> None:
+        nonlocal last
+        if time.monotonic() - last > PLAIN_EVERY:
+            console.print(message, soft_wrap=True)
+            last = time.monotonic()
+
+    yield say
+
+
+def show(report: "Report") -> None:
+    """The tables, for people."""
+    from relmo.cli.report import print_table
+
+    machine = report.machine
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    kernels = "" if machine["kernels"] or machine["device"] == "cuda" else "; no compiled kernels"
+    threads = f"{machine['threads']} thread{'' if machine['threads'] == 1 else 's'}"
+    print(f"{machine['machine']}, {threads}, {machine['instructions']}{kernels}; {machine['date']}")
+    print(f"{versions}; text: {report.text['name']}")
+    for precision, rates in report.gemm.items():
+        shape, fastest = max(rates.items(), key=lambda item: item[1])
+        thin = next(iter(rates.items()))
+        print(
+            f"matrix products in {precision}: {fastest / 1e9:,.0f} GFLOP/s ({shape}); {thin[1] / 1e9:,.0f} ({thin[0]})"
+        )
+    for section in report.sections:
+        print(f"\n{section.title}\nx: times the speed of {section.baseline}")
+        columns = ["", "tokens/s", "x", "of floor", "agrees"]
+        shown = [
+            [
+                row.name,
+                f"{row.tokens_per_second:,.0f}",
+                number(row.ratio, "{:.2f}"),
+                number(row.of_floor, "{:.0%}"),
+                agrees(row),
+            ]
+            for row in section.rows
+        ]
+        used = [i for i in range(len(columns)) if i < 3 or any(row[i] for row in shown)]
+        print_table([columns[i] for i in used], [[row[i] for i in used] for row in shown])
+    for warning in report.warnings:
+        print(f"\nwarning: {warning}")
+
+
+def number(value: float | None, form: str) -> str:
+    """A number, or nothing."""
+    return "" if value is None else form.format(value)
+
+
+def agrees(row: "Row") -> str:
+    """How far a row's vectors are from the definition's: float32 by the largest difference, others by the cosine."""
+    if row.max_difference is None or row.mean_cosine is None:
+        return ""
+    return f"within {row.max_difference:.0e}" if row.precision == "float32" else f"cosine {row.mean_cosine:.5f}"

@@ -1,0 +1,158 @@
+"""The whole table, of a model small enough to wait for."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from relmo.bench import clock, table
+from relmo.bench.growth import check_plot, draw, made_of
+from relmo.bench.lstms import Shape
+from relmo.bench.table import Bench, BenchOptions, bench, read_text, take
+from relmo.errors import CorpusError, SettingError
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One run a round."""
+    monkeypatch.setitem(clock.AT_LEAST, "cpu", 0.0)
+    monkeypatch.setitem(table.VOCABULARY, "cpu", 600)
+    monkeypatch.setattr("relmo.bench.machine.SHAPES", {"cpu": [(64, 64, 64)]})
+    monkeypatch.setattr("relmo.bench.machine.CALIBRATION", {"cpu": (64, 64, 64)})
+
+
+def test_embedding_is_timed_against_every_peer_and_agrees_with_the_definition() -> None:
+    told: list[str] = []
+    report = bench(BenchOptions(what="embed", geometry="tiny", tokens=150, rounds=1, device="cpu"), told.append)
+    text, single = report.sections
+    names = [row.name for row in text.rows]
+    assert names[:4] == [
+        "textbook loop, input order",
+        "textbook loop, sorted by length",
+        "definition (fast=False)",
+        "torch nn.LSTM, no clipping, LSTMs only",
+    ]
+    for precision in ("float32", "bfloat16", "int8"):
+        for words in ("new", "known"):
+            row = text.rows[names.index(f"relmo {precision}, words {words}")]
+            floor = text.rows[names.index(f"floor {precision}, words {words}")]
+            assert row.of_floor == pytest.approx(row.tokens_per_second / floor.tokens_per_second)
+            assert row.ratio == pytest.approx(row.tokens_per_second / text.rows[0].tokens_per_second)
+            assert row.mean_cosine is not None
+            assert row.mean_cosine > 0.999
+            if precision == "float32":
+                assert row.max_difference is not None
+                assert row.max_difference < 1e-5
+    assert text.rows[0].ratio == 1.0
+    assert 150 <= text.tokens < 250
+    assert single.rows[0].name == "textbook loop"
+    assert any("round 1 of 1" in line for line in told)
+
+
+def test_training_is_timed_against_plain_autograd_and_the_textbook_step() -> None:
+    report = bench(
+        BenchOptions(what="train", geometry="tiny", dtype="float32,int8", rounds=1, quick=True, device="cpu")
+    )
+    step, lstms = report.sections
+    names = [row.name for row in step.rows]
+    plain = "plain torch autograd"
+    assert names == ["textbook step", f"{plain}, all columns", plain, "relmo float32", "floor float32"]
+    assert step.baseline == plain
+    assert step.tokens == lstms.tokens == 640
+    assert [row.name for row in lstms.rows] == [
+        "torch nn.LSTM, no clipping, 32 x 20",
+        "relmo, 32 x 20",
+        "floor float32",
+    ]
+
+
+def test_on_a_gpu_each_precision_has_peers_of_its_own_and_the_lstms_are_timed_in_three_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = (Shape(2, 5), Shape(3, 5), Shape(4, 5))
+    for name, value in {"GPU_STEP": sizes[2], "GPU_TEXTBOOK": sizes[1], "GPU_SHAPES": sizes, "GPU_TOKENS": 30}.items():
+        monkeypatch.setattr(table, name, value)
+    monkeypatch.setitem(table.VOCABULARY, "cuda", 600)
+    timing = Bench(BenchOptions(geometry="tiny", rounds=1, dtype="bfloat16", device="cpu"))
+    timing.kind = "cuda"  # all but the device itself
+    titles = [section.title.removesuffix(", forward and backward pass") for section in timing.run().sections]
+    assert titles[0].startswith("Embedding, tiny, bfloat16: ")
+    assert titles[2:5] == [f"Embedding, tiny, bfloat16: the LSTMs alone, {n} x 5" for n in (2, 3, 4)]
+    assert titles[5].startswith("Training, tiny, bfloat16: a whole step of 4 x 5 tokens, softmax over 512 of 600")
+    assert titles[6:] == [title.replace("Embedding", "Training") for title in titles[2:5]]
+
+
+def test_the_report_is_one_object_of_plain_values() -> None:
+    report = bench(BenchOptions(what="embed", geometry="tiny", dtype="float32", tokens=30, rounds=2, device="cpu"))
+    found = json.loads(json.dumps(report.json()))
+    assert {"machine", "versions", "threads", "date", "text", "gemm", "warnings", "rows"} <= found.keys()
+    row = found["rows"][0]
+    assert (row["what"], row["geometry"], row["precision"], len(row["seconds"])) == ("embed", "tiny", "float32", 2)
+    assert row["tokens_per_second"] == pytest.approx(row["tokens"] / sorted(row["seconds"])[0], rel=10)
+
+
+def test_the_bundled_text_is_split_into_sentences() -> None:
+    sentences = read_text(None)
+    assert 1000 < len(sentences) < 3000
+    assert ["Down", ",", "down", ",", "down", "."] in sentences
+    assert sum(map(len, sentences)) > 25_000
+    assert [len(part) for part in take([["a"] * 3, ["b"] * 4, ["c"]], 5)] == [3, 4]
+
+
+def test_a_text_of_ones_own_has_a_sentence_a_line(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("One two .\n\nThree !\n")
+    assert read_text(str(tmp_path / "t.txt")) == [["One", "two", "."], ["Three", "!"]]
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(CorpusError, match="there is no sentence in it"):
+        read_text(str(tmp_path / "empty.txt"))
+    short = BenchOptions(what="train", text=str(tmp_path / "t.txt"), geometry="tiny", quick=True, device="cpu")
+    with pytest.raises(CorpusError, match="fewer than the 640 of a training step"):
+        bench(short)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"geometry": "huge"}, "--geometry huge: it can be tiny, small, medium, original"),
+        ({"dtype": "float32,float64"}, "--dtype float32,float64: it can be float32, bfloat16, int8"),
+        ({"rounds": 0}, "--rounds must be 1 or more, not 0"),
+        ({"tokens": -1}, "--tokens must be 1 or more, not -1"),
+        ({"what": "train", "dtype": "int8"}, "int8 is for embedding"),
+    ],
+)
+def test_what_cannot_be_timed_is_refused_before_anything_is(options: dict[str, str], says: str) -> None:
+    with pytest.raises(SettingError, match=says):
+        Bench(BenchOptions(**options, device="cpu"))  # type: ignore[arg-type]
+
+
+def test_growth_is_timed_over_sentences_of_one_length_and_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    for name in ("LENGTHS", "BATCHES", "VOCABULARIES"):
+        monkeypatch.setattr(f"relmo.bench.growth.{name}", (2, 8))
+    points = Bench(BenchOptions(geometry="tiny", device="cpu")).growth()
+    assert {panel: [point[0] for point in found] for panel, found in points.items()} == {
+        "length": [2, 8],
+        "batch": [2, 8],
+        "vocabulary": [2, 8],
+    }
+    assert all(ours > 0 and theirs > 0 for found in points.values() for _, ours, theirs in found)
+    for name, begins in (("plot.png", b"\x89PNG"), ("plot.svg", b"<?xml")):
+        draw(points, "tiny", tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(begins)
+
+
+def test_made_up_sentences_have_the_length_and_the_words_asked_for() -> None:
+    text = made_of([str(i) for i in range(50)], 4, 10, 20)
+    assert [len(sentence) for sentence in text] == [10] * 4
+    assert {word for sentence in text for word in sentence} == {str(i) for i in range(20)}
+
+
+def test_a_plot_needs_its_package_and_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingError, match=r"plot\.pdf: the format is told by the name; it can end in \.png or \.svg"):
+        check_plot(tmp_path / "plot.pdf")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SettingError, match=r"pip install relmo\[plot\]"):
+        check_plot(tmp_path / "plot.png")
