@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relmo.embed_results import Results, ResultsOnGPU
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLMNetwork
 from relmo.nn.cells import State
@@ -38,8 +39,8 @@ Tokens = Sequence[str]
 
 CPU_ROWS, GPU_ROWS = 256, 1024  # sentences side by side, unless told otherwise; more were not faster on a CPU
 CHUNK_BYTES = 8 << 20  # what the LSTMs put out in a chunk of time; by torch's operations, one layer's gates:
-CPU_GATES_BYTES, GPU_GATES_BYTES = 8 << 20, 128 << 20  # small ones stay in a CPU's caches
-WINDOW_BYTES = 32 << 20  # results that wait to be put back in order; but for
+CPU_GATES_BYTES, GPU_GATES_BYTES = 8 << 20, 2 << 30  # small ones stay in a CPU's caches; on a GPU a 16th of it at most
+CPU_WINDOW_BYTES, GPU_WINDOW_BYTES = 32 << 20, 256 << 20  # results that wait to be put back in order; but for
 WINDOW_TOKENS = (12_288, 65_536)  # at least and at most
 TOKENS_PER_BATCH = 16_384
 FLOAT = 4  # bytes
@@ -138,7 +139,10 @@ class Embedder:
         self.precision = precision
         self.cache = WordCache(network, max_characters, vectors=cached_vectors, gates=cached_gates)
         on_gpu, compiled = self.cache.gates.is_cuda, self.cache.compiled
-        room = chunk_bytes or (CHUNK_BYTES if compiled else GPU_GATES_BYTES if on_gpu else CPU_GATES_BYTES)
+        room = chunk_bytes or (CHUNK_BYTES if compiled else CPU_GATES_BYTES)
+        if on_gpu and chunk_bytes is None:
+            room = min(GPU_GATES_BYTES, torch.cuda.get_device_properties(self.cache.gates.device).total_memory // 16)
+        self.window_bytes = GPU_WINDOW_BYTES if on_gpu else CPU_WINDOW_BYTES
         gates, outputs = 2 * self.cache.gates.shape[2], network.size * len(network.lstm.layers)  # of a token
         self.few_tokens = max(1, room // (FLOAT * max(gates, outputs)))
         self.chunk_tokens = max(1, room // (FLOAT * outputs)) if compiled else self.few_tokens
@@ -167,7 +171,7 @@ class Embedder:
     def _reset(self, sentences: Iterable[Tokens], options: EmbedOptions, cut: CutWords) -> Iterator[np.ndarray]:
         kept = self.network.layer_count if options.layers == "all" else 1
         least, most = WINDOW_TOKENS
-        ahead = max(least, min(most, WINDOW_BYTES // (FLOAT * kept * self.network.size)))
+        ahead = max(least, min(most, self.window_bytes // (FLOAT * kept * self.network.size)))
         budget = options.tokens_per_batch or min(TOKENS_PER_BATCH, ahead)
         rows = options.batch_size or self.most_rows
         for given in windows(sentences, max(budget, ahead)):
@@ -267,39 +271,19 @@ class Embedder:
         chosen = options.chosen(self.network.layer_count)
         starts, lengths = window.starts[order], window.lengths[order]
         kept = len(chosen) if options.layers == "all" else 1
-        size, edge = self.network.size, window.edge
-        results = [np.empty((kept, n, size), dtype=np.float32) for n in (lengths - 2 * edge).tolist()]
+        asked, device = (lengths, window.edge, chosen, kept, self.network.size), self.cache.gates.device
+        results = ResultsOnGPU(*asked, device=device) if device.type == "cuda" else Results(*asked)
         if chosen[0] == 0:
-            self._put_words(window, starts, lengths, results)
-        if chosen != [0] or edge:
-            self._put_layers(window, starts, lengths, chosen, results, state)
-        if kept < len(chosen):
-            for array in results:
-                array /= len(chosen)
-        return results if options.layers == "all" else [array[0] for array in results]
+            results.put_words(self.cache.vectors, window.words, starts)
+        if chosen != [0] or window.edge:
+            self._run_layers(window, starts, lengths, results, state)
+        arrays = results.arrays()
+        return arrays if options.layers == "all" else [array[0] for array in arrays]
 
-    def _put_words(self, window: Window, starts: np.ndarray, lengths: np.ndarray, results: list[np.ndarray]) -> None:
-        """The words' own vectors into the first layer of the results, once for each direction."""
-        half, edge = self.network.size // 2, window.edge
-        spans = [slice(a + edge, a + n - edge) for a, n in zip(starts.tolist(), lengths.tolist(), strict=True)]
-        slots = torch.from_numpy(np.concatenate([window.words[span] for span in spans]))
-        vectors = self.cache.vectors[slots.to(self.cache.vectors.device)].cpu().numpy()
-        start = 0
-        for array in results:
-            stop = start + array.shape[1]
-            array[0, :, :half] = array[0, :, half:] = vectors[start:stop]
-            start = stop
-
-    def _put_layers(
-        self,
-        window: Window,
-        starts: np.ndarray,
-        lengths: np.ndarray,
-        chosen: list[int],
-        results: list[np.ndarray],
-        state: State,
+    def _run_layers(
+        self, window: Window, starts: np.ndarray, lengths: np.ndarray, results: "Results | ResultsOnGPU", state: State
     ) -> None:
-        """The LSTMs over a batch, in chunks of time; what is chosen of them goes into the results."""
+        """The LSTMs over a batch, in chunks of time; what they give goes into the results."""
         step, longest = 0, int(lengths.max(initial=0))
         while step < longest:
             rows = int(np.count_nonzero(lengths > step))
@@ -309,7 +293,7 @@ class Embedder:
             before = tuple(tensor[:rows] for tensor in state)
             sizes = inside.sum(axis=1).tolist()
             run = self.network.lstm.infer(self.cache.gates, words, before, sizes, precision=self.precision)
-            self._put_chunk(step, len(sizes), lengths[:rows].tolist(), window.edge, run.layers, chosen, results)
+            results.put_chunk(step, len(sizes), rows, run.layers)
             if window.edge:
                 for tensor, after in zip(state, run.state, strict=True):
                     tensor[:rows] = after
@@ -334,36 +318,6 @@ class Embedder:
             slots, inside = slots[:, :steps], inside[:steps]
         self.cache.find_gates(distinct, self.precision)
         return slots, inside
-
-    def _put_chunk(
-        self,
-        step: int,
-        steps: int,
-        lengths: list[int],
-        edge: int,
-        layers: Sequence[Tensor],
-        chosen: list[int],
-        results: list[np.ndarray],
-    ) -> None:
-        """Some steps of all rows into the rows' results: forward from the left, backward from the right; added up,
-        where a result has one layer for several."""
-        half = self.network.size // 2
-        wanted = [layers[k - 1].cpu().numpy() for k in chosen if k > 0]
-        summed = len(results[0]) < len(chosen)
-        first = len(results[0]) - len(wanted)  # the words' own vectors may stand before
-        for row, length in enumerate(lengths):
-            low, high = max(step, edge), min(step + steps, length - edge)
-            if low >= high:
-                continue
-            array, these = results[row], slice(low - step, high - step)
-            ahead, back = slice(low - edge, high - edge), slice(length - edge - high, length - edge - low)
-            for place, layer in enumerate(wanted, start=first):
-                if summed:
-                    array[0, ahead, :half] += layer[0, these, row]
-                    array[0, back, half:] += layer[1, these, row][::-1]
-                else:
-                    array[place, ahead, :half] = layer[0, these, row]
-                    array[place, back, half:] = layer[1, these, row][::-1]
 
 
 def grow(tensor: Tensor, rows: int) -> Tensor:

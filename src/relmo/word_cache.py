@@ -24,8 +24,11 @@ from relmo.text.characters import Spellings
 
 VECTORS = 57_344  # words; 28 MB for a small model
 GATES, GPU_GATES = 1_536, 16_384  # words; on a CPU more where the weights take more memory than so many
-ENCODED = 256  # words that are encoded at once by the compiled kernels
-ENCODE_BYTES = 16 << 20  # the convolutions of words that are encoded at once by torch
+ENCODED, GPU_ENCODED = (
+    256,
+    8_192,
+)  # words that are encoded at once by the compiled kernels, gates that a GPU makes at once
+ENCODE_BYTES, GPU_ENCODE_BYTES = 16 << 20, 512 << 20  # the convolutions of words that are encoded at once by torch
 FLOAT = 4  # bytes
 NOBODY = -1
 
@@ -155,7 +158,7 @@ class WordCache:
             order = np.argsort(spellings.lengths, kind="stable")
             sizes = (spellings.lengths[order] + 2 + cnn.widest) * FLOAT * cnn.output_size
         sizes = np.full(len(keys), ENCODE_BYTES // ENCODED) if self.compiled else sizes
-        for start, stop in cut(sizes, ENCODE_BYTES):
+        for start, stop in cut(sizes, GPU_ENCODE_BYTES if self.vectors.is_cuda else ENCODE_BYTES):
             part = order[start:stop]
             filled = part if self.compiled else np.resize(part, -(-len(part) // ROWS) * ROWS)
             ids = np.array(keys)[filled] if cnn is None else spellings.ids(filled, margin=cnn.widest)
@@ -180,8 +183,9 @@ class WordCache:
         before = self.slot_of[d, places]
         self.place_of[d, before[before != NOBODY]] = NOBODY
         self.slot_of[d, places] = slots
-        for start in range(0, len(slots), ENCODED):
-            self._make_gates(d, slots[start : start + ENCODED], places[start : start + ENCODED])
+        count = GPU_ENCODED if self.gates.is_cuda else ENCODED
+        for start in range(0, len(slots), count):
+            self._make_gates(d, slots[start : start + count], places[start : start + count])
         self.place_of[d, slots] = places  # only now, as above
 
     def _make_gates(self, d: int, slots: np.ndarray, places: np.ndarray) -> None:

@@ -141,6 +141,11 @@ class ElmoLSTM(nn.Module):
         steps, batch = x.shape[1:3]
         sizes = [batch] * steps if sizes is None else sizes
         state = self.initial_state(batch) if state is None else state
+        if self.fast and not torch.is_grad_enabled() and not self.training and infer_gpu.suits(x):
+            low = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+            prepared = self._prepared("bfloat16" if low else "float32")
+            layers, final = infer_gpu.run(prepared, x, None, state, sizes, self.clips, skip=self.skip_connections)
+            return ElmoOutput(tuple(layers), tuple(final))
         outputs: list[Tensor] = []
         finals: list[Tensor] = []
         for depth, layer in enumerate(self.stack):
@@ -179,7 +184,7 @@ class ElmoLSTM(nn.Module):
         state = self.initial_state(batch) if state is None else state
         if self.fast and infer_gpu.suits(gates):
             layers, final = infer_gpu.run(
-                self._prepared(precision), gates, words, state, sizes, self.clips, skip=self.skip_connections
+                self._prepared(precision), words, gates, state, sizes, self.clips, skip=self.skip_connections
             )
             return ElmoOutput(tuple(layers), tuple(final))
         compiled = self.fast and lstm_cpu.suits(gates, *state, self.stack[0].bias)
