@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import relmo
+from relmo import embed_results
 from relmo.bilm import BiLM
 from relmo.embed import Embedder, EmbedOptions, groups
 from relmo.errors import SettingError
@@ -427,3 +428,57 @@ def test_groups_hold_every_sentence_once_within_their_bounds(lengths: list[int],
     for group in found:
         assert len(group) <= most
         assert len(group) == 1 or sum(lengths[i] for i in group) <= budget
+
+
+@pytest.mark.parametrize("layers", ["all", "top", "average", 0])
+@pytest.mark.parametrize("room", [40, 1 << 20])
+def test_results_put_together_on_a_gpu_are_those_of_the_host(
+    layers: Any, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embed_results, "STAGED", room)
+    embed_results.staging.cache_clear()
+    torch_empty = torch.empty
+    if not torch.cuda.is_available():  # the same arithmetic on a CPU, whose memory cannot be pinned
+        monkeypatch.setattr(torch, "empty", lambda *size, pin_memory=False, **more: torch_empty(*size, **more))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    generator = np.random.default_rng(0)
+    lengths, chosen = np.array([5, 4, 4, 2]), {"all": [0, 1, 2], "top": [2], "average": [0, 1, 2], 0: [0]}[layers]
+    kept = len(chosen) if layers == "all" else 1
+    vectors = torch.from_numpy(generator.standard_normal((30, 4)).astype(np.float32))
+    words, starts = np.arange(15), np.array([0, 5, 9, 13])
+    found = []
+    for results in (
+        embed_results.Results(lengths, 1, chosen, kept, 8),
+        embed_results.ResultsOnGPU(lengths, 1, chosen, kept, 8, device=device),
+    ):
+        on = torch.device("cpu") if isinstance(results, embed_results.Results) else device
+        if chosen[0] == 0:
+            results.put_words(vectors.to(on), words, starts)
+        if chosen != [0]:
+            torch.manual_seed(1)
+            for step, steps, rows in ((0, 2, 4), (2, 2, 3), (4, 1, 1)):
+                layer = [torch.randn(2, steps, rows, 4).to(on) for _ in range(2)]
+                results.put_chunk(step, steps, rows, layer)
+        found.append(results.arrays())
+    embed_results.staging.cache_clear()
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("layers", ["all", "top", "average", 0])
+@pytest.mark.parametrize("state", ["reset", "carry"])
+def test_on_a_gpu_vectors_are_those_of_a_cpu(layers: Any, state: Any) -> None:
+    here = make(LARGER)
+    there = BiLM(make(LARGER).network, here.settings, None, "cuda")
+    sentences = SENTENCES * 3 + [["long"] * 300]
+    for batch in (1, 4, 700):
+        options = {"layers": layers, "state": state, "batch_size": batch}
+        here.reset_states()
+        there.reset_states()
+        for a, b in zip(here.embed(sentences, **options), there.embed(sentences, **options), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-4)
+    there.precision = "bfloat16"
+    for a, b in zip(here.embed(sentences), there.embed(sentences), strict=True):
+        cosine = (a * b).sum(-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)
+        assert cosine.size == 0 or cosine.min() > 0.999

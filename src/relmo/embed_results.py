@@ -3,10 +3,14 @@ from the right, the layers asked for side by side or summed up.
 """
 
 from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
+
+STAGED = 8 << 20  # numbers that come from a GPU at once
 
 
 class Results:
@@ -94,5 +98,25 @@ class ResultsOnGPU:
         """As `Results.arrays`."""
         if self.summed:
             self.out /= len(self.chosen)
-        host = torch.empty(self.out.shape, pin_memory=True).copy_(self.out).numpy()
-        return [host[:, a : a + n].copy() for a, n in zip(self.firsts.tolist(), self.counts.tolist(), strict=True)]
+        kept, _, size = self.out.shape
+        room = STAGED // (kept * size)  # tokens
+        ends, start, arrays = np.append(self.firsts, self.out.shape[1]), 0, []
+        while start < len(self.counts):
+            stop = max(start + 1, int(np.searchsorted(ends, ends[start] + room, side="right")) - 1)
+            first, last = int(ends[start]), int(ends[stop])
+            part = self.out[:, first:last]
+            host = staged(part).numpy() if last - first <= room else part.cpu().numpy()
+            arrays += [host[:, a - first : b - first].copy() for a, b in pairwise(ends[start : stop + 1].tolist())]
+            start = stop
+        return arrays
+
+
+@cache
+def staging() -> Tensor:
+    """Memory that a GPU copies into at its full speed; to take it anew every time would cost more than the copy."""
+    return torch.empty(STAGED, pin_memory=True)
+
+
+def staged(part: Tensor) -> Tensor:
+    """A tensor of a GPU on the host, until the next one comes."""
+    return staging()[: part.numel()].view(part.shape).copy_(part)

@@ -204,7 +204,7 @@ def test_on_a_gpu_the_kernels_equal_the_definition(kind: dict[str, Any], sizes: 
 @pytest.mark.parametrize("sizes", [None, [128] * 5 + [80] * 3 + [3] * 4])
 def test_on_a_gpu_in_bfloat16_gradients_are_the_definitions_within_a_hundredth(sizes: list[int] | None) -> None:
     kind: dict[str, Any] = {"input_size": 128, "hidden_size": 512, "projection": 128, "scale": 1.0}
-    kind |= {"cell_clip": 2.6, "projection_clip": 0.95}
+    kind |= {"cell_clip": 3.2, "projection_clip": 1.1}
     slow, fast = make(fast=False, **kind).cuda(), make(**kind).float().cuda()
     x, state = inputs(slow, steps=12, batch=128)
     x, state = x.bfloat16().double(), tuple(tensor.bfloat16().double() for tensor in state)
@@ -214,8 +214,9 @@ def test_on_a_gpu_in_bfloat16_gradients_are_the_definitions_within_a_hundredth(s
             other.copy_(one.bfloat16())
             one.copy_(other)
     exact = slow(x, state, sizes)
-    assert (exact.layers[0].abs() >= 0.95).double().mean() > 0.001  # clips are active
-    assert (exact.state[1].abs() >= 2.6).double().mean() > 0.001
+    # clips are active, but not for many: of those near a limit some fall on its other side, whose gradient is another
+    assert (exact.layers[0].abs() >= 1.1).double().mean() > 0.0002
+    assert (exact.state[1].abs() >= 3.2).double().mean() > 0.0002
     with torch.autocast("cuda", dtype=torch.bfloat16):
         found = gradients(fast, x.float(), tuple(tensor.float() for tensor in state), sizes)
     for a, b in zip(gradients(slow, x, state, sizes), found, strict=True):
