@@ -22,8 +22,8 @@ from relmo.nn.kernels.kept import kept, versions
 from relmo.nn.quantize import Factor, Precision
 from relmo.text.characters import Spellings
 
-VECTORS = 57_344  # words; 28 MB for a small model
-GATES, GPU_GATES = 1_536, 16_384  # words; on a CPU more where the weights take more memory than so many
+VECTORS = 40_960  # words; 21 MB for a small model
+GATES, GPU_GATES = 1_280, 16_384  # words; on a CPU more where the weights take more memory than so many
 ENCODED, GPU_ENCODED = (
     256,
     8_192,
@@ -81,7 +81,7 @@ class WordCache:
         if self.first.bias.is_cuda:
             return GPU_GATES
         weights = sum(weight.numel() for weight in self._parameters())
-        return max(GATES, weights // (8 * self.first.hidden_size))
+        return max(GATES, weights // (10 * self.first.hidden_size))
 
     def _room_for_vectors(self, capacity: int) -> None:
         self.capacity = capacity
