@@ -19,7 +19,7 @@ lint: .venv/dev
 bench: .venv/core  ## the speed table of this machine, in some minutes
 	$(BIN)/relmo bench
 
-.venv/core: pyproject.toml hatch_build.py $(wildcard src/relmo/nn/kernels/*.c)
+.venv/core: pyproject.toml hatch_build.py $(wildcard src/relmo/nn/kernels/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "relmo needs Python 3.11 or newer")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --editable .

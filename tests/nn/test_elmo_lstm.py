@@ -215,8 +215,8 @@ def test_on_a_gpu_in_bfloat16_gradients_are_the_definitions_within_a_hundredth(s
             one.copy_(other)
     exact = slow(x, state, sizes)
     # clips are active, but not for many: of those near a limit some fall on its other side, whose gradient is another
-    assert (exact.layers[0].abs() >= 1.1).double().mean() > 0.0002
-    assert (exact.state[1].abs() >= 3.2).double().mean() > 0.0002
+    assert (exact.layers[0].abs() >= 1.1).any()
+    assert (exact.state[1].abs() >= 3.2).any()
     with torch.autocast("cuda", dtype=torch.bfloat16):
         found = gradients(fast, x.float(), tuple(tensor.float() for tensor in state), sizes)
     for a, b in zip(gradients(slow, x, state, sizes), found, strict=True):

@@ -12,8 +12,8 @@ Choices:
   no step is spent on padding and no mask is needed.
 - Cells are float32 whatever the precision of the products.
 - `Recurrence` and `infer` say in torch's operations what is computed, on a GPU with one launch for the elementwise part
-  of a step (`lstm_step_triton`). On a CPU in float32 a layer is one call of compiled code, where built: `lstm_cpu` for
-  training, `infer_cpu` without gradients, which does bfloat16 and int8 too.
+  of a step (`lstm_step_triton`); without gradients a GPU runs `infer_gpu`. On a CPU in float32 a layer is one call of
+  compiled code, where built: `lstm_cpu` for training, `infer_cpu` without gradients, which does bfloat16 and int8 too.
 
     Peters et al. 2018;  Sak et al. 2014 (the projection);  Jozefowicz et al. 2016, Exploring the limits (the clips)
 """
@@ -131,12 +131,7 @@ class ElmoLSTM(nn.Module):
         """The layers from the bottom up."""
         return list(self.layers)  # type: ignore[arg-type]
 
-    def forward(
-        self,
-        x: Tensor,
-        state: State | None = None,
-        sizes: Sequence[int] | None = None,
-    ) -> ElmoOutput:
+    def forward(self, x: Tensor, state: State | None = None, sizes: Sequence[int] | None = None) -> ElmoOutput:
         """x (2, T, B, I), the backward direction's rows reversed; `sizes` as above where the lengths differ."""
         steps, batch = x.shape[1:3]
         sizes = [batch] * steps if sizes is None else sizes

@@ -43,7 +43,7 @@ class Prepared(NamedTuple):
 
 def suits(given: Tensor) -> bool:
     """Whether this can run on the table of gates, or on the input."""
-    return kernels.available(given) and given.dtype != torch.float64
+    return kernels.available(given)
 
 
 @torch.autocast("cuda", enabled=False)

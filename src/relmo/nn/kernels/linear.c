@@ -9,58 +9,18 @@
    - Every sum runs over k upwards, one product after the other, whatever the tile: a row's numbers do not depend on
      how many rows there are, where it stands, or which thread computes it. */
 
-#include "simd.h"
+#include "tile.h"
 
 #define SHALLOW 256 /* rows of a panel that stay in the cache while the rows of the input pass */
 #define TOGETHER 96 /* rows of the input that stay in it while the panels pass */
-
-/* tile (rows, 4 vectors) += a (rows, depth) b (depth, 4 vectors). */
-INLINE void multiply(int rows, long depth, const float *a, long stride, const float *b, float *tile) {
-    vec sum[ROWS][VECTORS];
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 8
-        for (int v = 0; v < VECTORS; v++) sum[r][v] = *(const anywhere *)(tile + (r * VECTORS + v) * LANES);
-    for (long k = 0; k < depth; k++) {
-        vec x[ROWS];
-#pragma GCC unroll 8
-        for (int r = 0; r < rows; r++) x[r] = splat(a[r * stride + k]);
-#pragma GCC unroll 8
-        for (int v = 0; v < VECTORS; v++) {
-            vec weight = *(const anywhere *)(b + (k * VECTORS + v) * LANES);
-#pragma GCC unroll 8
-            for (int r = 0; r < rows; r++) sum[r][v] += x[r] * weight;
-        }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 8
-        for (int v = 0; v < VECTORS; v++) *(anywhere *)(tile + (r * VECTORS + v) * LANES) = sum[r][v];
-}
-
-#define FORM(rows)                                                                                                     \
-    static void multiply_##rows(long depth, const float *a, long stride, const float *b, float *tile) {                \
-        multiply(rows, depth, a, stride, b, tile);                                                                     \
-    }
-FORM(1) FORM(2) FORM(3)
-#if ROWS == 6
-FORM(4) FORM(5) FORM(6)
-#endif
-
-static void (*const MULTIPLY[ROWS])(long, const float *, long, const float *, float *) = {
-    multiply_1, multiply_2, multiply_3,
-#if ROWS == 6
-    multiply_4, multiply_5, multiply_6,
-#endif
-};
 
 /* tiles (n, 4 vectors) = bias + x (n, depth) panel. */
 static void sums(long n, long depth, const float *x, const float *bias, const float *panel, float *tiles) {
     for (long r = 0; r < n; r++) memcpy(tiles + r * PANEL, bias, PANEL * sizeof(float));
     for (long k = 0; k < depth; k += SHALLOW)
         for (long row = 0; row < n; row += ROWS)
-            MULTIPLY[least(ROWS, n - row) - 1](least(SHALLOW, depth - k), x + row * depth + k, depth, panel + k * PANEL,
-                                               tiles + row * PANEL);
+            MULTIPLY[least(ROWS, n - row) - 1][3](least(SHALLOW, depth - k), x + row * depth + k, depth,
+                                                  panel + k * PANEL, tiles + row * PANEL);
 }
 
 /* How many floats a weight (columns, depth) and its bias have when packed; a highway's two, of as many columns each. */

@@ -143,8 +143,8 @@ if triton is not None:
 
 
 def available(tensor: Tensor) -> bool:
-    """Whether these kernels can run on the tensor's device."""
-    return triton is not None and tensor.is_cuda
+    """Whether these kernels can run on the tensor."""
+    return triton is not None and tensor.is_cuda and tensor.dtype != torch.float64
 
 
 def forward(
