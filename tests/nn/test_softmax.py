@@ -241,7 +241,7 @@ def test_a_recorded_loss_draws_another_sample_at_each_replay() -> None:
     losses = set()
     for _ in range(5):
         graph.replay()
-        losses.add(float(loss))
+        losses.add(float(loss.detach()))
     assert len(losses) == 5
 
 
