@@ -29,15 +29,32 @@ def test_it_starts_as_almost_the_identity() -> None:
     assert (layer(x) - x).abs().mean() < 0.3 * x.abs().mean()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
-def test_on_a_gpu_values_and_gradients_are_those_of_its_equations() -> None:
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"))]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_gradients_are_those_of_its_equations(device: str) -> None:
     torch.manual_seed(0)
-    exact, fast = Highway(70).double().cuda(), Highway(70).cuda()
+    exact, fast = Highway(70, fast=False).double().to(device), Highway(70).to(device)
     fast.load_state_dict(exact.state_dict())
-    x = torch.randn(33, 70, device="cuda", requires_grad=True)
+    x = torch.randn(33, 70, device=device, requires_grad=True)
     y, found = exact(x.double()), fast(x)
     torch.testing.assert_close(found, y.float(), rtol=0, atol=1e-5)
     weight = torch.randn_like(found)
     wanted = torch.autograd.grad(y, [x, *exact.parameters()], weight.double())
     for a, b in zip(wanted, torch.autograd.grad(found, [x, *fast.parameters()], weight), strict=True):
         assert (a - b).norm() < 1e-5 * a.norm()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_it_trains_in_mixed_precision(device: str) -> None:
+    torch.manual_seed(0)
+    layer = Highway(70).to(device)
+    x = torch.randn(33, 70, device=device, requires_grad=True)
+    exact = torch.autograd.grad(layer(x).sum(), [x, *layer.parameters()])
+    with torch.autocast(device, dtype=torch.bfloat16):
+        y = layer(x)
+    assert y.dtype == torch.float32
+    for a, b in zip(exact, torch.autograd.grad(y.sum(), [x, *layer.parameters()]), strict=True):
+        assert a.dtype == b.dtype
+        assert (a - b).norm() < 0.02 * a.norm()

@@ -1,6 +1,4 @@
-"""A highway layer's mixture on a GPU, in one launch each way; see `relmo.nn.highway`. Computed in float32."""
-
-from typing import Any
+"""`relmo.nn.highway.Mixture` on a GPU, in one launch each way. Computed in float32."""
 
 import torch
 from torch import Tensor
@@ -43,23 +41,19 @@ def available(*tensors: Tensor) -> bool:
     return triton is not None and all(tensor.is_cuda and tensor.dtype != torch.float64 for tensor in tensors)
 
 
-class Mixture(torch.autograd.Function):
-    """sigmoid(carry) * relu(transform) + (1 - sigmoid(carry)) * x, all of one shape."""
+def forward(carry: Tensor, transform: Tensor, x: Tensor) -> Tensor:
+    """The mixture; all contiguous and of one shape."""
+    y = torch.empty_like(x)
+    if y.numel():
+        _forward[(triton.cdiv(y.numel(), BLOCK),)](carry, transform, x, y, y.numel(), block=BLOCK)
+    return y
 
-    @staticmethod
-    def forward(ctx: Any, carry: Tensor, transform: Tensor, x: Tensor) -> Tensor:
-        carry, transform, x = (tensor.contiguous() for tensor in (carry, transform, x))
-        y = torch.empty_like(x)
-        if y.numel():
-            _forward[(triton.cdiv(y.numel(), BLOCK),)](carry, transform, x, y, y.numel(), block=BLOCK)
-        ctx.save_for_backward(carry, transform, x)
-        return y
 
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, ...]:
-        given = ctx.saved_tensors
-        gradients = tuple(torch.empty_like(tensor) for tensor in given)
-        if dy.numel():
-            grid = (triton.cdiv(dy.numel(), BLOCK),)
-            _backward[grid](*given, dy.contiguous(), *gradients, dy.numel(), block=BLOCK)
-        return gradients
+def backward(carry: Tensor, transform: Tensor, x: Tensor, dy: Tensor) -> tuple[Tensor, ...]:
+    """The gradients of all three."""
+    given = (carry, transform, x)
+    gradients = tuple(torch.empty_like(tensor) for tensor in given)
+    if dy.numel():
+        grid = (triton.cdiv(dy.numel(), BLOCK),)
+        _backward[grid](*given, dy.contiguous(), *gradients, dy.numel(), block=BLOCK)
+    return gradients
