@@ -32,6 +32,7 @@ from relmo.nn.cells import State, clip, lstm_gates
 from relmo.nn.dropout import drop
 from relmo.nn.kernels import infer_cpu, infer_gpu, lstm_cpu, lstm_step, lstm_step_triton
 from relmo.nn.kernels.infer_cpu import Gates
+from relmo.nn.kernels.infer_gpu import lengths_of
 from relmo.nn.kernels.kept import kept
 from relmo.nn.quantize import PRECISIONS, Factor, Precision
 from relmo.nn.recurrent import unroll
@@ -254,11 +255,6 @@ def define(
     y = torch.stack([y for y, _ in runs]).transpose(1, 2)
     h, c = (torch.stack(tensors) for tensors in zip(*(state for _, state in runs), strict=True))
     return y, h, c
-
-
-def lengths_of(sizes: Sequence[int], batch: int) -> Tensor:
-    """How long each sequence is, from how many go on at each step; (B,)."""
-    return (torch.tensor(list(sizes)).unsqueeze(1) > torch.arange(batch)).sum(dim=0)
 
 
 class Recurrence(torch.autograd.Function):

@@ -278,20 +278,7 @@ static Rows taken(long precision, long n, long width, const float *x, int *units
 }
 
 /* e^(-scale x), for scale x within ±28 so that three of them can be multiplied. */
-INLINE vec power(vec x, float scale) {
-    const float shift = 12582912.0f + 127.0f; /* 1.5 * 2^23: the low bits of a sum with it are n + 127 */
-    const float to_2 = -1.44269504f * scale;
-    x = clip(x, 28.0f / scale);
-    vec shifted = x * to_2 + shift;
-    vec f = x * to_2 - (shifted - shift);
-    vec p = splat(0.00132647273f);
-    p = p * f + 0.00967151299f;
-    p = p * f + 0.0555073358f;
-    p = p * f + 0.240222424f;
-    p = p * f + 0.693147004f;
-    p = p * f + 1.0f;
-    return p * (vec)((ivec)shifted << 23);
-}
+INLINE vec power(vec x, float scale) { return exponential(x, scale, 28.0f); }
 
 /* Rows of one vector of cells, from their sums z in the tile. With a = e^-z_i, b = e^-z_f, d = e^-2z_g, e = e^-z_o and
    t = e^-2c, two divisions are enough:

@@ -65,11 +65,11 @@ INLINE vec unclipped(vec x, vec y, float limit) {
     return (vec)((ivec)x & ~((y >= splat(limit)) | (y <= splat(-limit))));
 }
 
-/* 1 / (1 + exp(-scale x)), within 1e-7: 2^y = 2^n 2^f with n the nearest integer and a polynomial for 2^f. */
-INLINE vec logistic(vec x, float scale) {
+/* e^(-scale x), with scale x held within the limit: 2^y = 2^n 2^f with n the nearest integer and a polynomial for 2^f. */
+INLINE vec exponential(vec x, float scale, float limit) {
     const float shift = 12582912.0f + 127.0f; /* 1.5 * 2^23: the low bits of a sum with it are n + 127 */
     const float to_2 = -1.44269504f * scale;
-    x = clip(x, 80.0f / scale);
+    x = clip(x, limit / scale);
     vec shifted = x * to_2 + shift;
     vec f = x * to_2 - (shifted - shift);
     vec power = (vec)((ivec)shifted << 23);
@@ -79,8 +79,11 @@ INLINE vec logistic(vec x, float scale) {
     p = p * f + 0.240222424f;
     p = p * f + 0.693147004f;
     p = p * f + 1.0f;
-    return 1.0f / (p * power + 1.0f);
+    return p * power;
 }
+
+/* 1 / (1 + e^(-scale x)), within 1e-7. */
+INLINE vec logistic(vec x, float scale) { return 1.0f / (exponential(x, scale, 80.0f) + 1.0f); }
 
 INLINE vec sigmoid(vec x) { return logistic(x, 1.0f); }
 
