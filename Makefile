@@ -1,12 +1,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench recipe clean
 
-demo: .venv/core  ## train a small character model for about a minute and let it write
-	@rm -rf out/demo
-	$(BIN)/relmo train lm src/relmo/data/alice.txt --preset demo --out out/demo
-	$(BIN)/relmo generate out/demo --prompt "Alice " --limit 400 --temperature 0.6
+demo: .venv/core  ## one word in two sentences: what it is near to in context, and what without
+	@$(BIN)/python examples/meaning_in_context.py
 
 test: .venv/dev lint  ## lint, check types, run all tests
 	$(BIN)/python -m pytest
@@ -15,6 +13,9 @@ lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+recipe: .venv/core  ## how the bundled models were made, from raw text on, at reduced size
+	RELMO=$(BIN)/relmo PYTHON=$(BIN)/python recipes/bundled_models.sh $${RELMO_DATA:-data} out/recipe reduced
 
 bench: .venv/core  ## the speed table of this machine, in some minutes
 	$(BIN)/relmo bench

@@ -1,8 +1,10 @@
 """`relmo.load`: one function for every kind of model."""
 
 import json
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,9 @@ import torch
 
 import relmo
 from relmo.bilm import BiLM
+from relmo.convert import write_original
 from relmo.errors import ModelError, SettingError
+from relmo.folder import sha256
 from relmo.loading import load_bilm
 from relmo.models.bilm import BiLMNetwork
 from relmo.settings import BiLMModelSettings, BiLMSettings, SkipgramSettings
@@ -57,15 +61,62 @@ def test_what_is_not_there_is_one_line_that_says_what_was_looked_for(tmp_path: P
     (tmp_path / "file.txt").write_text("x")
     (tmp_path / "folder").mkdir()
     for source, line in {
-        None: "no model is bundled with this version; give a folder",
-        tmp_path / "nothing": r"nothing: does not exist; give a folder that relmo has saved; .* original ELMo files",
-        "small": r"small: does not exist; give a folder that relmo has saved",
+        tmp_path / "nothing": r"nothing: does not exist; give a folder that relmo has saved, .* original ELMo files",
+        "smal": r"smal: does not exist; .* or the name of a model that ships with it \(small or words\)",
+        "./small": r"small: does not exist; give a folder that relmo has saved",
+        "./words": r"words: does not exist; give a folder that relmo has saved",
         tmp_path / "file.txt": r"file.txt: is not a model folder \(it has no config.json\); give .* original ELMo",
         tmp_path / "folder": r"folder: is not a model folder \(it has no config.json\); give a folder that relmo",
         "https://example.org/options.json": r"relmo does not download",
     }.items():
         with pytest.raises(ModelError, match=line):
             relmo.load(source)
+
+
+def test_models_that_ship_are_loaded_by_their_names_and_one_of_them_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for source in (None, "small", Path("small")):
+        model = relmo.load(source, device="cpu")
+        assert isinstance(model, BiLM)
+        assert model.vocabulary is not None
+        assert model.network.layer_count == 3
+    words = relmo.load("words")
+    assert isinstance(words, WordVectors)
+    assert words.matrix.dtype == np.float32
+    assert "water" in words
+    for name in ("small", "words"):
+        (card,) = (Path(relmo.__file__).parent / "data" / name).glob("README.md")
+        for path in card.parent.glob("*.safetensors"):
+            assert sha256(path) in card.read_text()
+
+
+def test_the_model_that_ships_is_loaded_in_less_than_a_second_of_computing() -> None:
+    relmo.load(device="cpu")
+    before = time.process_time()
+    relmo.load(device="cpu")
+    assert time.process_time() - before < 1
+
+
+def test_a_model_on_disk_goes_before_one_that_ships_and_nothing_else_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "vectors.h5").write_text("x")  # no model, and not half of one
+    (tmp_path / "small").write_text("x")
+    assert isinstance(relmo.load("words"), WordVectors)
+    assert load_bilm("small", device="cpu").settings.model.hidden > 8
+    (tmp_path / "small").unlink()
+    saved(tmp_path / "small")
+    for name in ("small", "./small"):
+        assert load_bilm(name, device="cpu").settings.model.hidden == 8
+    assert load_bilm(device="cpu").settings.model.hidden > 8
+    write_original(load_bilm("./small"), tmp_path / "original")
+    shutil.rmtree(tmp_path / "small")
+    (tmp_path / "original").rename(tmp_path / "small")
+    assert load_bilm("small", device="cpu").settings.model.hidden == 8
 
 
 def test_a_kind_from_a_later_version_is_named(tmp_path: Path) -> None:

@@ -19,20 +19,18 @@ import torch
 
 from relmo.batch import BiText
 from relmo.config import to_toml
-from relmo.embed import Carry, Embedder, EmbedOptions, Layers, pool
+from relmo.embed import Carry, Embedder, EmbedOptions, Layers, pool, windows
 from relmo.errors import ModelError, SettingError
-from relmo.evaluate import BiScore, bilm_nll
+from relmo.evaluate import BiScore, bilm_nll, full_precision
 from relmo.folder import (
     CARD,
     SETTINGS,
     VOCABULARY,
     atomic,
-    load_weights,
     pick_device,
     read_config,
     read_settings,
     save_config,
-    save_weights,
 )
 from relmo.models.bilm import BiLMNetwork
 from relmo.nn.quantize import PRECISIONS, Precision
@@ -41,6 +39,9 @@ from relmo.text.characters import BOS, EOS, Spellings
 from relmo.text.encode import TOKENIZERS
 from relmo.text.sentences import SentenceFile, encode_sentence_file
 from relmo.text.vocabulary import SentenceVocabulary
+from relmo.weights import load_weights, save_weights
+
+SCORED_AT_ONCE = 8192  # words whose probabilities are computed together
 
 
 class WordScore(NamedTuple):
@@ -106,7 +107,7 @@ class BiLM:
             raise ModelError(f"{folder}: {VOCABULARY} has {len(vocabulary)} words, config.json says {size}")
         if vocabulary is None and settings.model.input == "word":
             raise ModelError(f"{folder}: config.json is damaged: a model with word input needs a vocab_size")
-        network = load_weights(folder, lambda: BiLMNetwork(settings.model, vocab_size=size))
+        network = load_weights(folder, config, lambda: BiLMNetwork(settings.model, vocab_size=size))
         return cls(network, settings, vocabulary, pick_device(device))
 
     def save_pretrained(self, folder: str | Path, *, results: dict[str, Any] | None = None) -> None:
@@ -265,20 +266,70 @@ class BiLM:
     def _scored(
         self, file: str, lanes: int, watch: Callable[[int, int], object] | None, *, keep: bool
     ) -> Iterator[tuple[BiScore, Iterator[WordScore]]]:
+        vocabulary = self._output_words()
+        with tempfile.TemporaryDirectory() as scratch:
+            encoded = encode_sentence_file(file, self.settings.text, vocabulary, Path(scratch))
+            words, steps = encoded.sentences.words, encoded.sentences.predictions
+            text = bilm_text(words, encoded.lexicon, vocabulary, self.settings.model, self.device)
+            kept = np.memmap(Path(scratch) / "nll", np.float32, mode="w+", shape=(steps, 2)) if keep else None
+            told = None if watch is None else lambda scored: watch(scored, steps)
+            nll = bilm_nll(self.network, text, lanes=lanes, watch=told, kept=kept)
+            rows = iter(()) if kept is None else word_rows(encoded, vocabulary, text.bounds, kept)
+            yield BiScore(steps, encoded.sentences.unknown, *nll), rows
+
+    def log_probs(
+        self,
+        sentences: Iterable[str | Sequence[str]],
+        *,
+        direction: Literal["both", "forward", "backward"] = "both",
+    ) -> list[np.ndarray]:
+        """Exact log-probabilities of the words of sentences, each read from zero: float32 (2, words + 1) a sentence, or
+        (words + 1,) of one direction, in the order of the text.
+
+        Forwards, of each word given those before it, then of the sentence's end; backwards, of the sentence's
+        beginning, then of each word given those after it. So the words are [:-1] forwards and [1:] backwards, and a sum
+        is a whole sentence's. A word that is not in the vocabulary has the probability of <UNK>, which all such words
+        share. Sentences are given as to `embed`, and read in the model's `precision`.
+        """
+        if direction not in ("both", "forward", "backward"):
+            raise SettingError(f"direction is {direction!r}; it can be 'both', 'forward' or 'backward'")
+        if isinstance(sentences, str):
+            raise SettingError("log_probs takes several sentences: put a single one into a list, log_probs([sentence])")
+        vocabulary = self._output_words()
+        chosen = {"both": (0, 1), "forward": (0,), "backward": (1,)}[direction]
+        tokens = (self.tokens(sentence) if isinstance(sentence, str) else sentence for sentence in sentences)
+        found: list[np.ndarray] = []
+        for window in windows(tokens, SCORED_AT_ONCE):
+            tops = self.embed(window, layers="top")
+            both = [self._log_probs(window, tops, vocabulary, side) for side in chosen]
+            found += [np.stack(sides) if direction == "both" else sides[0] for sides in zip(*both, strict=True)]
+        return found
+
+    def _log_probs(
+        self, sentences: Sequence[Sequence[str]], tops: list[np.ndarray], vocabulary: SentenceVocabulary, direction: int
+    ) -> list[np.ndarray]:
+        """Of one direction, from the top layer (words, 2P) of each sentence; at the boundary that is a constant."""
+        assert self.network.softmax is not None
+        boundary = self.embedder.first_outputs()[direction].cpu().numpy()[None]  # (1, P)
+        outputs, targets = [], []
+        for words, top in zip(sentences, tops, strict=True):
+            forward, backward = np.split(top, 2, axis=1)
+            outputs += [boundary, forward] if direction == 0 else [backward, boundary]
+            targets.append(vocabulary.ids([*words, EOS] if direction == 0 else [BOS, *words]))
+        x, y, places = distinct_rows(np.concatenate(outputs), np.concatenate(targets))
+        with torch.no_grad(), full_precision():
+            on_device = (torch.from_numpy(array).to(self.device) for array in (x, y))
+            log_p = -self.network.softmax.nll(*on_device).cpu().numpy()[places]
+        return np.split(log_p, np.cumsum([len(words) + 1 for words in sentences])[:-1])
+
+    def _output_words(self) -> SentenceVocabulary:
+        """The vocabulary, which a model that predicts words has."""
         if self.vocabulary is None:
             raise ModelError(
                 "the model has no output layer to predict words with (original ELMo files hold none); "
                 "make one on your text: relmo train bilm TEXT --init MODEL --out DIR"
             )
-        with tempfile.TemporaryDirectory() as scratch:
-            encoded = encode_sentence_file(file, self.settings.text, self.vocabulary, Path(scratch))
-            words, steps = encoded.sentences.words, encoded.sentences.predictions
-            text = bilm_text(words, encoded.lexicon, self.vocabulary, self.settings.model, self.device)
-            kept = np.memmap(Path(scratch) / "nll", np.float32, mode="w+", shape=(steps, 2)) if keep else None
-            told = None if watch is None else lambda scored: watch(scored, steps)
-            nll = bilm_nll(self.network, text, lanes=lanes, watch=told, kept=kept)
-            rows = iter(()) if kept is None else word_rows(encoded, self.vocabulary, text.bounds, kept)
-            yield BiScore(steps, encoded.sentences.unknown, *nll), rows
+        return self.vocabulary
 
 
 def bilm_text(
@@ -294,6 +345,16 @@ def bilm_text(
     widest = max(width for width, _ in parse_filters(settings.filters))
     spellings = Spellings(lexicon, settings.max_characters)
     return BiText(words, vocabulary, spellings=spellings, margin=widest, device=device)
+
+
+def distinct_rows(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The distinct pairs of a row of x (N, P) and its number of y (N,), and which of them stands at each place (N,).
+    Sentences that begin, or end, with the same words predict the same things from the same outputs."""
+    index: dict[bytes, int] = {}
+    rows = np.concatenate([x.astype(np.float32, copy=False).view(np.uint8), y[:, None].view(np.uint8)], axis=1)
+    places = np.fromiter((index.setdefault(row.tobytes(), len(index)) for row in rows), dtype=np.int64, count=len(rows))
+    _, first = np.unique(places, return_index=True)
+    return x[first], y[first], places
 
 
 def word_rows(

@@ -22,9 +22,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import h5py
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -32,11 +31,13 @@ from torch import Tensor, nn
 from relmo.bilm import BiLM
 from relmo.errors import ModelError, SettingError, StorageError
 from relmo.folder import CONFIG, LARGEST_CONFIG, atomic, pick_device, storage_errors, write_json
-from relmo.hdf5 import new_hdf5
 from relmo.models.bilm import BiLMNetwork, CharacterEncoder
 from relmo.settings import BiLMModelSettings, BiLMSettings, check_bilm, parse_filters
 from relmo.text.characters import CHARACTERS
 from relmo.text.vocabulary import SentenceVocabulary, escape
+
+if TYPE_CHECKING:
+    import h5py  # where it is used: models of other kinds load without it, and faster
 
 OPTIONS, WEIGHTS, VOCAB = "options.json", "weights.hdf5", "vocab.txt"
 PairOrPath = str | Path | Sequence[str | Path]
@@ -354,8 +355,10 @@ def _lstm_layout(network: BiLMNetwork, d: int, depth: int) -> Iterator[Dataset]:
 
 
 @contextmanager
-def open_hdf5(member: Member) -> Iterator[h5py.File]:
+def open_hdf5(member: Member) -> Iterator["h5py.File"]:
     """An HDF5 file to read from; a broken one is one clear line."""
+    import h5py
+
     source = member.path if member.inside is None else io.BytesIO(member.read())
     try:
         with h5py.File(source, "r") as file:
@@ -391,8 +394,10 @@ def read_weights(member: Member, settings: BiLMModelSettings) -> BiLMNetwork:
     return network.eval()
 
 
-def find_dataset(file: h5py.File, dataset: Dataset, where: str) -> h5py.Dataset:
+def find_dataset(file: "h5py.File", dataset: Dataset, where: str) -> "h5py.Dataset":
     """The dataset in the file, checked but not read."""
+    import h5py
+
     for name in dataset.names:
         place: Any = file
         for step in name.split("/"):
@@ -465,6 +470,8 @@ def original_options(settings: BiLMModelSettings) -> dict[str, Any]:
 
 def write_hdf5(path: Path, network: BiLMNetwork) -> None:
     """The network's weights, without its output layer, as an original hdf5 file."""
+    from relmo.hdf5 import new_hdf5
+
     with new_hdf5(path) as file, torch.no_grad():
         for dataset in layout(network):
             values = np.empty(dataset.shape, dtype=np.float32)

@@ -148,7 +148,7 @@ class Embedder:
         self.chunk_tokens = max(1, room // (FLOAT * outputs)) if compiled else self.few_tokens
         self.most_rows = max(ROWS, min(GPU_ROWS if on_gpu else CPU_ROWS, self.chunk_tokens))
         self.states: State | None = None
-        self._first: tuple[int, Precision, State] | None = None
+        self._first: tuple[int, Precision, State, Tensor] | None = None
 
     def reset_states(self) -> None:
         """The next sentences with carried state start from zero."""
@@ -255,6 +255,15 @@ class Embedder:
 
     def first_state(self) -> State:
         """The state of a sentence that starts from zero, after its first boundary: a constant of the model, a row."""
+        return self._after_boundary()[0]
+
+    def first_outputs(self) -> Tensor:
+        """What the top layer gives at that boundary, with which a sentence's first word is predicted: forwards at <S>,
+        backwards at </S>; (2, P)."""
+        with self._inference():
+            return self._after_boundary()[1]
+
+    def _after_boundary(self) -> tuple[State, Tensor]:
         epoch = self.cache.refresh()
         if self._first is None or self._first[:2] != (epoch, self.precision):
             ends = self._slots([BOS, EOS])
@@ -262,8 +271,9 @@ class Embedder:
             places = np.repeat(self.cache.place_of[[0, 1], ends], ROWS).reshape(2, 1, ROWS)
             words = torch.from_numpy(places).to(self.cache.gates.device)
             run = self.network.lstm.infer(self.cache.gates, words, precision=self.precision)
-            self._first = (epoch, self.precision, tuple(tensor[:1] for tensor in run.state))
-        return self._first[2]
+            state = tuple(tensor[:1] for tensor in run.state)
+            self._first = (epoch, self.precision, state, run.layers[-1][:, 0, 0].clone())
+        return self._first[2], self._first[3]
 
     def _run(self, window: Window, order: np.ndarray, options: EmbedOptions, state: State) -> list[np.ndarray]:
         """One batch, these sentences of a window, longest first, from this state; their vectors in that order. Where

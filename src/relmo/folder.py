@@ -1,8 +1,8 @@
-"""A model <-> a folder: config.json, model.safetensors, vocabulary.txt, settings.toml and a card, README.md.
+"""A model <-> a folder: config.json, model.safetensors (`weights.py`), vocabulary.txt, settings.toml and a card,
+README.md.
 
 Nothing is unpickled. Every file is written under a temporary name and renamed; config.json comes last, so a folder with
-one is whole. Weights carry a digest of themselves and are checked, names, shapes and bytes, against the network that
-the config describes before memory is taken for it.
+one is whole. Files of tensors carry a digest of themselves.
 """
 
 import errno
@@ -18,7 +18,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 import relmo
 from relmo.config import build
@@ -27,11 +26,11 @@ from relmo.errors import ModelError, SettingError, StorageError
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocabulary.txt"
 CARD, SETTINGS = "README.md", "settings.toml"
+BUNDLED = ("small", "words")  # models that ship, by name: a bidirectional language model and word vectors
 LARGEST_CONFIG = 1 << 22
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 MAKE_ROOM = "free some space and do it again; training goes on with --resume"
 
-N = TypeVar("N", bound=nn.Module)
 S = TypeVar("S")
 
 
@@ -77,16 +76,18 @@ def write_json(path: Path, value: Any) -> None:
         temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor], values: Any = None) -> None:
-    """A safetensors file with a digest of its tensors and a JSON value in its header, whole or not at all."""
+def write_tensors(path: Path, tensors: dict[str, Tensor], values: Any = None) -> str:
+    """A safetensors file with a digest of its tensors and a JSON value in its header, whole or not at all. -> the
+    digest"""
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     header = {"digest": digest(tensors, values)} | ({} if values is None else {"values": json.dumps(values)})
     with atomic(path) as temporary:
         save_file(tensors, temporary, metadata=header)
+    return header["digest"]
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
-    """What `write_tensors` wrote, or an error where the file is damaged."""
+def read_tensors(path: Path, known: str | None = None) -> tuple[dict[str, Tensor], Any]:
+    """What `write_tensors` wrote, or an error where the file is damaged, or its digest is not the one `known`."""
     with open_tensors(path) as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         header = file.metadata() or {}
@@ -96,6 +97,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
         raise ModelError(f"{path}: the file is damaged (its header: {error}); restore it from a copy") from error
     if header.get("digest") != digest(tensors, values):
         raise ModelError(f"{path}: the file is damaged (its checksum does not match); restore it from a copy")
+    if known is not None and header["digest"] != known:
+        raise ModelError(f"{path}: is not the file that config.json was written for; restore both from one copy")
     return tensors, values
 
 
@@ -142,19 +145,15 @@ def save_config(folder: Path, kind: str, values: dict[str, Any]) -> None:
     write_json(folder / CONFIG, header | values)
 
 
-def save_weights(folder: Path, network: nn.Module) -> None:
-    """model.safetensors."""
-    write_tensors(folder / WEIGHTS, own_tensors(network))
-
-
 def read_config(folder: Path) -> dict[str, Any]:
     """config.json, checked for what every kind has."""
     path = folder / CONFIG
     if not path.is_file():
         what = "is not a model folder (it has no config.json)" if folder.exists() else "does not exist"
         raise ModelError(
-            f"{folder}: {what}; give a folder that relmo has saved; embed, info, convert and relmo.load "
-            "also take original ELMo files, an options .json and a weights .hdf5"
+            f"{folder}: {what}; give a folder that relmo has saved, or the name of a model that ships with it "
+            f"({' or '.join(BUNDLED)}); embed, info, convert and relmo.load also take original ELMo files, an options "
+            ".json and a weights .hdf5"
         )
     if path.stat().st_size > LARGEST_CONFIG:
         raise ModelError(f"{path}: {path.stat().st_size} bytes is too large for a config.json")
@@ -179,42 +178,6 @@ def read_settings(folder: Path, config: dict[str, Any], kind: type[S], check: Ca
     except SettingError as error:
         raise ModelError(f"{folder}: config.json is damaged: {error}") from error
     return settings
-
-
-class Unfilled(TorchFunctionMode):
-    """Leaves tensors without their first random numbers: to draw these without memory, torch would import hundreds of
-    modules, which takes seconds and 70 MB."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Called in place of `func`."""
-        if getattr(func, "__name__", "") == "normal_":
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **(kwargs or {}))
-
-
-def load_weights(folder: Path, make: Callable[[], N]) -> N:
-    """The network that `make` makes, with the folder's weights; first made on no memory, to compare with the file."""
-    try:
-        with torch.device("meta"), Unfilled():
-            expected = {name: tuple(tensor.shape) for name, tensor in own_tensors(make()).items()}
-    except (SettingError, TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise ModelError(f"{folder}: config.json is damaged: {str(error).splitlines()[0]}") from error
-    path = folder / WEIGHTS
-    with open_tensors(path) as file:
-        found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    if found != expected:
-        name = sorted(n for n in expected.keys() | found.keys() if expected.get(n) != found.get(n))[0]
-        raise ModelError(
-            f"{path}: does not fit config.json: '{name}' is {found.get(name, 'missing')}, "
-            f"expected {expected.get(name, 'nothing')}"
-        )
-    tensors, _ = read_tensors(path)
-    network = make()
-    own = own_tensors(network)
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            own[name].copy_(tensor)
-    return network.eval()
 
 
 def pick_device(name: str) -> torch.device:

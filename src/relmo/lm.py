@@ -25,12 +25,10 @@ from relmo.folder import (
     SETTINGS,
     VOCABULARY,
     atomic,
-    load_weights,
     pick_device,
     read_config,
     read_settings,
     save_config,
-    save_weights,
 )
 from relmo.generate import Sampling, beam_search, sample
 from relmo.models import make_language_model
@@ -41,6 +39,7 @@ from relmo.settings import LMSettings, check_lm
 from relmo.text.encode import encode_file, encode_text
 from relmo.text.tokenize import join
 from relmo.text.vocabulary import Vocabulary
+from relmo.weights import load_weights, save_weights
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class LanguageModel:
                 f"{folder}: {VOCABULARY} has {len(vocabulary)} symbols, config.json says {config.get('vocab_size')}"
             )
         network = load_weights(
-            folder, lambda: make_language_model(settings.model, len(vocabulary), config.get("sizes"))
+            folder, config, lambda: make_language_model(settings.model, len(vocabulary), config.get("sizes"))
         )
         return cls(network, vocabulary, settings, pick_device(device))
 

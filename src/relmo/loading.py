@@ -1,13 +1,15 @@
-"""`relmo.load`: a model of any kind, from its folder or from original ELMo files."""
+"""`relmo.load`: a model of any kind, from its folder, from original ELMo files, or by the name of one that ships."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from relmo.bilm import BiLM
 from relmo.convert import PairOrPath, locate, read_files
 from relmo.errors import ModelError, SettingError
-from relmo.folder import read_config
+from relmo.folder import BUNDLED, CONFIG, own_tensors, read_config
 from relmo.lm import LanguageModel
 from relmo.nn.quantize import PRECISIONS, Precision
 from relmo.vectors import WordVectors
@@ -18,13 +20,16 @@ KINDS: dict[str, type[BiLM] | type[LanguageModel] | type[WordVectors]] = {
     "lm": LanguageModel,
     "skipgram": WordVectors,
 }
+DEFAULT = BUNDLED[0]
 
 
 def load(source: PairOrPath | None = None, *, device: str = "auto", dtype: str | torch.dtype | None = None) -> Model:
     """A model, as the class of its kind. Never unpickles, never touches the network.
 
-    source   a folder that relmo saved; a folder or a .zip with an original ELMo's options .json and weights .hdf5, by
-             whatever names; the path of the options; or a pair (options, weights)
+    source   "small", the bidirectional model that ships, also where nothing is given, or "words", the word vectors that
+             ship; a folder that relmo saved; a folder or a .zip with an original ELMo's options .json and weights
+             .hdf5, by whatever names; the path of the options; or a pair (options, weights). A model on disk goes
+             before one that ships under the same name; "./small" is one on disk and nothing else
     device   auto (a GPU where there is one), cpu or cuda
     dtype    the precision of a bidirectional model's `embed`: None or "float32"; "bfloat16"; on a CPU "int8"; by name
              or as torch's types. Other kinds of model know float32 alone
@@ -47,11 +52,26 @@ def parse_dtype(dtype: str | torch.dtype | None) -> Precision:
     raise SettingError(f"dtype {name}: it can be {', '.join(PRECISIONS)}; leave it out for float32")
 
 
+def bundled(source: PairOrPath | None) -> Path | None:
+    """The folder of the model that ships, where the source is its name and there is no model of this name on disk."""
+    name = DEFAULT if source is None else source
+    if not isinstance(name, str | Path) or str(name) not in BUNDLED or (source is not None and on_disk(Path(name))):
+        return None
+    return Path(__file__).with_name("data") / name
+
+
+def on_disk(path: Path) -> bool:
+    """Whether a place holds a model of any kind; any other file or folder does not count."""
+    if (path / CONFIG).is_file():
+        return True
+    with suppress(ModelError):
+        return locate(path) is not None
+    return False
+
+
 def _load(source: PairOrPath | None, device: str) -> Model:
-    if source is None:
-        raise ModelError(
-            "no model is bundled with this version; give a folder that relmo saved, or original ELMo files"
-        )
+    source = bundled(source) or source
+    assert source is not None  # then it was the default
     if (original := locate(source)) is not None:
         return read_files(original, device=device)
     assert isinstance(source, str | Path)  # a pair is taken for original files, or is an error
@@ -68,7 +88,16 @@ def load_folder(folder: Path, device: str) -> Model:
     return KINDS[kind].from_pretrained(folder, device=device)
 
 
-def load_bilm(source: PairOrPath, *, device: str = "auto", dtype: str | torch.dtype | None = None) -> BiLM:
+def tensors_of(model: Model) -> dict[str, Tensor]:
+    """The weights of a model, as its folder names them."""
+    if isinstance(model, WordVectors):
+        return {"weight": torch.from_numpy(model.matrix)}
+    return {name: tensor.detach() for name, tensor in own_tensors(model.network).items()}
+
+
+def load_bilm(
+    source: PairOrPath | None = None, *, device: str = "auto", dtype: str | torch.dtype | None = None
+) -> BiLM:
     """A bidirectional language model, from wherever `load` takes one."""
     model = load(source, device=device, dtype=dtype)
     if not isinstance(model, BiLM):

@@ -20,7 +20,7 @@ from relmo.bilm import BiLM, bilm_text
 from relmo.config import build
 from relmo.errors import ModelError, SettingError
 from relmo.evaluate import BiScore, bilm_nll
-from relmo.folder import atomic, own_tensors, save_weights, write_json
+from relmo.folder import atomic, own_tensors, write_json
 from relmo.lm import parameter_count
 from relmo.loading import load
 from relmo.models.bilm import BiLMNetwork
@@ -41,6 +41,7 @@ from relmo.settings import BiLMModelSettings, BiLMSettings, check_bilm, check_bi
 from relmo.text.sentences import SentenceCorpus, Sentences, encode_sentence_corpus, open_sentences
 from relmo.text.vocabulary import SentenceVocabulary
 from relmo.train import Trainer
+from relmo.weights import save_weights
 
 LANES = 32  # lanes of a validation; they change its speed only
 FREE = ("dropout", "state_dropout", "softmax", "samples")  # of the model's settings, those that may differ from init's

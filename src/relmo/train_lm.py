@@ -10,7 +10,6 @@ from torch import nn
 
 from relmo.batch import Lanes
 from relmo.evaluate import Score, total_nll
-from relmo.folder import save_weights
 from relmo.lm import LanguageModel, parameter_count
 from relmo.models import make_language_model
 from relmo.models.language_model import NeuralLM
@@ -20,6 +19,7 @@ from relmo.run import Plan, Reporter, encoded_corpus, go, make_plan, prepare, re
 from relmo.settings import LMSettings, check_lm
 from relmo.text.encode import Corpus, Stream
 from relmo.train import Trainer
+from relmo.weights import save_weights
 
 LANES = 32  # lanes of a validation; they change its speed only
 

@@ -25,17 +25,17 @@ from relmo.folder import (
     SETTINGS,
     VOCABULARY,
     atomic,
-    load_weights,
     read_config,
     read_settings,
     save_config,
-    save_weights,
 )
 from relmo.settings import SkipgramSettings, check_skipgram
 from relmo.text.corpus import read_lines
 from relmo.text.vocabulary import SPECIALS, Vocabulary
+from relmo.weights import load_weights, save_weights
 
 VECTORS = "vectors.txt"
+ABOUT_VECTORS = f"`{VECTORS}` holds the same vectors in word2vec's text format."
 LARGEST = 1 << 16  # dimensions of a file that is not ours
 
 
@@ -64,7 +64,7 @@ class WordVectors:
             )
         if not isinstance(dimensions, int) or not 1 <= dimensions <= LARGEST:
             raise ModelError(f"{folder}: config.json is damaged: dimensions is {dimensions!r}")
-        network = load_weights(folder, lambda: nn.Embedding(len(vocabulary), dimensions))
+        network = load_weights(folder, config, lambda: nn.Embedding(len(vocabulary), dimensions))
         made_here = config.get("settings") is not None
         settings = read_settings(folder, config, SkipgramSettings, check_skipgram) if made_here else None
         return cls(vocabulary, network.weight.detach().numpy(), settings)
@@ -100,7 +100,7 @@ class WordVectors:
             )
         lines += [f"- {key}: {value}" for key, value in results.items()]
         lines += ["", "```python", f'relmo.load("{name}").nearest("water")', "```", ""]
-        lines += [f"`{VECTORS}` holds the same vectors in word2vec's text format.", ""]
+        lines += [ABOUT_VECTORS, ""]
         return "\n".join(lines)
 
     @classmethod

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+import relmo
 from relmo.bilm import BiLM
 from relmo.cli import main
 from relmo.models.bilm import BiLMNetwork
@@ -154,9 +155,12 @@ def test_a_mistake_is_one_line_and_status_2(
     assert [path.name for path in text.parent.iterdir()] == ["text.txt"]
 
 
-def test_without_a_model_the_bundled_one_is_asked_for(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, _, errors = run(capsys, "embed", text, "--out", text.with_name("v.h5"))
-    assert status == 0 or (status == 2 and "bundled" in errors)
+def test_without_a_model_the_one_that_ships_embeds(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, output, _ = run(capsys, "embed", text, "--out", text.with_name("v.npz"), "--device", "cpu", "--json")
+    assert (status, json.loads(output)["model"]) == (0, "small")
+    vectors = relmo.load(device="cpu").embed(text.read_text().splitlines()[:1])[0]  # type: ignore[union-attr]
+    with np.load(text.with_name("v.npz")) as file:
+        np.testing.assert_allclose(file["0"], vectors, atol=1e-5)
 
 
 def test_a_model_of_another_kind_is_refused(text: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from relmo.cli.embed import embed
 from relmo.cli.evaluate import evaluate
 from relmo.cli.generate import generate
 from relmo.cli.info import info
+from relmo.cli.reproduce import reproduce
 from relmo.cli.train import bilm, lm, say, settings_from_files, skipgram
 from relmo.errors import RelmoError
 from relmo.text.corpus import STDIN
@@ -38,6 +39,7 @@ app.command(evaluate)
 app.command(generate)
 app.command(info)
 app.command(convert)
+app.command(reproduce)
 app.command(bench)
 
 

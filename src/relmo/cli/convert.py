@@ -1,17 +1,25 @@
 """`relmo convert SRC DST`"""
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from relmo.loading import Model
 
 
 def convert(
-    source: Path,
+    source: str,
     destination: Path,
     *,
     weights: Path | None = None,
+    precision: Literal["float32", "float16", "int8"] | None = None,
+    shard_mb: int | None = None,
+    card: Path | None = None,
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Convert original ELMo files to a relmo folder, or a relmo folder to original ELMo files, whichever SOURCE is.
+    """Convert original ELMo files to a relmo folder; a relmo folder to original ELMo files; or, with --precision, a
+    relmo folder of any kind to another with the same model in fewer bits.
 
     Original files are an options .json and a weights .hdf5, by whatever names, in a folder or a .zip. A relmo folder of
     kind bilm that reads characters becomes options.json, weights.hdf5 and vocab.txt, as other tools for ELMo read them.
@@ -20,46 +28,85 @@ def convert(
 
         relmo convert models/mine original/mine
 
+        relmo convert models/mine models/compact --precision int8
+
     Parameters
     ----------
     source
-        A folder that relmo saved; or a folder or .zip with original files, or the path of an options file with the
-        weights beside it.
+        A folder that relmo saved, or small or words, which ship with it; or a folder or .zip with original files, or
+        the path of an options file with the weights beside it.
     destination
         The folder to write, which must not exist yet.
     weights
         The original weights, where they do not lie beside the options.
+    precision
+        How a relmo folder stores its weights: float32, half of that, or int8, a quarter (whole numbers, a float16 scale
+        for each 512 of a row; biases in float16). They are float32 again when they are loaded.
+    shard_mb
+        Store the weights in several files, each of at most this many megabytes.
+    card
+        A file to become the folder's model card, README.md; the card of a relmo folder comes along where it is not
+        given. A section with the checksums of the weights is added.
     json
         Print one JSON object.
     quiet
         Print nothing.
     """
     from relmo.cli.report import print_json
-    from relmo.convert import locate, new_folder, read_files, write_original
-    from relmo.errors import ModelError, SettingError
+    from relmo.convert import locate
+    from relmo.errors import SettingError
+    from relmo.loading import bundled
+
+    where = bundled(source) or source
+    original = locate(where if weights is None else (where, weights)) is not None
+    if not original and weights is not None:
+        raise SettingError("weights goes with original ELMo files only; leave it out")
+    if not original and precision is None:
+        if shard_mb is not None or card is not None:
+            raise SettingError("--shard-mb and --card are for a relmo folder: give a --precision too, such as float32")
+        facts = to_original(where, destination)
+    else:
+        from relmo.pack import pack
+
+        pair = where if weights is None else (where, weights)
+        model = pack(pair, destination, precision=precision or "float32", shard_mb=shard_mb, card=card)
+        lost = "original files hold no output layer: the model embeds, but does not predict words"
+        facts = {"format": "relmo", "precision": precision or "float32", "parameters": parameters(model)}
+        facts["note"] = lost if original else ""
+    facts = {"written": str(destination)} | facts
+    if json:
+        print_json(facts)
+    elif not quiet:
+        how = f" in {facts['precision']}" if "precision" in facts else ""
+        note = f"; {facts['note']}" if facts["note"] else ""
+        print(f"wrote {destination}: {facts['parameters']:,} parameters{how}{note}")
+
+
+def to_original(source: str | Path, destination: Path) -> dict[str, Any]:
+    """A relmo folder as original ELMo files. -> what there is to say about it"""
+    from relmo.bilm import BiLM
+    from relmo.convert import write_original
+    from relmo.errors import ModelError
     from relmo.loading import load
 
-    original = locate(source if weights is None else (source, weights))
-    if original is not None:
-        model = read_files(original, device="cpu")
-        with new_folder(destination) as inside:
-            model.save_pretrained(inside)
-        lost = "original files hold no output layer: the model embeds, but does not predict words"
-    else:
-        if weights is not None:
-            raise SettingError("weights goes with original ELMo files only; leave it out")
-        loaded = load(source, device="cpu")
-        from relmo.bilm import BiLM
+    model = load(source, device="cpu")
+    if not isinstance(model, BiLM):
+        raise ModelError(
+            f"{source}: only bidirectional language models (bilm) can become original ELMo files; give a --precision "
+            "for another relmo folder"
+        )
+    write_original(model, destination)
+    lost = "the output layer is left out: the original format has no place for it"
+    return {
+        "format": "original",
+        "parameters": parameters(model, without="softmax."),
+        "note": lost if model.network.softmax is not None else "",
+    }
 
-        if not isinstance(loaded, BiLM):
-            raise ModelError(f"{source}: only bidirectional language models (bilm) can become original ELMo files")
-        model = loaded
-        write_original(model, destination)
-        softmax = model.network.softmax is not None
-        lost = "the output layer is left out: the original format has no place for it" if softmax else ""
-    parameters = sum(p.numel() for name, p in model.network.named_parameters() if not name.startswith("softmax."))
-    if json:
-        written = "relmo" if original is not None else "original"
-        print_json({"written": str(destination), "format": written, "parameters": parameters, "note": lost})
-    elif not quiet:
-        print(f"wrote {destination}: {parameters:,} parameters" + (f"; {lost}" if lost else ""))
+
+def parameters(model: "Model", *, without: str | None = None) -> int:
+    """How many numbers a model has, those of one part left out."""
+    from relmo.loading import tensors_of
+
+    tensors = {name: t for name, t in tensors_of(model).items() if without is None or not name.startswith(without)}
+    return sum(tensor.numel() for tensor in tensors.values() if tensor.is_floating_point())

@@ -43,7 +43,7 @@ def embed(
     /,
     *,
     out: Path,
-    model: str | None = None,
+    model: str = "small",
     vectors: Annotated[Vectors, Parameter(name="*")] = Vectors(),  # noqa: B008
     tokenizer: Literal["words", "whitespace"] | None = None,
     errors: Literal["strict", "replace"] = "strict",
@@ -54,10 +54,11 @@ def embed(
 ) -> None:
     """Contextual vectors of the words of a text, a sentence a line, into a file.
 
-        relmo embed text.txt --model models/mine --out vectors.h5
-        relmo embed text.txt --model models/mine --out vectors.h5 --precision int8
-
     While it goes on, what is done is kept in the folder OUT.partial; a run that was broken off goes on with --resume.
+
+        relmo embed text.txt --out vectors.h5
+
+        relmo embed text.txt --model models/mine --out vectors.h5
 
     Parameters
     ----------
@@ -67,7 +68,7 @@ def embed(
         Where to; its ending says the format: .h5, .parquet, .npz or .safetensors. Sentences are numbered from 0; .h5,
         .npz and .safetensors hold an array for each, .parquet has a row for each word.
     model
-        A model's folder, or original ELMo files; the bundled model where it is not given.
+        A model's folder, or original ELMo files; small ships with relmo.
     tokenizer
         How lines are split into words; whitespace for text that is tokenised already. The model's own where not given.
     errors
@@ -111,9 +112,7 @@ def parse_layers(text: str) -> Literal["all", "top", "average"] | int:
     raise SettingError(f"--layers {text}: it can be all, top, average or a number from 0 on")
 
 
-def load(
-    source: str | None, tokenizer: Literal["words", "whitespace"] | None, device: str, precision: "Precision"
-) -> "BiLM":
+def load(source: str, tokenizer: Literal["words", "whitespace"] | None, device: str, precision: "Precision") -> "BiLM":
     """The model, which must be one that embeds; with another tokenizer where one is given."""
     from dataclasses import replace
 
@@ -187,7 +186,7 @@ class Watcher:
         self.bar.stop()
 
 
-def report(summary: "Summary", model: str | None, precision: "Precision", *, json: bool, quiet: bool) -> None:
+def report(summary: "Summary", model: str, precision: "Precision", *, json: bool, quiet: bool) -> None:
     """What was done, and words that were cut."""
     from relmo.cli.report import duration, print_json
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    model: Path,
+    model: str,
     *files: str,
     words: Path | None = None,
     batch: int = 16,
@@ -29,7 +29,7 @@ def evaluate(
     Parameters
     ----------
     model
-        The model's folder.
+        The model's folder, or small, which ships with relmo.
     files
         Text files, as for training; each is scored by itself.
     words
@@ -65,7 +65,7 @@ def evaluate(
     total = sum(list(scores.values())[1:], start=next(iter(scores.values())))
     if json:
         rows = [{"file": file} | score.summary() for file, score in scores.items()]
-        print_json({"model": str(model), "files": rows, "total": total.summary()})
+        print_json({"model": model, "files": rows, "total": total.summary()})
     elif quiet:
         print(*(f"{score.perplexity:.4f}" for score in scores.values()), sep="\n")
     else:

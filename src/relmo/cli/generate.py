@@ -4,7 +4,6 @@ import dataclasses
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -35,7 +34,7 @@ class Choice:
 
 
 def generate(
-    model: Path,
+    model: str,
     *,
     prompt: str = "",
     limit: int = 500,
@@ -72,8 +71,9 @@ def generate(
     check(choice, limit, samples)
     from relmo.cli.report import print_json
     from relmo.lm import LanguageModel
+    from relmo.loading import bundled
 
-    loaded = LanguageModel.from_pretrained(model, device=device)
+    loaded = LanguageModel.from_pretrained(bundled(model) or model, device=device)
     if choice.beams:
         grown = iter([loaded.search(prompt, beams=choice.beams, limit=limit, unknown=choice.unknown)[:samples]])
     else:
@@ -82,7 +82,7 @@ def generate(
         grown = loaded.stream(prompt, limit=limit, samples=samples, seed=seed, unknown=choice.unknown, **sampling)
     if json:
         *_, texts = grown
-        print_json({"model": str(model), "texts": [dataclasses.asdict(text) for text in texts]})
+        print_json({"model": model, "texts": [dataclasses.asdict(text) for text in texts]})
     elif samples == 1 and not quiet:
         stream_one(grown)
     else:

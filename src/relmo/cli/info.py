@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 TRAINING = ("dropout", "tied", "softmax", "samples")  # settings that original files do not have
 
 
-def info(model: Path, *, json: bool = False, quiet: bool = False) -> None:
+def info(model: str = "small", *, json: bool = False, quiet: bool = False) -> None:
     """Say what a model holds: kind, geometry, parameters, provenance, checksums. The weights are read and checked.
 
         relmo info models/mine
@@ -17,7 +17,8 @@ def info(model: Path, *, json: bool = False, quiet: bool = False) -> None:
     Parameters
     ----------
     model
-        The model's folder; or original ELMo files: a folder or .zip that holds them, or the path of the options.
+        The model's folder, or small or words, which ship with relmo; or original ELMo files: a folder or .zip that
+        holds them, or the path of the options.
     json
         Print one JSON object.
     quiet
@@ -34,17 +35,18 @@ def info(model: Path, *, json: bool = False, quiet: bool = False) -> None:
         print_table(["", ""], [[name, show(value)] for name, value in flatten(facts)])
 
 
-def gather(folder: Path) -> dict[str, Any]:
+def gather(model: str) -> dict[str, Any]:
     """What there is to say about a model."""
     from relmo.convert import locate
-    from relmo.folder import WEIGHTS, digest, read_config, read_tensors, sha256
-    from relmo.loading import load
+    from relmo.folder import digest, read_config, sha256
+    from relmo.loading import bundled, load, tensors_of
+    from relmo.weights import read_record
 
+    folder = bundled(model) or Path(model)
     if (original := locate(folder)) is not None:
         return gather_original(original)
     config = read_config(folder)
-    load(folder, device="cpu")  # checks that everything fits together
-    tensors, _ = read_tensors(folder / WEIGHTS)
+    tensors = tensors_of(load(folder, device="cpu"))  # checks that everything fits together
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     return {
         "kind": config["kind"],
@@ -52,6 +54,7 @@ def gather(folder: Path) -> dict[str, Any]:
         "vocabulary": config["vocab_size"],
         "parameters": sum(tensor.numel() for tensor in tensors.values() if tensor.is_floating_point()),
         "weights_digest": digest(tensors),
+        "stored_precision": read_record(folder, config).precision,
         "settings": {k: v for section in (config["settings"] or {}).values() for k, v in section.items()},
         "results": config.get("results", {}),
         "sha256": {path.name: sha256(path) for path in files},
@@ -61,10 +64,11 @@ def gather(folder: Path) -> dict[str, Any]:
 def gather_original(original: "Original") -> dict[str, Any]:
     """What there is to say about original ELMo files."""
     from relmo.convert import read_files
-    from relmo.folder import digest, own_tensors, sha256
+    from relmo.folder import digest, sha256
+    from relmo.loading import tensors_of
 
     model = read_files(original, device="cpu")
-    tensors = {name: tensor.detach() for name, tensor in own_tensors(model.network).items()}
+    tensors = tensors_of(model)
     return {
         "kind": "bilm",
         "format": "original ELMo files",

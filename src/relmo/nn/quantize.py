@@ -6,7 +6,8 @@
                x (…, K): a scale for every BLOCK numbers of a row;  W (N, K): for every BLOCK numbers of an output
 
 A block's scale is its largest magnitude over 127. A block's products sum up to less than 2^24, so float32 has them
-exactly, whatever the order; the compiled kernels (`kernels/infer_cpu.py`) take int32 and agree within rounding.
+exactly, whatever the order; the compiled kernels (`kernels/infer_cpu.py`) take int32 and agree within rounding. Weights
+that were stored as int8, by blocks as these (`relmo/weights.py`), are their own int8: they are not rounded twice.
 """
 
 from typing import Literal, NamedTuple, get_args
@@ -28,15 +29,24 @@ class Quantized(NamedTuple):
     values: Tensor
     scale: Tensor
 
+    def numbers(self) -> Tensor:
+        """values * scale (…, K)."""
+        blocks = zip(self.values.split(BLOCK, dim=-1), self.scale.split(1, dim=-1), strict=True)
+        return torch.cat([values * scale for values, scale in blocks], dim=-1)
 
-def quantize(x: Tensor) -> Quantized:
-    """int8 of numbers (…, K). A number that is none makes its block's scale none."""
+
+def quantize(x: Tensor, *, scales: torch.dtype = torch.float32) -> Quantized:
+    """int8 of numbers (…, K), with scales rounded to a type. A number that is none makes its block's scale none."""
     size = x.shape[-1]
     blocks = pad(x, (0, -size % BLOCK)).unflatten(-1, (-1, BLOCK))
     largest = blocks.abs().amax(dim=-1)  # (…, blocks)
-    by = torch.where(largest > 0, LARGEST / largest, 0.0)
-    values = (blocks * by.unsqueeze(-1)).round().nan_to_num(0.0)
-    return Quantized(values.flatten(-2)[..., :size], largest / LARGEST)
+    scale, by = largest / LARGEST, LARGEST / largest
+    if scales != torch.float32:
+        scale = scale.to(scales).float()
+        by = 1 / scale
+    by = torch.where(scale > 0, by, 0.0)
+    values = (blocks * by.unsqueeze(-1)).round().clamp(-LARGEST, LARGEST).nan_to_num(0.0)
+    return Quantized(values.flatten(-2)[..., :size], scale)
 
 
 class Factor:

@@ -1,0 +1,40 @@
+"""Published tables and figures, beside ours: one module a table, imported when it is asked for.
+
+Each module has `reproduce(model, *, data, controls, say) -> Reproduction`; its docstring names the paper, the method
+and its traps. `say` is told, in a line, what is being done.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from relmo.errors import SettingError
+
+if TYPE_CHECKING:
+    from relmo.bilm import BiLM
+    from relmo.reproduce.controls import Controls
+    from relmo.reproduce.table import Reproduction
+
+REPRODUCTIONS: dict[str, str] = {
+    "perplexity": "how well held-out text is predicted, forwards and backwards",
+    "pos": "parts of speech read off each layer by a linear classifier",
+    "neighbours": "nearest neighbours of 'play', by word and by context",
+    "wsd": "word senses by the nearest neighbour in each layer",
+    "agreement": "number agreement between subject and verb, and other minimal pairs",
+}
+"""The name of each, which is also its module's, and what it shows."""
+
+
+def reproduce(
+    name: str, model: "BiLM", *, data: Path, controls: "Controls", say: Callable[[str], None] = lambda _: None
+) -> "Reproduction":
+    """The table of this name for a model."""
+    check_name(name)
+    return import_module(f"relmo.reproduce.{name}").reproduce(model, data=data, controls=controls, say=say)
+
+
+def check_name(name: str) -> None:
+    """Raises an error that lists the names where there is none like this."""
+    if name not in REPRODUCTIONS:
+        raise SettingError(f"there is nothing named '{name}' to reproduce; there is {', '.join(REPRODUCTIONS)}")

@@ -1,0 +1,154 @@
+"""`relmo reproduce`: what it lists, prints and refuses, with a small model and small data."""
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from relmo import loading
+from relmo.bilm import BiLM
+from relmo.cli import main
+from relmo.cli.reproduce import figure, warnings_said
+from relmo.errors import ModelError
+from relmo.models.bilm import BiLMNetwork
+from relmo.reproduce import REPRODUCTIONS
+from relmo.reproduce.perplexity import SETS
+from relmo.settings import BiLMModelSettings, BiLMSettings
+from relmo.text.vocabulary import SentenceVocabulary, Vocabulary
+from relmo.vectors import WordVectors
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """A function that runs a command. -> its status, standard output and standard error."""
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as end:
+            main(["reproduce", *map(str, arguments)])
+        return int(end.value.code or 0), *capsys.readouterr()
+
+    return command
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A biLM in model/, word vectors in words/, and texts in data/."""
+    torch.manual_seed(0)
+    network = BiLMModelSettings(hidden=12, projection=6, filters=("1x4", "3x6"), char_dim=3, max_characters=12)
+    vocabulary = SentenceVocabulary([*SentenceVocabulary.specials, "the", "sea", "."])
+    model = BiLM(BiLMNetwork(network, vocab_size=len(vocabulary)), BiLMSettings(model=network), vocabulary)
+    model.save_pretrained(tmp_path / "model")
+    WordVectors(Vocabulary(["<unk>", "</s>", "sea"]), np.eye(3, dtype=np.float32)).save_pretrained(tmp_path / "words")
+    for file in SETS.values():
+        (tmp_path / "data" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / file).write_text("the sea , the extraordinarily wide sea .\n" * 3)
+    return tmp_path
+
+
+def options(folder: Path) -> list[object]:
+    return ["--model", folder / "model", "--vectors", folder / "words", "--data", folder / "data", "--device", "cpu"]
+
+
+def test_without_a_name_all_names_are_listed_with_what_they_show(run: Run) -> None:
+    status, output, _ = run()
+    assert status == 0
+    for name, text in REPRODUCTIONS.items():
+        assert any(line.startswith(f"{name} ") and line.endswith(text) for line in output.splitlines())
+    assert json.loads(run("--json")[1]) == REPRODUCTIONS
+
+
+def test_the_help_has_an_example(run: Run) -> None:
+    assert "relmo reproduce perplexity --model models/mine" in run("--help")[1]
+
+
+def test_a_table_shows_our_figures_and_the_published_ones_and_progress_apart(run: Run, folder: Path) -> None:
+    status, output, errors = run("perplexity", *options(folder))
+    assert status == 0
+    header = next(line for line in output.splitlines() if "forward" in line)
+    assert "published average" in header
+    assert "published forward" not in header
+    ours = next(line for line in output.splitlines() if line.startswith("pretrain-valid  "))
+    assert len(ours.split()) == 8
+    assert "39.70" in next(line for line in output.splitlines() if line.startswith("biLM of the paper"))
+    assert "- tokens are words and, once a line, its end" in output
+    assert "perplexity: WikiText-2 valid, 24 words" in errors
+
+
+def test_json_holds_the_same_figures_and_nothing_else_is_printed(run: Run, folder: Path) -> None:
+    status, output, errors = run("perplexity", *options(folder), "--json", "--quiet")
+    assert (status, errors) == (0, "")
+    (table,) = json.loads(output)["reproductions"]
+    rows = {row["name"]: row["ours"] for row in table["rows"]}
+    direct = loading.load(folder / "model", device="cpu")
+    assert isinstance(direct, BiLM)
+    score = direct.evaluate(str(folder / "data" / SETS["pretrain-valid"]))
+    assert rows["pretrain-valid"]["joint"] == pytest.approx(score.perplexity, rel=1e-6)
+
+
+def test_the_seed_is_that_of_the_untrained_network_alone(run: Run, folder: Path) -> None:
+    tables = [
+        json.loads(run("perplexity", *options(folder), "--json", "--quiet", "--seed", seed)[1])["reproductions"][0]
+        for seed in (0, 0, 1)
+    ]
+    rows = [{row["name"]: row["ours"] for row in table["rows"]} for table in tables]
+    assert rows[0] == rows[1]
+    assert {name for name in rows[0] if rows[0][name] != rows[2][name]} == {f"{s}, untrained network" for s in SETS}
+
+
+def test_an_unknown_name_is_refused_before_anything_is_loaded(run: Run) -> None:
+    status, output, errors = run("perplexity", "perplex", "--model", "nowhere")
+    assert (status, output) == (2, "")
+    assert errors.startswith("error: there is nothing named 'perplex' to reproduce; there is perplexity, pos,")
+
+
+def test_missing_data_is_one_line_that_says_what_is_looked_for_and_where(run: Run, folder: Path) -> None:
+    status, output, errors = run("pos", *options(folder), "--quiet")
+    assert (status, output) == (2, "")
+    assert errors.count("\n") == 1
+    assert f"the English Web Treebank: {folder / 'data/tasks/pos_ud/en_ewt'} is not there" in errors
+
+
+def test_a_model_or_vectors_of_another_kind_are_refused(run: Run, folder: Path) -> None:
+    status, _, errors = run("perplexity", "--model", folder / "words", "--data", folder / "data")
+    assert status == 2
+    assert "is not a bidirectional language model (bilm)" in errors
+    status, _, errors = run("perplexity", "--model", folder / "model", "--vectors", folder / "model")
+    assert status == 2
+    assert "is not a folder of word vectors (skipgram)" in errors
+
+
+def test_without_bundled_vectors_the_rest_is_done(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = loading.load
+
+    def load(source: str, **more: str) -> object:
+        if source == "words":
+            raise ModelError("words: not there")
+        return real(source, **more)
+
+    monkeypatch.setattr(loading, "load", load)
+    status, _, errors = run("perplexity", "--model", folder / "model", "--data", folder / "data")
+    assert status == 0
+    assert "no static vectors to compare with (words: not there)" in errors
+    status, _, errors = run("perplexity", "--model", folder / "model", "--vectors", "words")
+    assert status == 2
+
+
+def test_warnings_come_as_plain_lines_each_once() -> None:
+    said: list[str] = []
+    with warnings_said(said.append):
+        for words in (3, 3, 4):
+            warnings.warn(f"{words} words were cut", stacklevel=1)
+    assert said == ["note: 3 words were cut", "note: 4 words were cut"]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(None, ""), (3, "3"), (20000, "20,000"), (97.3, "97.30"), (1683.5, "1,684"), (-0.5, "-0.50")]
+)
+def test_figures_are_shown_for_people(value: float | None, shown: str) -> None:
+    assert figure(value) == shown

@@ -1,0 +1,92 @@
+"""What all reproductions share: the table, the controls, the place of the data, the names."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+
+from relmo.bilm import BiLM
+from relmo.errors import CorpusError, SettingError
+from relmo.models.bilm import BiLMNetwork
+from relmo.reproduce import REPRODUCTIONS, check_name, reproduce
+from relmo.reproduce.controls import Controls, untrained
+from relmo.reproduce.data import data_folder, required
+from relmo.reproduce.table import Reproduction, Row
+from relmo.settings import BiLMModelSettings, BiLMSettings
+from relmo.text.vocabulary import SentenceVocabulary
+
+SETTINGS = BiLMModelSettings(hidden=12, projection=6, filters=("1x4", "3x6"), char_dim=3, max_characters=12)
+
+
+def make_bilm(vocabulary: SentenceVocabulary | None) -> BiLM:
+    torch.manual_seed(3)
+    size = None if vocabulary is None else len(vocabulary)
+    return BiLM(BiLMNetwork(SETTINGS, vocab_size=size), BiLMSettings(model=SETTINGS), vocabulary)
+
+
+def test_a_figure_stands_in_a_column_of_the_table() -> None:
+    with pytest.raises(ValueError, match="'b' has no column named F2"):
+        Reproduction("x", "t", "p", ("F1",), [Row("a", {"F1": 1.0}), Row("b", published={"F2": 1.0})])
+
+
+def test_a_table_survives_json_whole() -> None:
+    rows = [Row("a", {"F1": 1.5}, {"F1": 2.0}, "n"), Row("b", published={"F1": 3.0})]
+    table = Reproduction("x", "t", "p", ("F1", "F2"), rows, ["note"], {"k": [1, 2]})
+    said = json.loads(json.dumps(table.summary()))
+    assert said["rows"][0] == {"name": "a", "ours": {"F1": 1.5}, "published": {"F1": 2.0}, "note": "n"}
+    assert said["rows"][1]["ours"] == {}
+    assert (said["columns"], said["notes"], said["extra"]) == (["F1", "F2"], ["note"], {"k": [1, 2]})
+    assert table.row("b") is rows[1]
+
+
+@pytest.mark.parametrize("vocabulary", [None, SentenceVocabulary([*SentenceVocabulary.specials, "the"])])
+def test_the_untrained_network_has_the_models_shape_and_weights_of_its_own(
+    vocabulary: SentenceVocabulary | None,
+) -> None:
+    model = make_bilm(vocabulary)
+    before = torch.random.get_rng_state()
+    first, second, other = untrained(model, 1), untrained(model, 1), untrained(model, 2)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert first.vocabulary is vocabulary
+    weights = {name: weight for name, weight in model.network.named_parameters() if weight.std() > 0}
+    assert len(weights) > 5
+    for name, weight in weights.items():
+        fresh = first.network.get_parameter(name)
+        assert fresh.shape == weight.shape
+        assert not torch.equal(fresh, weight), name
+        assert torch.equal(fresh, second.network.get_parameter(name)), name
+        assert not torch.equal(fresh, other.network.get_parameter(name)), name
+
+
+def test_data_is_looked_for_where_it_is_said_to_be_then_by_the_variable_then_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RELMO_DATA", str(tmp_path / "there"))
+    assert data_folder(tmp_path) == tmp_path
+    assert data_folder() == tmp_path / "there"
+    monkeypatch.delenv("RELMO_DATA")
+    assert data_folder() == Path("data")
+
+
+def test_missing_data_is_one_line_that_says_what_and_where(tmp_path: Path) -> None:
+    (tmp_path / "here.txt").touch()
+    assert required(tmp_path, "here.txt", "a text") == tmp_path / "here.txt"
+    with pytest.raises(CorpusError) as error:
+        required(tmp_path, "lm/gone.txt", "the text")
+    assert str(error.value).startswith(f"the text: {tmp_path / 'lm/gone.txt'} is not there")
+    assert "--data DIR or RELMO_DATA=DIR" in str(error.value)
+
+
+@pytest.mark.parametrize("name", REPRODUCTIONS)
+def test_every_name_has_its_module_and_says_what_is_missing(name: str, tmp_path: Path) -> None:
+    assert "Peters" in (import_module(f"relmo.reproduce.{name}").__doc__ or "") or name == "agreement"
+    model = make_bilm(SentenceVocabulary([*SentenceVocabulary.specials, "the"]))
+    with pytest.raises(CorpusError, match="is not there"):
+        reproduce(name, model, data=tmp_path, controls=Controls(model))
+
+
+def test_an_unknown_name_is_answered_with_the_names_there_are() -> None:
+    with pytest.raises(SettingError, match=r"'perplex' to reproduce; there is perplexity, pos, neighbours"):
+        check_name("perplex")
