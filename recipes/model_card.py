@@ -1,0 +1,111 @@
+"""Prints the card of a trained model: what it is, what it was made of and how, how good it is.
+
+python recipes/model_card.py FOLDER REPORT [SCORES]      report.json of pretraining_text.py, `relmo reproduce … --json`
+"""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+TEXT = """## Trained on
+
+English of five kinds, openly licensed, in paragraphs; {written} million words of {read} million read.
+
+| part | what | licence |
+|---|---|---|
+| pretrain-0, pretrain-1 | Wikipedia featured articles (47%), Simple Wikipedia (6%) | CC BY-SA |
+| | Wikinews (12%), OpenStax (8%) | CC BY |
+| | Project Gutenberg fiction (27%) | public domain |
+| pretrain-2, pretrain-3 | English Wikipedia, core topics | CC BY-SA |
+| pretrain-4 | Project Gutenberg books, authors dead by 1955 | public domain |
+
+Part of the text is under CC BY-SA, which asks that adaptations be shared alike: treat these weights as under
+CC BY-SA 4.0, and name the sources above.
+
+Left out: {shared} million words of paragraphs that share eight words in a row with a text that relmo evaluates on
+(WikiText validation and test, the validation text of the same mix, the development sets of all tasks; test sets that
+are kept aside could not be compared), and {repeated} million that stood before, word for word. Paragraphs are cut at
+every other sentence end, at random."""
+
+USE = {
+    "bilm": """## Good for, bad for
+
+- For English prose of the last two centuries: encyclopaedia, news, fiction, textbooks. Layer 1 carries more of syntax,
+  layer 2 more of meaning; let a task weigh them.
+- Not for other languages, code or speech. Web slang, misspelt and lower-case text were hardly seen: every string has
+  vectors, but worse ones.
+- It has read sentences and short paragraphs, and nothing longer.
+- Its sources have the views of their authors, those of the nineteenth century among them, and so have the vectors:
+  names, nations and genders are not neutral here.""",
+    "skipgram": """## Good for, bad for
+
+- A plain baseline beside contextual vectors: one vector a word, all its senses in one. Words are in lower case.
+- Its sources have the views of their authors, those of the nineteenth century among them, and so have the vectors.""",
+}
+
+
+def main() -> None:
+    """Prints the card."""
+    folder, report = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))["total"]
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    print(f"# {folder.name}\n\n{introduction(config)}\n")
+    millions = {name: f"{report.get(key, 0) / 1e6:.1f}" for name, key in KEYS.items()}
+    print(TEXT.format(**millions), USE[config["kind"]], sep="\n\n", end="\n\n")
+    if len(sys.argv) > 3 and config["kind"] == "bilm":
+        print("## Figures\n")
+        for table in json.loads(Path(sys.argv[3]).read_text(encoding="utf-8"))["reproductions"]:
+            print(f"{table['title'].capitalize()} (`relmo reproduce {table['name']}`):\n\n{markdown(table)}\n")
+    print(f"## Made by\n\n{recipe(folder, config)}")
+
+
+KEYS = {
+    "read": "words read",
+    "written": "words written",
+    "shared": "words in paragraphs shared with held-out text",
+    "repeated": "words in repeated paragraphs",
+}
+
+
+def introduction(config: dict[str, Any]) -> str:
+    """What it is, in a paragraph."""
+    results, model = config["results"], config["settings"]["model"]
+    if config["kind"] == "skipgram":
+        return f"Static word vectors (skip-gram): {config['vocab_size']:,} words of {model['dimensions']} numbers each."
+    return (
+        f"A bidirectional LSTM language model (ELMo): words read by their characters, {model['layers']} layers of "
+        f"{model['hidden']} units each way\nprojected to {model['projection']}, {results['parameters']:,} parameters "
+        f"with an output layer of {config['vocab_size']:,} words. A layer has\n{2 * model['projection']} numbers for "
+        f"a word. Perplexity of held-out text of the same mix: {results['valid_forward_perplexity']:.1f} forward, "
+        f"{results['valid_backward_perplexity']:.1f}\nbackward, with {100 * results['valid_unknown_rate']:.1f}% of the "
+        "words unknown."
+    )
+
+
+def markdown(table: dict[str, Any]) -> str:
+    """Our figures, without the systems that only the paper has."""
+    rows = [row for row in table["rows"] if row["ours"]]
+    columns = [column for column in table["columns"] if any(column in row["ours"] for row in rows)]
+    lines = [f"| | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
+    for row in rows:
+        figures = (f"{row['ours'][column]:,.1f}" if column in row["ours"] else "" for column in columns)
+        lines.append(f"| {row['name']} | {' | '.join(figures)} |")
+    return "\n".join(lines)
+
+
+def recipe(folder: Path, config: dict[str, Any]) -> str:
+    """The commit and the settings that are not the defaults of everything."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    train = tomllib.loads((folder / "settings.toml").read_text(encoding="utf-8"))["train"]
+    chosen = ("optimizer", "lr", "decay", "warmup", "clip_norm", "batch", "unroll", "epochs", "precision", "seed")
+    said = ", ".join(f"{name} {train[name]}" for name in chosen if name in train)
+    return (
+        f"`recipes/bundled_models.sh`, relmo {config['relmo_version']}, commit {commit or 'unknown'}: {said}; "
+        "every setting is in settings.toml."
+    )
+
+
+if __name__ == "__main__":
+    main()

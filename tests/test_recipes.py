@@ -1,0 +1,85 @@
+"""The recipe of the bundled models: at reduced size, from raw text to folders that load; and how it makes text."""
+
+import importlib.util
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relmo
+from relmo.bilm import BiLM
+from relmo.vectors import WordVectors
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+
+
+@pytest.fixture(scope="module")
+def text() -> ModuleType:
+    """recipes/pretraining_text.py"""
+    spec = importlib.util.spec_from_file_location("pretraining_text", RECIPES / "pretraining_text.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reduced_recipe_makes_folders_that_load_and_is_done_when_called_again(data: Any, tmp_path: Path) -> None:
+    folder = data("lm/pretrain-4.txt").parents[1]
+    for needed in ("tasks/squad/dev-v1.1.json", "tasks/coref_gum/ontogum_dev.conll", "lm/wikitext-103"):
+        data(needed)
+    environment = os.environ | {"RELMO": f"{sys.executable} -m relmo", "PYTHON": sys.executable}
+    command = ["bash", str(RECIPES / "bundled_models.sh"), str(folder), str(tmp_path), "reduced"]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    model, vectors = (relmo.load(tmp_path / "bundled" / name, device="cpu") for name in ("reduced", "words"))
+    assert isinstance(model, BiLM)
+    assert isinstance(vectors, WordVectors)
+    assert model.embed([["the", "bank"]])[0].shape == (3, 2, 32)
+    card = (tmp_path / "bundled" / "reduced" / "README.md").read_text(encoding="utf-8")
+    assert "CC BY-SA" in card
+    assert "SHA-256" in card
+    report = json.loads((tmp_path / "text" / "report.json").read_text(encoding="utf-8"))["total"]
+    left_out = report["words read"] - report["words written"]
+    assert 0 < left_out < report["words read"] / 5
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
+
+
+def test_a_paragraph_is_found_by_eight_shared_words_and_not_by_seven(text: ModuleType) -> None:
+    held_out = np.unique(text.grams(text.words("It was the best of times, it was the worst of times.")))
+    assert text.shares(text.grams(text.words("He said: THE BEST of times it was the worst!")), held_out)
+    assert not text.shares(text.grams(text.words("He said the best of times it was the last")), held_out)
+    assert not text.shares(text.grams(["short"]), held_out)
+
+
+@pytest.mark.parametrize(
+    ("paragraph", "sentences"),
+    [
+        ("He came. She went.", ["He came.", "She went."]),
+        ('"Go!" he said. "Why?" Nobody knew.', ['"Go!" he said.', '"Why?"', "Nobody knew."]),
+        ("Mr. Smith of the U.S. Army (see pp. 3) slept.", ["Mr. Smith of the U.S. Army (see pp. 3) slept."]),
+        ("He paid 3.50 for it... and left. 20 came (at last.) They ate.", None),
+    ],
+)
+def test_sentences_end_where_a_reader_would_say(text: ModuleType, paragraph: str, sentences: list[str] | None) -> None:
+    found, start = [], 0
+    for end, following in text.sentence_ends(text.tokenize(paragraph)):
+        found.append(paragraph[start:end])
+        start = following
+    found.append(paragraph[start:])
+    assert found == (sentences or ["He paid 3.50 for it... and left.", "20 came (at last.)", "They ate."])
+
+
+def test_cutting_loses_no_word(text: ModuleType) -> None:
+    paragraph = "One two. Three four? Five six! Seven."
+    pieces = [list(text.lines(paragraph, random.Random(seed))) for seed in range(9)]
+    assert all(" ".join(lines) == paragraph for lines in pieces)
+    assert len({len(lines) for lines in pieces}) > 1
