@@ -90,9 +90,14 @@ def markdown(table: dict[str, Any]) -> str:
     columns = [column for column in table["columns"] if any(column in row["ours"] for row in rows)]
     lines = [f"| | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
     for row in rows:
-        figures = (f"{row['ours'][column]:,.1f}" if column in row["ours"] else "" for column in columns)
+        figures = (figure(row["ours"].get(column)) for column in columns)
         lines.append(f"| {row['name']} | {' | '.join(figures)} |")
     return "\n".join(lines)
+
+
+def figure(value: float | None) -> str:
+    """A number of a table; those of a thousand and more are counts, or might as well be."""
+    return "" if value is None else f"{value:,.1f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def recipe(folder: Path, config: dict[str, Any]) -> str:
