@@ -43,7 +43,7 @@ from relmo.text.vocabulary import SentenceVocabulary
 from relmo.train import Trainer
 from relmo.weights import save_weights
 
-LANES = 32  # lanes of a validation; they change its speed only
+LANES = {"cpu": 32, "cuda": 256}  # lanes of a validation; they change its speed only
 FREE = ("dropout", "state_dropout", "softmax", "samples")  # of the model's settings, those that may differ from init's
 LEXICON = "lexicon.txt"
 
@@ -240,7 +240,7 @@ def validation(text: BiText | None) -> Callable[[nn.Module], float] | None:
     """Mean negative log-likelihood of a word of the validation part, over both directions."""
     if text is None:
         return None
-    return lambda network: sum(bilm_nll(network, text, lanes=LANES)) / (2 * text.steps)  # type: ignore[arg-type]
+    return lambda network: sum(bilm_nll(network, text, lanes=LANES[text.device.type])) / (2 * text.steps)  # type: ignore[arg-type]
 
 
 def softmax_first(model: BiLM) -> Callable[[float], Sequence[nn.Parameter]]:
@@ -263,7 +263,7 @@ def finish(model: BiLM, corpus: SentenceCorpus, out: Path, files: Sequence[str],
     part = corpus.valid
     if part is not None:
         text = bilm_text(part.words, corpus.lexicon, model.vocabulary, model.settings.model, model.device)
-        score = BiScore(part.predictions, part.unknown, *bilm_nll(model.network, text, lanes=LANES))
+        score = BiScore(part.predictions, part.unknown, *bilm_nll(model.network, text, lanes=LANES[model.device.type]))
         kept = {key: value for key, value in score.summary().items() if key.endswith(("perplexity", "tokens"))}
         results |= {f"valid_{key}": value for key, value in kept.items()}
         results["valid_unknown_rate"] = score.unknown / score.tokens
