@@ -29,6 +29,14 @@ from relmo.settings import (
     check_lm,
     check_skipgram,
 )
+from relmo.task_settings import (
+    ClassifierSettings,
+    PairsSettings,
+    TaggerSettings,
+    check_classifier,
+    check_pairs,
+    check_tagger,
+)
 
 SECTIONS = [
     TextSettings,
@@ -42,6 +50,9 @@ KINDS = {
     "lm": (LMSettings, check_lm),
     "skipgram": (SkipgramSettings, check_skipgram),
     "bilm": (BiLMSettings, check_bilm),
+    "classifier": (ClassifierSettings, check_classifier),
+    "pairs": (PairsSettings, check_pairs),
+    "tagger": (TaggerSettings, check_tagger),
 }
 PRESETS = sorted(path.name for path in (resources.files("relmo") / "presets").iterdir())
 

@@ -103,11 +103,20 @@ def test_files_as_word2vec_wrote_them_are_read(tmp_path: Path) -> None:
     assert found.vector("red").tolist() == np.float32([0.5, -0.001]).tolist()
 
 
+def test_glove_files_are_read_without_a_first_line_and_with_spaces_in_words(tmp_path: Path) -> None:
+    (tmp_path / "glove.txt").write_text("the 0.5 1 -2\n. . 1 2 3\n")
+    vectors = WordVectors.read_word2vec(tmp_path / "glove.txt")
+    assert vectors.vector("the").tolist() == [0.5, 1, -2]
+    assert vectors.vector(". .").tolist() == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("text", "line", "says"),
     [
         ("", 1, "count dimensions"),
-        ("the 0.1 0.2\n", 1, "GloVe"),
+        ("the 0.1\n", 1, "GloVe"),
+        ("the 0.1 x\n", 1, "'x'"),
+        ("the 0.1 0.2\na 0.1\n", 2, "2 numbers"),
         ("2 -1\n", 1, "count dimensions"),
         ("1 9999999\n", 1, "dimensions"),
         ("0 3\n", 1, "at least 1"),

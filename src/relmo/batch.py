@@ -228,18 +228,20 @@ def pad(sequences: Sequence[np.ndarray]) -> Padded:
 
 
 class LengthBuckets:
-    """Sequences batched by length under a budget of tokens, padding counted; batches come in a new order every epoch.
+    """Sequences batched by length under a budget of tokens, padding counted, and at most so many where that is said;
+    batches come in a new order every epoch.
 
     Sequences of one length are dealt anew every epoch, but the cuts between batches depend on the lengths alone, so
     every epoch has the same number of batches. A sequence longer than the budget makes a batch of its own.
     """
 
-    def __init__(self, lengths: Sequence[int], *, tokens_per_batch: int, seed: int):
+    def __init__(self, lengths: Sequence[int], *, tokens_per_batch: int, seed: int, most: int | None = None):
         self.lengths = np.asarray(lengths)
         self.seed = seed
         self.cuts = [0]
         for position, length in enumerate(np.sort(self.lengths)):
-            if (position - self.cuts[-1] + 1) * length > tokens_per_batch and position > self.cuts[-1]:
+            count = position - self.cuts[-1]
+            if count and ((count + 1) * length > tokens_per_batch or count == most):
                 self.cuts.append(position)
         self.cuts.append(len(self.lengths))
         self._deal(epoch=0)

@@ -1,26 +1,31 @@
 """`relmo.load`: a model of any kind, from its folder, from original ELMo files, or by the name of one that ships."""
 
-from contextlib import suppress
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from relmo.bilm import BiLM
+from relmo.classifier import Classifier
 from relmo.convert import PairOrPath, locate, read_files
 from relmo.errors import ModelError, SettingError
-from relmo.folder import BUNDLED, CONFIG, own_tensors, read_config
+from relmo.folder import own_tensors, read_config
 from relmo.lm import LanguageModel
 from relmo.nn.quantize import PRECISIONS, Precision
+from relmo.pairs import SentencePairs
+from relmo.references import bundled
+from relmo.tagger import Tagger
 from relmo.vectors import WordVectors
 
-Model = BiLM | LanguageModel | WordVectors
-KINDS: dict[str, type[BiLM] | type[LanguageModel] | type[WordVectors]] = {
+Model = BiLM | LanguageModel | WordVectors | Classifier | SentencePairs | Tagger
+KINDS: dict[str, type[Model]] = {
     "bilm": BiLM,
     "lm": LanguageModel,
     "skipgram": WordVectors,
+    "classifier": Classifier,
+    "pairs": SentencePairs,
+    "tagger": Tagger,
 }
-DEFAULT = BUNDLED[0]
 
 
 def load(source: PairOrPath | None = None, *, device: str = "auto", dtype: str | torch.dtype | None = None) -> Model:
@@ -50,23 +55,6 @@ def parse_dtype(dtype: str | torch.dtype | None) -> Precision:
         if precision == name:
             return precision
     raise SettingError(f"dtype {name}: it can be {', '.join(PRECISIONS)}; leave it out for float32")
-
-
-def bundled(source: PairOrPath | None) -> Path | None:
-    """The folder of the model that ships, where the source is its name and there is no model of this name on disk."""
-    name = DEFAULT if source is None else source
-    if not isinstance(name, str | Path) or str(name) not in BUNDLED or (source is not None and on_disk(Path(name))):
-        return None
-    return Path(__file__).with_name("data") / name
-
-
-def on_disk(path: Path) -> bool:
-    """Whether a place holds a model of any kind; any other file or folder does not count."""
-    if (path / CONFIG).is_file():
-        return True
-    with suppress(ModelError):
-        return locate(path) is not None
-    return False
 
 
 def _load(source: PairOrPath | None, device: str) -> Model:

@@ -15,6 +15,7 @@ from relmo.convert import PairOrPath, locate, new_folder
 from relmo.errors import ModelError, SettingError
 from relmo.folder import CARD, CONFIG, SETTINGS, VOCABULARY, WEIGHTS, atomic, read_config, sha256, write_json
 from relmo.loading import Model, bundled, load, tensors_of
+from relmo.task import FILES, FOLDERS
 from relmo.vectors import ABOUT_VECTORS, VECTORS
 from relmo.weights import Record, Stored, write_weights
 
@@ -51,9 +52,12 @@ def pack(
             model.save_pretrained(inside)
             (inside / WEIGHTS).unlink()
         else:
-            for name in (CONFIG, VOCABULARY, SETTINGS, CARD):
+            for name in (CONFIG, VOCABULARY, SETTINGS, CARD, *FILES):
                 if (Path(source) / name).is_file():
                     shutil.copyfile(Path(source) / name, inside / name)
+            for name in FOLDERS:
+                if (Path(source) / name).is_dir():
+                    shutil.copytree(Path(source) / name, inside / name)
         (inside / VECTORS).unlink(missing_ok=True)
         record = write_weights(inside, tensors_of(model), precision, shard_mb)
         write_card(inside, text, record)

@@ -222,9 +222,17 @@ class Checkpoints:
         self.due = ended + (max(self.every, 20 * (ended - begun)) if self.every else 0.0)
 
 
-def go(trainer: Trainer, folder: Path, save: Callable[[], None], reporter: Reporter) -> None:
+def go(
+    trainer: Trainer,
+    folder: Path,
+    save: Callable[[], None],
+    reporter: Reporter,
+    *,
+    details: Callable[[], dict[str, float]] = dict,
+) -> None:
     """Runs the trainer to its end, from the folder's checkpoint where there is one. `save` keeps the model as it now
-    is: called at every new best, or at the end where nothing is validated; in the first process only."""
+    is: called at every new best, or at the end where nothing is validated; in the first process only. `details` are
+    more figures of the validation just done, for metrics.jsonl."""
     settings, team = trainer.settings, trainer.team
     if team.share((folder / CHECKPOINT).exists()):
         with team.together():
@@ -238,7 +246,7 @@ def go(trainer: Trainer, folder: Path, save: Callable[[], None], reporter: Repor
         for step in steps:
             log.add(step)
             if step.number % settings.log_every == 0 or step.valid is not None:
-                record = log.record(step) | ({} if step.valid is None else {"valid": step.valid})
+                record = log.record(step) | ({} if step.valid is None else {"valid": step.valid} | details())
                 with team.together():
                     if metrics is not None:
                         metrics.write(record)

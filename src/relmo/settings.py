@@ -5,7 +5,7 @@ field names are unique across the kind, so that each is also a command-line flag
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
@@ -378,11 +378,11 @@ BOUNDS: dict[str, tuple[float, float]] = {
 """The least and the greatest value a setting may have."""
 
 
-def check_bounds(*sections: object) -> None:
+def check_bounds(*sections: object, bounds: Mapping[str, tuple[float, float]] = BOUNDS) -> None:
     """Every number lies within its bounds."""
     for section in sections:
         for name, value in vars(section).items():
-            low, high = BOUNDS.get(name, (-float("inf"), float("inf")))
+            low, high = bounds.get(name, (-float("inf"), float("inf")))
             if isinstance(value, int | float) and not low <= value <= high:
                 raise SettingError(f"{name} must be from {low:g} to {high:g}, not {value}")
 

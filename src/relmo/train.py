@@ -111,6 +111,8 @@ class Trainer:
         self.frozen = frozen
         self.team = team
         self.parameters = [p for p in model.parameters() if p.requires_grad]
+        kept = model.state_dict()
+        self.buffers = [b for name, b in model.named_buffers() if name in kept]  # such as a batch norm's statistics
         self.device = self.parameters[0].device
         self.loss = team.share_gradients(model)
         self.optimizer = make_optimizer(model, settings)
@@ -247,6 +249,7 @@ class Trainer:
         """Tensors by name and plain values: all that the rest of the run depends on, in every process of the team."""
         tensors = {f"model.{i}": p.detach() for i, p in enumerate(self.parameters)}
         tensors |= {f"average.{i}": a for i, a in enumerate(self.average)}
+        tensors |= {f"buffer.{i}": b for i, b in enumerate(self.buffers)}
         for i, values in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{i}.{key}": torch.as_tensor(value) for key, value in values.items()}
         tensors["clipped"] = self.clipped
@@ -270,6 +273,8 @@ class Trainer:
                 parameter.copy_(tensors[f"model.{i}"])
             for i, average in enumerate(self.average):
                 average.copy_(tensors[f"average.{i}"])
+            for i, buffer in enumerate(self.buffers):
+                buffer.copy_(tensors[f"buffer.{i}"])
         optimizer = self.optimizer.state_dict()
         optimizer["state"] = {}
         for name, tensor in tensors.items():

@@ -9,8 +9,9 @@ seen. They are near to nothing and are not written to a word2vec file; in a netw
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,8 @@ class WordVectors:
 
     @classmethod
     def read_word2vec(cls, path: str | Path) -> "WordVectors":
-        """The vectors of a file in word2vec's text format, plain or packed: `count dimensions`, then a line a word."""
+        """The vectors of a file in word2vec's text format, plain or packed: `count dimensions`, then a line a word; or
+        in GloVe's, which has no first line."""
         words, rows = read_rows(path)
         specials = [special for special in SPECIALS if special not in words]
         matrix = np.concatenate([np.zeros((len(specials), rows.shape[1]), dtype=np.float32), rows])
@@ -185,11 +187,15 @@ class WordVectors:
 def read_rows(path: str | Path) -> tuple[dict[str, int], np.ndarray]:
     """Words, each with its line, and their vectors (N, D). Memory grows with what is read, whatever line 1 says."""
     lines = enumerate((line.text for line in read_lines(path)), start=1)
-    count, dimensions = read_header(path, lines)
+    first = next(lines, (1, ""))
+    count, dimensions = read_header(path, first[1])
     found: dict[str, int] = {}
     rows: list[np.ndarray] = []
-    for number, line in lines:
-        word, *numbers = line.rstrip(" ").split(" ")
+    for number, line in lines if count is not None else chain([first], lines):
+        fields = line.rstrip(" ").split(" ")
+        if count is None:  # some of GloVe's words have spaces in them
+            fields = [" ".join(fields[:-dimensions]), *fields[-dimensions:]]
+        word, *numbers = fields
         if word in found:
             raise VocabularyError(f"{path}:{number}: '{word}' is on line {found[word]} already; remove one")
         if not word or len(numbers) != dimensions:
@@ -199,18 +205,20 @@ def read_rows(path: str | Path) -> tuple[dict[str, int], np.ndarray]:
             )
         found[word] = number
         rows.append(parse_row(numbers, f"{path}:{number}"))
-    if len(rows) != count:
+    if count is not None and len(rows) != count:
         raise VocabularyError(f"{path}:1: says {count} words, the file has {len(rows)}; it may have been cut short")
     return found, np.stack(rows)
 
 
-def read_header(path: str | Path, lines: Iterator[tuple[int, str]]) -> tuple[int, int]:
-    """The first line: how many words, how many dimensions."""
-    _, line = next(lines, (1, ""))
+def read_header(path: str | Path, line: str) -> tuple[int | None, int]:
+    """The first line: how many words, which files of GloVe do not say, and how many dimensions."""
     fields = line.split()
+    if 2 < len(fields) <= LARGEST + 1:
+        return None, len(fields) - 1
     if len(fields) != 2 or not all(f.isascii() and f.isdigit() and len(f) < 16 for f in fields):
         raise VocabularyError(
-            f"{path}:1: expected 'count dimensions', found '{line[:40]}'; a GloVe file needs such a line put first"
+            f"{path}:1: expected 'count dimensions' or a word and its vector, found '{line[:40]}'; give word2vec's or "
+            "GloVe's text format"
         )
     count, dimensions = map(int, fields)
     if count < 1 or not 1 <= dimensions <= LARGEST:

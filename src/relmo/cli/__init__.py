@@ -17,8 +17,9 @@ from relmo.cli.embed import embed
 from relmo.cli.evaluate import evaluate
 from relmo.cli.generate import generate
 from relmo.cli.info import info
+from relmo.cli.predict import predict
 from relmo.cli.reproduce import reproduce
-from relmo.cli.train import bilm, lm, say, settings_from_files, skipgram
+from relmo.cli.train import bilm, classifier, lm, pairs, say, settings_from_files, skipgram, tagger
 from relmo.errors import RelmoError
 from relmo.text.corpus import STDIN
 
@@ -33,9 +34,13 @@ train = App(name="train", help="Train a model.", config=settings_from_files)
 train.command(lm)
 train.command(bilm)
 train.command(skipgram)
+train.command(classifier)
+train.command(pairs)
+train.command(tagger)
 app.command(train)
 app.command(embed)
 app.command(evaluate)
+app.command(predict)
 app.command(generate)
 app.command(info)
 app.command(convert)

@@ -1,12 +1,15 @@
 """`relmo evaluate MODEL FILE…`"""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from relmo.errors import ModelError, SettingError
 
 if TYPE_CHECKING:
     from relmo.evaluate import BiScore, Score
+    from relmo.scores import Report
+    from relmo.task import Task
 
 
 def evaluate(
@@ -14,47 +17,60 @@ def evaluate(
     *files: str,
     words: Path | None = None,
     batch: int = 16,
+    confusion: bool = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Score a model on files: perplexity, negative log-likelihood, and bits per character; of a bidirectional model,
-    the perplexity of each direction.
+    """Score a model on files: of a language model perplexity, negative log-likelihood, and bits per character; of a
+    bidirectional one the perplexity of each direction; of a task's model its own score, and each label by itself.
 
-    Every symbol of a file is predicted exactly once (in each direction), the state carried from its beginning to its
-    end.
+    Every symbol of a language model's file is predicted exactly once (in each direction), the state carried from its
+    beginning to its end.
 
         relmo evaluate models/mine test.txt
+
+        relmo evaluate models/pos dev.conllu --confusion
 
     Parameters
     ----------
     model
         The model's folder, or small, which ships with relmo.
     files
-        Text files, as for training; each is scored by itself.
+        Files as for training; each is scored by itself.
     words
         Bidirectional models: write each word with its negative log-likelihoods to this file, with tabs between columns.
     batch
-        How many places of a text are read side by side; it changes the speed, not the result.
+        Language models: how many places of a text are read side by side; it changes the speed, not the result.
+    confusion
+        Tasks: show how often each label was taken for each.
     device
         Where to compute; auto takes a GPU where there is one.
     json
         Print one JSON object.
     quiet
-        Print the perplexity alone, a line a file.
+        Print the perplexity, or the task's score, alone, a line a file.
     """
     from relmo.bilm import BiLM
     from relmo.cli.report import print_json, print_table, progress_bar
     from relmo.lm import LanguageModel
     from relmo.loading import load
+    from relmo.task import Task
 
     if not files:
         raise SettingError("no files to score: relmo evaluate MODEL FILE…")
     if batch < 1:
         raise SettingError(f"batch must be 1 or more, not {batch}")
     loaded = load(model, device=device)
+    if isinstance(loaded, Task):
+        if words is not None:
+            raise SettingError("--words goes with a bidirectional language model, not with a task's")
+        evaluate_task(loaded, model, files, confusion=confusion, json=json, quiet=quiet)
+        return
     if not isinstance(loaded, LanguageModel | BiLM):
-        raise ModelError(f"{model}: is not a language model; relmo evaluate scores models of kind lm and bilm")
+        raise ModelError(f"{model}: is not a language model (lm, bilm) or a task's; relmo evaluate scores these")
+    if confusion:
+        raise SettingError("--confusion goes with a task's model, such as a tagger")
     if words is not None and (len(files) > 1 or not isinstance(loaded, BiLM)):
         raise SettingError("--words goes with a bidirectional model and one file")
     scores: dict[str, Score | BiScore] = {}
@@ -95,3 +111,41 @@ def columns(score: "Score | BiScore") -> dict[str, str]:
         "nats/symbol": f"{score.nats:.4f}",
         "nll": f"{score.nll:,.1f}",
     }
+
+
+def evaluate_task(
+    task: "Task[Any, Any]", model: str, files: Sequence[str], *, confusion: bool, json: bool, quiet: bool
+) -> None:
+    """Scores a task's model on each file."""
+    from relmo.cli.report import print_json, print_table
+
+    reports = [(file, task.evaluate(file)) for file in files]
+    if json:
+        print_json({"model": model, "files": [{"file": file} | report.summary() for file, report in reports]})
+        return
+    if quiet:
+        print(*(f"{report.score:.6f}" for _, report in reports), sep="\n")
+        return
+    names = list(reports[0][1].values)
+    rows = [[file, f"{report.count:,}", *(f"{report.values[name]:.4f}" for name in names)] for file, report in reports]
+    print_table(["file", "count", *names], rows)
+    for _, report in reports:
+        print_details(report, confusion=confusion)
+
+
+def print_details(report: "Report", *, confusion: bool) -> None:
+    """Each label by itself, and, where asked for, which was taken for which."""
+    from relmo.cli.report import print_table
+
+    if report.labels:
+        print()
+        figures = [(row.precision, row.recall, row.f1) for row in report.labels]
+        rows = [
+            [row.label, *(f"{figure:.4f}" for figure in each), f"{row.support:,}"]
+            for row, each in zip(report.labels, figures, strict=True)
+        ]
+        print_table(["label", "precision", "recall", "f1", "count"], rows)
+    if confusion and report.confusion is not None:
+        print("\nrows: what it is; columns: what it was taken for")
+        labels = report.confusion.labels
+        print_table(["", *labels], [[r, *map(str, n)] for r, n in zip(labels, report.confusion.counts, strict=True)])

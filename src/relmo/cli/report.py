@@ -101,6 +101,7 @@ class RateColumn(ProgressColumn):
 def describe(record: dict[str, Any]) -> str:
     """A line of metrics in words."""
     valid = f"  valid {record['valid']:.4f}" if "valid" in record else ""
+    valid += "".join(f"  {k.removeprefix('valid_')} {v:.4f}" for k, v in record.items() if k.startswith("valid_"))
     clipped = f"  clipped {record['clipped']:.0%}" if record["clipped"] else ""
     rate = f"  {record['symbols_per_second']:,.0f} symbols/s"
     return f"epoch {record['epoch']:.2f}  loss {record['loss']:.4f}{valid}{clipped}{rate}"

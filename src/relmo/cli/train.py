@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,8 +28,29 @@ from relmo.settings import (
     TextSettings,
     TrainSettings,
 )
+from relmo.task_settings import (
+    ClassifierModelSettings,
+    ClassifierSettings,
+    ClassifierTextSettings,
+    ClassifierTrainSettings,
+    InputSettings,
+    PairsModelSettings,
+    PairsSettings,
+    PairsTextSettings,
+    TaggerModelSettings,
+    TaggerSettings,
+    TaggerTextSettings,
+    TaskTrainSettings,
+)
 
-KINDS: dict[str, type] = {"lm": LMSettings, "bilm": BiLMSettings, "skipgram": SkipgramSettings}
+KINDS: dict[str, type] = {
+    "lm": LMSettings,
+    "bilm": BiLMSettings,
+    "skipgram": SkipgramSettings,
+    "classifier": ClassifierSettings,
+    "pairs": PairsSettings,
+    "tagger": TaggerSettings,
+}
 
 GRACE = 5.0  # seconds
 
@@ -221,3 +243,96 @@ def skipgram(
     from relmo.train_skipgram import train_skipgram
 
     run(train_skipgram, list(corpus), SkipgramSettings(text=text, model=model, train=train), options)
+
+
+Inputs = Annotated[InputSettings, Parameter(name="*", group="Input")]
+TaskTraining = Annotated[TaskTrainSettings, Parameter(name="*", group="Training")]
+ClassifierTraining = Annotated[ClassifierTrainSettings, Parameter(name="*", group="Training")]
+
+
+def classifier(
+    *files: str,
+    options: Options,
+    text: Annotated[ClassifierTextSettings, Parameter(name="*", group="Text")] = ClassifierTextSettings(),  # noqa: B008
+    input: Inputs = InputSettings(),  # noqa: A002, B008
+    model: Annotated[ClassifierModelSettings, Parameter(name="*", group="Model")] = ClassifierModelSettings(),  # noqa: B008
+    train: ClassifierTraining = ClassifierTrainSettings(),  # noqa: B008
+) -> None:
+    """Train a classifier of texts: sentiment, acceptability, topics; with or without ELMo.
+
+        relmo train classifier train.txt --valid dev.txt --preset sst5 --elmo small --elmo-at both --out models/sst5
+
+        relmo train classifier train.tsv --valid dev.tsv --metric f1 --pool attention --out models/mine
+
+        relmo train classifier reviews.tsv --init models/lm --pool final --out models/reviews
+
+        echo "A quiet, lovely film." | relmo predict models/sst5 --json
+
+    Parameters
+    ----------
+    files
+        Texts with labels: trees (SST), CoLA, a table with a header, JSON lines, or a folder for each label (IMDB).
+    """
+    from relmo.classifier import Classifier
+    from relmo.train_task import train_task
+
+    settings = ClassifierSettings(text=text, input=input, model=model, train=train)
+    run(partial(train_task, Classifier), list(files), settings, options)
+
+
+def pairs(
+    *files: str,
+    options: Options,
+    text: Annotated[PairsTextSettings, Parameter(name="*", group="Text")] = PairsTextSettings(),  # noqa: B008
+    input: Inputs = InputSettings(),  # noqa: A002, B008
+    model: Annotated[PairsModelSettings, Parameter(name="*", group="Model")] = PairsModelSettings(),  # noqa: B008
+    train: TaskTraining = TaskTrainSettings(),  # noqa: B008
+) -> None:
+    """Train a network that compares two sentences: inference, paraphrase, similarity; with or without ELMo.
+
+        relmo train pairs train.tsv --valid dev.tsv --preset snli --elmo small --elmo-at both --out models/snli
+
+        relmo train pairs sts-train.csv --valid sts-dev.csv --preset stsb --elmo small --out models/stsb
+
+        relmo train pairs mine.jsonl --network encoder --pool max --out models/mine
+
+        printf "A man sleeps.\\tA person is awake.\\n" | relmo predict models/snli
+
+    Parameters
+    ----------
+    files
+        Pairs with labels or scores: a table with a header (SNLI, SICK), STS-B, or JSON lines.
+    """
+    from relmo.pairs import SentencePairs
+    from relmo.train_task import train_task
+
+    settings = PairsSettings(text=text, input=input, model=model, train=train)
+    run(partial(train_task, SentencePairs), list(files), settings, options)
+
+
+def tagger(
+    *files: str,
+    options: Options,
+    text: Annotated[TaggerTextSettings, Parameter(name="*", group="Text")] = TaggerTextSettings(),  # noqa: B008
+    input: Inputs = InputSettings(),  # noqa: A002, B008
+    model: Annotated[TaggerModelSettings, Parameter(name="*", group="Model")] = TaggerModelSettings(),  # noqa: B008
+    train: TaskTraining = TaskTrainSettings(),  # noqa: B008
+) -> None:
+    """Train a tagger: parts of speech, names, or any column of tags; with or without ELMo.
+
+        relmo train tagger train.conllu --valid dev.conllu --preset pos --elmo small --out models/pos
+
+        relmo train tagger train.iob2 --valid dev.iob2 --preset ner --elmo small --seeds 5 --out models/ner
+
+        echo "Anna lives in Berlin." | relmo predict models/ner
+
+    Parameters
+    ----------
+    files
+        Sentences to train on: CoNLL-U, columns (CoNLL, IOB2), or JSON lines; plain, .gz, .xz or .zst.
+    """
+    from relmo.tagger import Tagger
+    from relmo.train_task import train_task
+
+    settings = TaggerSettings(text=text, input=input, model=model, train=train)
+    run(partial(train_task, Tagger), list(files), settings, options)

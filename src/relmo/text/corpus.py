@@ -115,8 +115,9 @@ def _conllu_fields(line: str, where: str) -> tuple[str, str]:
 def _blocks(path: str | Path) -> Iterator[bytes]:
     """The bytes of a file in blocks, with damage to an archive told in our words."""
     file = open_bytes(path)
+    read = getattr(file, "read1", file.read) if file is sys.stdin.buffer else file.read  # of a pipe, what has come
     try:
-        while block := file.read(min(_BLOCK, LONGEST_LINE)):
+        while block := read(min(_BLOCK, LONGEST_LINE)):
             yield block
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         if Path(path).suffix.lower() in _OPENERS:

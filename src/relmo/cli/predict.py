@@ -1,0 +1,135 @@
+"""`relmo predict MODEL [FILE]`"""
+
+import json as json_lines
+import sys
+import threading
+from collections.abc import Iterator
+from queue import Queue
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from relmo.errors import CorpusError, ModelError
+
+if TYPE_CHECKING:
+    from relmo.task import Task
+
+AHEAD = 2048  # lines that are read while others are predicted
+END = None
+
+
+class Input(NamedTuple):
+    """A line to answer, whether it is tokenised already, and where it stands."""
+
+    text: str
+    tokenized: bool
+    place: str
+
+
+def predict(
+    model: str,
+    file: str | None = None,
+    *,
+    tokenized: bool = False,
+    errors: Literal["strict", "replace"] = "strict",
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    json: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Apply a model to text. A tagger gives each word with its tag, a tab between them, an empty line after a sentence;
+    a classifier the label of each line and its probability; one for pairs the same, or a score.
+
+    Text has one sentence a line, or two with a tab between them for a model of pairs; what has come so far is answered
+    at once, so that it works in a pipe.
+
+        echo "Anna lives in Berlin." | relmo predict models/ner
+
+        printf "A man sleeps.\\tA person is awake.\\n" | relmo predict models/snli --json
+
+        relmo predict models/pos text.txt --json > tagged.jsonl
+
+    Parameters
+    ----------
+    model
+        The model's folder.
+    file
+        Text: plain, .gz, .xz, .zst, or .conllu, whose words are kept as they are; standard input where it is not given.
+    tokenized
+        Words are split at white space, not by the model's tokenizer.
+    errors
+        What to do with bytes that are not UTF-8: stop with the place, or read them as U+FFFD.
+    device
+        Where to compute; auto takes a GPU where there is one.
+    json
+        Print a JSON object a line: with the places of the words in the text, or the probability of each label.
+    quiet
+        Say nothing of words that were cut.
+    """
+    from relmo.loading import load
+    from relmo.task import Task
+
+    loaded = load(model, device=device)
+    if not isinstance(loaded, Task):
+        raise ModelError(f"{model}: gives no predictions; relmo predict takes the model of a task, such as a tagger")
+    for lines in available(read(file, errors)):
+        answer(loaded, lines, tokenized=tokenized, json=json)
+    features = loaded.features
+    if features.bilm is not None and features.cut.count and not quiet:
+        print(f"warning: {features.cut.message()}", file=sys.stderr)
+
+
+def answer(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool, json: bool) -> None:
+    """Prints the predictions for lines, of which some are tokenised."""
+    sides = []
+    for line in lines:
+        try:
+            sides.append(model.read_line(line.text, tokenized=tokenized or line.tokenized))
+        except CorpusError as error:
+            raise CorpusError(f"{line.place}: {error}") from error
+    words = ([[token.text for token in side] for side in each] for each in sides)
+    results = []
+    for (text, *_), tokens, prediction in zip(lines, sides, model.predict_words(words), strict=True):
+        if json:
+            results.append(json_lines.dumps(model.as_record(text, tokens, prediction), ensure_ascii=False))
+        else:
+            results.append(model.as_text(tokens, prediction))
+    sys.stdout.write("\n".join(results) + "\n")
+    sys.stdout.flush()
+
+
+def read(file: str | None, errors: Literal["strict", "replace"]) -> Iterator[Input]:
+    """The lines of a file, or its sentences."""
+    from relmo.text.corpus import STDIN, is_conllu, read_conllu
+    from relmo.text.readers import whole_lines
+
+    path = STDIN if file is None else file
+    if is_conllu(path):
+        for number, words in enumerate(read_conllu(path, errors=errors), start=1):
+            yield Input(" ".join(words), True, f"{path}: sentence {number}")
+    else:
+        yield from (Input(text, False, place) for text, place in whole_lines(path, errors))
+
+
+def available(lines: Iterator[Any]) -> Iterator[list[Any]]:
+    """Lines in groups: all that have come while the group before was used, one at least. A thread of its own reads."""
+    waiting: Queue[Any] = Queue(AHEAD)
+
+    def fetch() -> None:
+        try:
+            for line in lines:
+                waiting.put((line,))
+            waiting.put(END)
+        except Exception as error:  # to be raised where the line is asked for
+            waiting.put(error)
+
+    threading.Thread(target=fetch, daemon=True).start()
+    last: Any = ()
+    while last is not END:
+        group: list[Any] = []
+        while not group or (not waiting.empty() and len(group) < AHEAD):
+            last = waiting.get()
+            if not isinstance(last, tuple):
+                break
+            group.append(last[0])
+        if group:
+            yield group
+        if isinstance(last, Exception):
+            raise last

@@ -1,0 +1,129 @@
+"""A linear-chain conditional random field: one score for a whole sequence of tags, normalised over all legal ones.
+
+s(y) = start[y_1] + sum_t emissions[t, y_t] + sum_t transitions[y_t-1, y_t] + end[y_T]
+p(y) = exp s(y) / Z,   Z = sum over legal y' of exp s(y')
+
+Choices:
+- Sequences that are not legal have probability zero, in training as in decoding, whatever the emissions.
+- Sums are done in logarithms: emissions that differ by thousands neither overflow nor lose a path.
+- What stands past a sentence's end is never looked at; an empty sentence has one sequence, of score zero.
+
+Lafferty et al. 2001, Conditional random fields;  Lample et al. 2016, Neural architectures for named entity recognition
+"""
+
+import torch
+from torch import Tensor, nn
+
+_NEVER = -1e30  # finite, as the gradient of a sum of infinities is not a number; so large that no emission outweighs it
+
+
+class CRF(nn.Module):
+    """Scores of `tags` tags following each other.
+
+    `legal` (K + 2, K + 2) is true where the row's tag may stand before the column's; its row K is the start of a
+    sentence, its column K + 1 the end. None allows everything.
+    """
+
+    legal: Tensor
+
+    def __init__(self, tags: int, *, legal: Tensor | None = None):
+        super().__init__()
+        legal = torch.ones(tags + 2, tags + 2, dtype=torch.bool) if legal is None else legal.detach().clone().bool()
+        if legal.shape != (tags + 2, tags + 2):
+            raise ValueError(f"legal transitions of {tags} tags are {(tags + 2,) * 2}, not {tuple(legal.shape)}")
+        self.tags = tags
+        self.transitions = nn.Parameter(torch.empty(tags, tags))  # from the row's tag to the column's
+        self.start = nn.Parameter(torch.empty(tags))
+        self.end = nn.Parameter(torch.empty(tags))
+        self.register_buffer("legal", legal, persistent=False)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -0.1, 0.1)
+
+    def forward(self, emissions: Tensor, tags: Tensor, lengths: Tensor) -> Tensor:
+        """-log p(y) of each sentence, (B,): emissions (B, T, K), tags (B, T), lengths (B,)."""
+        emissions, inside = self._masked(emissions, lengths)
+        tags = torch.where(inside, tags, 0)
+        if not self._all_legal(tags, lengths.to(tags.device)):
+            raise ValueError("a sequence of tags is not legal; check the data, or allow the transition")
+        return self._log_partition(emissions, lengths) - self._score(emissions, tags, lengths, inside)
+
+    def loss(self, emissions: Tensor, tags: Tensor, lengths: Tensor) -> Tensor:
+        """The mean over sentences of -log p(y)."""
+        return self(emissions, tags, lengths).mean()
+
+    @torch.no_grad()
+    def decode(self, emissions: Tensor, lengths: Tensor) -> list[list[int]]:
+        """The best legal sequence of each sentence (Viterbi): emissions (B, T, K), lengths (B,)."""
+        emissions, inside = self._masked(emissions, lengths)
+        batch, steps, _ = emissions.shape
+        if steps == 0:
+            return [[] for _ in range(batch)]
+        start, into, end = self._legal_scores()
+        best = start + emissions[:, 0]  # (B, K): the score of the best sequence so far that ends in each tag
+        stay = torch.arange(self.tags, device=best.device).expand(batch, -1)
+        came_from = []
+        for t in range(1, steps):
+            score, before = (best.unsqueeze(1) + into).max(dim=2)  # over (B, to, from)
+            now = inside[:, t].unsqueeze(1)
+            best = torch.where(now, score + emissions[:, t], best)
+            came_from.append(torch.where(now, before, stay))  # past the end a tag comes from itself
+        score, tag = (best + end).max(dim=1)
+        if bool(((score <= _NEVER / 2) & inside[:, 0]).any()):
+            raise ValueError("no sequence of tags is legal for a sentence of this length; allow more transitions")
+        path = [tag]
+        for before in reversed(came_from):
+            path.append(before.gather(1, path[-1].unsqueeze(1)).squeeze(1))
+        rows = torch.stack(path[::-1], dim=1).tolist()
+        return [row[:length] for row, length in zip(rows, lengths.tolist(), strict=True)]
+
+    def _masked(self, emissions: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Emissions in the CRF's own precision, zero past the end (where they may be anything); the mask (B, T)."""
+        inside = torch.arange(emissions.shape[1], device=emissions.device) < lengths.to(emissions.device).unsqueeze(1)
+        return emissions.to(self.transitions.dtype).masked_fill(~inside.unsqueeze(2), 0.0), inside
+
+    def _legal_scores(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Start (K,), transitions into the row's tag from the column's (K, K), end (K,); `_NEVER` where not legal."""
+        K = self.tags
+        start = self.start.masked_fill(~self.legal[K, :K], _NEVER)
+        end = self.end.masked_fill(~self.legal[:K, K + 1], _NEVER)
+        return start, self.transitions.masked_fill(~self.legal[:K, :K], _NEVER).T.contiguous(), end
+
+    def _log_partition(self, emissions: Tensor, lengths: Tensor) -> Tensor:
+        """log Z (B,) by the forward algorithm.
+
+        a_1(j) = start[j] + emissions[1, j]
+        a_t(j) = emissions[t, j] + log sum_i exp(a_t-1(i) + transitions[i, j])
+        log Z  = log sum_j exp(a_T(j) + end[j])
+        """
+        batch, steps, _ = emissions.shape
+        if steps == 0:
+            return emissions.new_zeros(batch)
+        start, into, end = self._legal_scores()
+        a = start + emissions[:, 0]  # (B, K)
+        every = [a]
+        for emission in emissions.unbind(dim=1)[1:]:
+            a = emission + torch.logsumexp(a.unsqueeze(1) + into, dim=2)  # over (B, to, from)
+            every.append(a)
+        lengths = lengths.to(emissions.device)
+        last = torch.stack(every, dim=1)[torch.arange(batch, device=lengths.device), (lengths - 1).clamp(min=0)]
+        return torch.where(lengths > 0, torch.logsumexp(last + end, dim=1), 0.0)
+
+    def _score(self, emissions: Tensor, tags: Tensor, lengths: Tensor, inside: Tensor) -> Tensor:
+        """s(y) (B,) of tags that are 0 past the end."""
+        if tags.shape[1] == 0:
+            return emissions.new_zeros(len(tags))
+        emitted = emissions.gather(2, tags.unsqueeze(2)).squeeze(2).sum(dim=1)  # zero past the end
+        moved = torch.where(inside[:, 1:], self.transitions[tags[:, :-1], tags[:, 1:]], 0.0).sum(dim=1)
+        last = tags.gather(1, (lengths.to(tags.device) - 1).clamp(min=0).unsqueeze(1)).squeeze(1)
+        ends = torch.where(inside[:, 0], self.start[tags[:, 0]] + self.end[last], 0.0)
+        return emitted + moved + ends
+
+    def _all_legal(self, tags: Tensor, lengths: Tensor) -> bool:
+        """Whether every sentence's tags follow each other legally, from its start to its end."""
+        batch, steps = tags.shape
+        at = torch.arange(steps + 1, device=tags.device)
+        ends = lengths.unsqueeze(1)
+        edge = tags.new_full((batch, 1), self.tags)
+        before = torch.cat([edge, tags], dim=1)  # (B, T + 1): the start, then the tags
+        after = torch.where(at == ends, self.tags + 1, torch.cat([tags, edge], dim=1))  # the tags, then the end
+        return bool((self.legal[before, after] | (at > ends) | (ends == 0)).all())

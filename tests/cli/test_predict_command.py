@@ -1,0 +1,167 @@
+"""Taggers on the command line: train, evaluate, predict, info, and a pipe."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import relmo
+from relmo.cli import main
+from relmo.cli.predict import available
+from tagging import conllu
+
+Relmo = Callable[..., str]
+SMALL = "--word-dim 8 --char-dim 4 --filters 2x6 --hidden 8 --dropout 0.1 --batch 8 --lr 0.02 --epochs 6 --device cpu"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Relmo:
+    """A function that runs a command, which must end with `code`. -> its standard output, or error where it fails."""
+
+    def command(*arguments: object, code: int = 0) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main([str(argument) for argument in arguments])
+        output, errors = capsys.readouterr()
+        assert end.value.code == code, errors
+        return output if code == 0 else errors
+
+    return command
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tagger that has learnt all there is to learn."""
+    folder = tmp_path_factory.mktemp("tagger")
+    train, dev = conllu(folder / "train.conllu", 40), conllu(folder / "dev.conllu", 15, seed=1)
+    with pytest.raises(SystemExit) as end:
+        main(["train", "tagger", str(train), "--valid", str(dev), *f"{SMALL} --quiet --out {folder / 'm'}".split()])
+    assert end.value.code == 0
+    return folder / "m"
+
+
+def test_training_prints_its_results(run: Relmo, tmp_path: Path) -> None:
+    train = conllu(tmp_path / "train.conllu", 40)
+    arguments = ["train", "tagger", train, "--preset", "pos", *SMALL.replace("--epochs 6", "--epochs 1").split()]
+    results = json.loads(run(*arguments, "--out", tmp_path / "m", "--json", "--quiet"))
+    assert results["metric"] == "accuracy"
+    assert 0 <= results["valid_accuracy"] <= 1
+    settings = json.loads((tmp_path / "m" / "config.json").read_text())["settings"]
+    assert settings["train"]["decay"] == "linear"  # the preset's
+    assert settings["train"]["epochs"] == 1
+
+
+def test_each_preset_is_read(run: Relmo, tmp_path: Path) -> None:
+    presets = sorted(path.name for path in (Path(relmo.__file__).parent / "presets").glob("tagger-*.toml"))
+    assert presets == ["tagger-ner.toml", "tagger-pos.toml"]
+    said = run("train", "tagger", "none.iob2", "--preset", "ner", "--out", tmp_path / "m", code=2)
+    assert "no such file" in said
+
+
+def test_words_and_tags_come_line_by_line_with_an_empty_line_after_each_sentence(
+    run: Relmo, model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("The dog sees.\n\nThe cat.")
+    expected = "The\tDET\ndog\tNOUN\nsees\tVERB\n.\tPUNCT\n\n\nThe\tDET\ncat\tNOUN\n.\tPUNCT\n\n"
+    assert run("predict", model, tmp_path / "a.txt", "--device", "cpu") == expected
+    split = run("predict", model, tmp_path / "a.txt", "--tokenized")
+    assert [line.split("\t")[0] for line in split.splitlines()[:3]] == ["The", "dog", "sees."]
+    (tmp_path / "b.conllu").write_text("1\tThe\t_\tX\t_\t_\t0\t_\t_\t_\n2\tdog!?\t_\tX\t_\t_\t0\t_\t_\t_\n")
+    assert [line.split("\t")[0] for line in run("predict", model, tmp_path / "b.conllu").splitlines()[:2]] == [
+        "The",
+        "dog!?",
+    ]
+
+
+def test_json_lines_have_places_in_the_text(run: Relmo, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"  The dog\n\n")))
+    first, second = map(json.loads, run("predict", model, "--json").splitlines())
+    assert first == {
+        "text": "  The dog",
+        "tokens": [
+            {"text": "The", "start": 2, "end": 5, "tag": "DET"},
+            {"text": "dog", "start": 6, "end": 9, "tag": "NOUN"},
+        ],
+    }
+    assert second == {"text": "", "tokens": []}
+
+
+def test_a_pipe_is_answered_while_it_is_open(model: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "relmo", "predict", str(model)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("The dog\n")
+    process.stdin.flush()
+    assert [process.stdout.readline() for _ in range(3)] == ["The\tDET\n", "dog\tNOUN\n", "\n"]
+    process.stdin.write("The cat\n")
+    process.stdin.close()
+    assert process.stdout.read() == "The\tDET\ncat\tNOUN\n\n"
+    assert process.wait() == 0
+
+
+def test_what_has_come_is_taken_together_and_errors_come_after_it() -> None:
+    def lines() -> Iterator[int]:
+        yield from range(5)
+        raise ValueError("the disk is gone")
+
+    found: list[int] = []
+    groups = available(lines())
+    while len(found) < 5:
+        found += next(groups)
+    with pytest.raises(ValueError, match="gone"):
+        next(groups)
+    assert found == [0, 1, 2, 3, 4]
+    assert [line for group in available(iter(range(5000))) for line in group] == list(range(5000))
+    assert list(available(iter(()))) == []
+
+
+def test_evaluate_shows_the_score_each_label_and_the_confusions(run: Relmo, model: Path) -> None:
+    dev = model.parent / "dev.conllu"
+    assert run("evaluate", model, dev, dev, "--quiet") == "1.000000\n1.000000\n"
+    shown = run("evaluate", model, dev, "--confusion")
+    assert "accuracy" in shown
+    assert "precision" in shown
+    assert "taken for" in shown
+    (row,) = json.loads(run("evaluate", model, dev, "--json"))["files"]
+    assert row["accuracy"] == 1.0
+    assert row["metric"] == "accuracy"
+    assert row["confusion"]["labels"] == ["DET", "NOUN", "PUNCT", "VERB"]
+    assert [label["label"] for label in row["labels"]] == ["DET", "NOUN", "PUNCT", "VERB"]
+
+
+def test_info_and_convert_know_a_tagger(run: Relmo, model: Path, tmp_path: Path) -> None:
+    facts = json.loads(run("info", model, "--json"))
+    assert facts["kind"] == "tagger"
+    run("convert", model, tmp_path / "half", "--precision", "float16")
+    assert run("evaluate", tmp_path / "half", model.parent / "dev.conllu", "--quiet") == "1.000000\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["predict", "small"], "gives no predictions"),
+        (["predict", "MODEL", "none.txt"], "no such file"),
+        (["evaluate", "MODEL", "none.conllu"], "no such file"),
+        (["evaluate", "MODEL", "DEV", "--words", "x.tsv"], "--words goes with a bidirectional language model"),
+        (["evaluate", "small", "DEV", "--confusion"], "--confusion goes with a task's model"),
+        (["generate", "MODEL"], "is a tagger model"),
+        (["train", "tagger", "DEV", "--out", "MODEL"], "holds a finished model"),
+        (["train", "tagger", "DEV", "--set", "input.elmo_layer=top", "--out", "x"], "input.elmo_layers"),
+    ],
+)
+def test_mistakes_are_one_line(run: Relmo, model: Path, arguments: list[str], says: str) -> None:
+    places = {"MODEL": str(model), "DEV": str(model.parent / "dev.conllu")}
+    said = run(*(places.get(argument, argument) for argument in arguments), code=2)
+    assert says in said
+    assert said.count("\n") == 1

@@ -1,0 +1,150 @@
+"""Classifiers and pairs on the command line: train, evaluate, predict, info."""
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import relmo
+from relmo.cli import main
+from sentence_tasks import language_model, reviews, same_words, similar
+
+Relmo = Callable[..., str]
+QUICK = "--lr 0.02 --batch 16 --epochs 6 --device cpu --quiet"
+SMALL = f"--word-dim 8 --char-dim 0 --hidden 12 --dropout 0 {QUICK}"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Relmo:
+    """A function that runs a command, which must end with `code`. -> its standard output, or error where it fails."""
+
+    def command(*arguments: object, code: int = 0) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main([str(argument) for argument in arguments])
+        output, errors = capsys.readouterr()
+        assert end.value.code == code, errors
+        return output if code == 0 else errors
+
+    return command
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a classifier, a model of labelled pairs and one of scores, which have learnt all there is."""
+    folder = tmp_path_factory.mktemp("models")
+    for name, make, kind, more in (
+        ("reviews", reviews, "classifier", ""),
+        ("same", same_words, "pairs", "--network decomposable"),
+        ("alike", similar, "pairs", "--task score --network cosine --pool mean"),
+    ):
+        train, dev = make(folder / f"{name}-train", 150), make(folder / f"{name}-dev", 30, seed=1)
+        arguments = f"--valid {dev} {SMALL} {more} --out {folder / name}".split()
+        with pytest.raises(SystemExit) as end:
+            main(["train", kind, str(train), *arguments])
+        assert end.value.code == 0
+    return folder
+
+
+def test_a_classifier_answers_each_line_with_a_label(run: Relmo, models: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A lovely plot.\nA dull film.\n")
+    lines = [line.split("\t") for line in run("predict", models / "reviews", tmp_path / "a.txt").splitlines()]
+    assert [label for label, _ in lines] == ["pos", "neg"]
+    records = [
+        json.loads(line) for line in run("predict", models / "reviews", tmp_path / "a.txt", "--json").splitlines()
+    ]
+    assert [record["text"] for record in records] == ["A lovely plot.", "A dull film."]
+    for (label, probability), record in zip(lines, records, strict=True):
+        assert record["label"] == label
+        assert f"{record['probabilities'][label]:.4f}" == probability
+        assert sum(record["probabilities"].values()) == pytest.approx(1)
+
+
+def test_pairs_are_two_columns_and_get_a_label_or_a_score(
+    run: Relmo, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answers(model: str, *options: str) -> list[str]:
+        text = io.BytesIO(b"The film\tSome film.\nThe film\tSome plot.\n")
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(text))
+        return run("predict", models / model, *options).splitlines()
+
+    assert [line.split("\t")[0] for line in answers("same")] == ["same", "different"]
+    first, second = map(json.loads, answers("same", "--json"))
+    assert (first["first"], first["second"], first["label"]) == ("The film", "Some film.", "same")
+    assert first["probabilities"].keys() == second["probabilities"].keys() == {"same", "different"}
+    more, less = map(float, answers("alike"))
+    assert more > less
+    assert f"{json.loads(answers('alike', '--json')[0])['score']:.4f}" == f"{more:.4f}"
+
+
+def test_evaluate_shows_each_kind_s_own_scores(run: Relmo, models: Path) -> None:
+    assert run("evaluate", models / "reviews", models / "reviews-dev", "--quiet") == "1.000000\n"
+    shown = run("evaluate", models / "same", models / "same-dev", "--confusion")
+    assert all(word in shown for word in ("accuracy", "macro_f1", "matthews", "precision", "different", "taken for"))
+    (row,) = json.loads(run("evaluate", models / "alike", models / "alike-dev", "--json"))["files"]
+    assert row["metric"] == "pearson"
+    assert row["pearson"] > 0.9
+    assert row["spearman"] > 0.5
+    assert row["confusion"] is None
+
+
+def test_info_and_convert_know_them(run: Relmo, models: Path, tmp_path: Path) -> None:
+    for name, kind in (("reviews", "classifier"), ("same", "pairs"), ("alike", "pairs")):
+        assert json.loads(run("info", models / name, "--json"))["kind"] == kind
+    run("convert", models / "reviews", tmp_path / "half", "--precision", "float16")
+    assert run("evaluate", tmp_path / "half", models / "reviews-dev", "--quiet") == "1.000000\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "preset", "make", "section", "key", "value"),
+    [
+        ("classifier", "sst5", reviews, "model", "network", "bcn"),
+        ("classifier", "cola", reviews, "train", "metric", "mcc"),
+        ("pairs", "snli", same_words, "model", "network", "esim"),
+        ("pairs", "stsb", similar, "text", "task", "score"),
+    ],
+)
+def test_each_preset_trains(
+    kind: str, preset: str, make: Callable[..., Path], section: str, key: str, value: str, run: Relmo, tmp_path: Path
+) -> None:
+    presets = (Path(relmo.__file__).parent / "presets").glob(f"{kind}-*.toml")
+    assert f"{kind}-{preset}.toml" in {path.name for path in presets}
+    file = make(tmp_path / "train", 40)
+    arguments = ["train", kind, file, "--preset", preset, "--hidden", "8", "--epochs", "1", "--device", "cpu"]
+    results = json.loads(run(*arguments, "--out", tmp_path / "m", "--json", "--quiet"))
+    assert results["train_examples"] == 36
+    assert json.loads((tmp_path / "m" / "config.json").read_text())["settings"][section][key] == value
+
+
+def test_a_classifier_starts_from_a_language_model(run: Relmo, tmp_path: Path) -> None:
+    file = reviews(tmp_path / "train.tsv", 60)
+    language_model(tmp_path / "lm", hidden=6)
+    arguments = ["train", "classifier", file, "--init", tmp_path / "lm", "--pool", "final", *QUICK.split()]
+    run(*arguments, "--out", tmp_path / "m")
+    settings = json.loads((tmp_path / "m" / "config.json").read_text())["settings"]
+    assert (settings["input"]["word_dim"], settings["model"]["hidden"], settings["model"]["directions"]) == (6, 6, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["predict", "same", "ONE"], "one.txt:2: expected two texts with a tab between them, found 1"),
+        (["evaluate", "alike", "same-dev"], "same-dev:2: 'different' is not a number"),
+        (["evaluate", "reviews", "same-dev"], "there is no text or sentence or review"),
+        (["train", "classifier", "reviews-dev", "--preset", "stsb", "--out", "x"], "unknown preset 'stsb'"),
+        (["train", "pairs", "alike-dev", "--network", "cosine", "--out", "x"], "task label does not go with network"),
+        (["train", "classifier", "reviews-dev", "--init", "none", "--out", "x"], "none"),
+    ],
+)
+def test_mistakes_are_one_line(
+    run: Relmo, models: Path, tmp_path: Path, arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(models)
+    (tmp_path / "one.txt").write_text("a\tb\nonly one\n")
+    said = run(*(str(tmp_path / "one.txt") if argument == "ONE" else argument for argument in arguments), code=2)
+    assert says in said
+    assert said.count("\n") == 1
+    assert not Path("x").exists()

@@ -1,0 +1,171 @@
+"""Files of the field as typed examples; every mistake with its line."""
+
+import gzip
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relmo.errors import CorpusError
+from relmo.text.readers import Labelled, Pair, Tagged, read_labelled, read_pairs, read_tagged
+from relmo.text.tokenize import words
+
+CONLLU = (
+    "# text = vámonos al mar\n1-2\tvámonos\t_\t_\t_\t_\t_\t_\t_\t_\n1\tvamos\tir\tVERB\tV\t_\t0\troot\t_\t_\n"
+    "2\tnos\tnosotros\tPRON\tP\t_\t1\tobj\t_\t_\n2.1\tx\t_\t_\t_\t_\t_\t_\t_\t_\n\n\n1\tMar\tmar\tNOUN\tN\t_\t0\troot\t_\t_"
+)
+IOB2 = "# sent_id = 1\n# text = in\ttampa\n1\tin\tO\t-\t-\n2\ttampa\tB-LOC\t-\tx\n\n# text = #\n1\t#\tO\t-\t-\n"
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_conllu_gives_words_and_the_asked_column_without_ranges_and_empty_nodes(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.conllu", CONLLU)
+    assert list(read_tagged(path)) == [Tagged(["vamos", "nos"], ["VERB", "PRON"]), Tagged(["Mar"], ["NOUN"])]
+    assert [tags for _, tags in read_tagged(path, column="XPOS")] == [["V", "P"], ["N"]]
+    assert [tags for _, tags in read_tagged(path, column="8")] == [["root", "obj"], ["root"]]
+
+
+def test_compressed_files_are_told_by_the_name_below_the_compression(tmp_path: Path) -> None:
+    path = tmp_path / "a.conllu.gz"
+    path.write_bytes(gzip.compress(CONLLU.encode()))
+    assert len(list(read_tagged(path))) == 2
+
+
+def test_columns_are_counted_words_or_word_and_tag_with_tabs_or_spaces(tmp_path: Path) -> None:
+    counted = write(tmp_path, "a.iob2", IOB2)
+    assert list(read_tagged(counted)) == [Tagged(["in", "tampa"], ["O", "B-LOC"]), Tagged(["#"], ["O"])]
+    two = write(tmp_path, "b.conll", "#a\tO\n1\tB-X\n\n# c\n2\tO\n")
+    assert list(read_tagged(two)) == [Tagged(["#a", "1"], ["O", "B-X"]), Tagged(["2"], ["O"])]
+    spaces = write(tmp_path, "c.txt", "-DOCSTART- -X- -X- O\n\nEU NNP I-NP I-ORG\n# NN I-NP O\n")
+    assert list(read_tagged(spaces)) == [Tagged(["EU", "#"], ["I-ORG", "O"])]
+    assert list(read_tagged(spaces, column="2")) == [Tagged(["EU", "#"], ["NNP", "NN"])]
+
+
+def test_json_lines_hold_lists_of_words_and_tags(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.jsonl", '{"tokens": ["a b", "c"], "tags": ["X", "Y"], "other": ["P", "Q"]}\n\n')
+    assert list(read_tagged(path)) == [Tagged(["a b", "c"], ["X", "Y"])]
+    assert list(read_tagged(path, column="other")) == [Tagged(["a b", "c"], ["P", "Q"])]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "says"),
+    [
+        ("a.conllu", "1\ta\t_\n", {}, "a.conllu:1: CoNLL-U has 10 columns with tabs between, not 3"),
+        ("a.conllu", CONLLU, {"column": "pos"}, "no column 'pos'"),
+        ("a.conllu", CONLLU, {"column": "11"}, "no column '11'"),
+        ("a.conllu", "# only a comment\n", {}, "there is no sentence"),
+        ("a.conllu", "1\ta\t_\t \t_\t_\t_\t_\t_\t_\n", {}, "a.conllu:1: the tag is empty"),
+        ("a.iob2", "1\ta\tO\n\n2\tb\n", {}, "a.iob2:3: has 2 columns where the lines before have 3"),
+        ("a.txt", "word\n", {}, "a.txt:1: expected a word and its tag"),
+        ("a.txt", "a b\n", {"column": "3"}, "no column '3'; give a number from 1 to 2"),
+        ("a.jsonl", '{"words": ["a"], "tags": []}\n', {}, "a.jsonl:1: expected as many tags as words"),
+        ("a.jsonl", '{"words": "a", "tags": "b"}\n', {}, "both lists of strings"),
+        ("a.jsonl", '{"words": ["a"]}\n', {}, "there is no tags or ner_tags or labels; there is words"),
+        ("a.jsonl", "[1]\n", {}, "expected a JSON object"),
+        ("a.jsonl", "{\n", {}, "a.jsonl:1: is not a JSON object"),
+        ("a.jsonl", "[" * 100_000, {}, "a.jsonl:1: is not a JSON object"),
+    ],
+)
+def test_a_mistake_in_a_tagged_file_is_one_line_with_its_place(
+    tmp_path: Path, name: str, text: str, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(CorpusError) as error:
+        list(read_tagged(write(tmp_path, name, text), **options))
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_bytes_that_are_not_utf8_are_an_error_or_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_bytes(b"a\tO\nb\xff\tO\n")
+    with pytest.raises(CorpusError, match=r"a.conll:2: byte 0xff"):
+        list(read_tagged(tmp_path / "a.conll"))
+    assert next(iter(read_tagged(tmp_path / "a.conll", errors="replace"))).words == ["a", "b\ufffd"]
+
+
+def test_trees_give_the_sentence_or_all_its_phrases_without_escapes(tmp_path: Path) -> None:
+    path = write(tmp_path, "sst.txt", "(3 (2 It) (4 (2 's) (1 a\\/b)))\n\n(0 -LRB-)\n")
+    assert list(read_labelled(path, split=words)) == [Labelled(["It", "'s", "a/b"], "3"), Labelled(["("], "0")]
+    assert list(read_labelled(path, split=words, subtrees=True)) == [
+        Labelled(["It"], "2"),
+        Labelled(["'s"], "2"),
+        Labelled(["a/b"], "1"),
+        Labelled(["'s", "a/b"], "4"),
+        Labelled(["It", "'s", "a/b"], "3"),
+        Labelled(["("], "0"),
+    ]
+
+
+@pytest.mark.parametrize("tree", ["(3 (2 It)", "(3 It))", "(3 It) x", "(3 )", "(3 (2 ) a)", "((3 It))", "3 It)"])
+def test_a_broken_tree_is_an_error_with_its_line(tmp_path: Path, tree: str) -> None:
+    path = write(tmp_path, "sst.txt", f"(2 fine)\n{tree}\n")
+    with pytest.raises(CorpusError, match=r"sst.txt:2: "):
+        list(read_labelled(path, split=words, layout="trees"))
+
+
+def test_tables_cola_json_and_folders_give_labelled_texts(tmp_path: Path) -> None:
+    expected = [Labelled(["It", "'s", "bad", "."], "neg"), Labelled(["Good"], "pos")]
+    table = write(tmp_path, "a.tsv", "id\tlabel\ttext\n1\tneg\tIt's bad.\n2\tpos\tGood\n")
+    assert list(read_labelled(table, split=words)) == expected
+    lines = write(tmp_path, "a.jsonl", '{"text": "It\'s bad.", "label": "neg"}\n{"text": ["Good"], "label": "pos"}\n')
+    assert list(read_labelled(lines, split=words)) == expected
+    cola = write(tmp_path, "cola.tsv", "gj04\t1\t\tGood\ngj04\t0\t*\tbad it\n")
+    assert list(read_labelled(cola, split=words)) == [Labelled(["Good"], "1"), Labelled(["bad", "it"], "0")]
+    for label, text in (("neg", "It's bad."), ("pos", "Good"), ("unsup", "what")):
+        (tmp_path / "imdb" / label).mkdir(parents=True)
+        write(tmp_path / "imdb" / label, "1_1.txt", text)
+    assert list(read_labelled(tmp_path / "imdb", split=words)) == expected
+    other = write(tmp_path, "b.tsv", "label\tstars\ttext\nneg\t1\ta\n")
+    assert next(iter(read_labelled(other, split=words, column="stars"))).label == "1"
+
+
+def test_pairs_come_from_snli_sick_sts_and_json(tmp_path: Path) -> None:
+    snli = write(tmp_path, "s.tsv", "gold_label\tsentence1\tsentence2\nneutral\tA man.\tHe\n-\ta\tb\n")
+    assert list(read_pairs(snli, split=words)) == [Pair(["A", "man", "."], ["He"], "neutral")]
+    sick = write(
+        tmp_path,
+        "sick.txt",
+        "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n1\ta b\tc\t4.5\tNEUTRAL\n",
+    )
+    assert list(read_pairs(sick, split=words)) == [Pair(["a", "b"], ["c"], "NEUTRAL")]
+    assert next(iter(read_pairs(sick, split=words, column="relatedness_score", numbers=True))).label == 4.5
+    sts = write(tmp_path, "sts.csv", 'g\tf\t2012\t1\t5.000\tA "b"\tc\td\te\n')
+    assert list(read_pairs(sts, split=str.split, numbers=True)) == [Pair(["A", '"b"'], ["c"], 5.0)]
+    lines = write(tmp_path, "p.jsonl", '{"premise": "a", "hypothesis": "b", "label": 1}\n')
+    assert list(read_pairs(lines, split=words)) == [Pair(["a"], ["b"], "1")]
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers", "says"),
+    [
+        ("label\tsentence1\n", False, "there is no pair"),
+        ("label\tsentence1\nx\ta\n", False, "p.tsv:2: there is no sentence2 or"),
+        ("label\tsentence1\tsentence2\nx\ta\n", False, "p.tsv:2: has 2 columns, the first line has 3"),
+        ("label\tsentence1\tsentence2\nx\ta\t \n", False, "p.tsv:2: the text is empty"),
+        ("label\tsentence1\tsentence2\nx\ta\tb\n", True, "p.tsv:2: 'x' is not a number"),
+        ("label\tsentence1\tsentence2\nnan\ta\tb\n", True, "p.tsv:2: 'nan' is not a number"),
+        ("one column\n", False, "p.tsv:1: expected the names of columns"),
+    ],
+)
+def test_a_mistake_in_a_table_of_pairs_is_one_line_with_its_place(
+    tmp_path: Path, text: str, numbers: bool, says: str
+) -> None:
+    with pytest.raises(CorpusError) as error:
+        list(read_pairs(write(tmp_path, "p.tsv", text), split=words, numbers=numbers))
+    assert says in str(error.value)
+
+
+def test_the_real_files_hold_what_their_authors_say(data: Callable[[str], Path]) -> None:
+    entities = [tag for example in read_tagged(data("tasks/ner_wnut17/wnut17train.conll")) for tag in example.tags]
+    assert Counter(tag[0] for tag in entities)["B"] == 1975
+    trees = list(read_labelled(data("tasks/sst5/dev.txt"), split=words))
+    assert len(trees) == 1101
+    assert Counter(label for _, label in trees) == {"0": 139, "1": 289, "2": 229, "3": 279, "4": 165}
+    assert len(list(read_pairs(data("tasks/stsb/sts-dev.csv"), split=words, numbers=True))) == 1500
+    assert len(list(read_labelled(data("tasks/cola/in_domain_dev.tsv"), split=words))) == 527
