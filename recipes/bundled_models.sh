@@ -9,10 +9,14 @@ here=$(dirname "$0") relmo=${RELMO:-relmo} python=${PYTHON:-python3}
 parts=$(ls "$data"/lm/pretrain-[0-4].txt)
 scores="perplexity pos wsd neighbours agreement"
 common="--valid $data/lm/pretrain-valid.txt --vocabulary-size 50000 --batch 512 --precision bfloat16"
+again="--valid $data/lm/pretrain-valid.txt --batch 512 --precision bfloat16"
 case $geometry in
-  small)    network="--preset small --epochs 6 --dropout 0.05 --validate-every 4400 $common" ;;
-  original) network="--preset original --epochs 3.5 --validate-every 1100 --checkpoint-every 400 $common" ;;
-  reduced)  network="--preset tiny --epochs 1 --vocabulary-size 2000 --valid $out/parts/valid.txt --device cpu" scores="" ;;
+  small)    network="--preset small --epochs 6 --dropout 0.05 --validate-every 4400 $common"
+            again="--preset small --lr 0.003 --epochs 6 --dropout 0.05 --validate-every 8800 $again" ;;
+  original) network="--preset original --epochs 3 --validate-every 4400 $common"
+            again="--preset original --lr 0.001 --epochs 3 --validate-every 4400 $again" ;;
+  reduced)  network="--preset tiny --epochs 1 --vocabulary-size 2000 --valid $out/parts/valid.txt --device cpu" scores=""
+            again="--preset tiny --epochs 0.2 --valid $out/parts/valid.txt --device cpu" ;;
 esac
 vectors="--vocabulary-size 50000 --dimensions 100"
 
@@ -25,13 +29,16 @@ fi
 
 [ -f "$out/text/report.json" ] || $python "$here/pretraining_text.py" $parts --held-out "$data" --out "$out/text"
 
-train() {  # KIND FOLDER SETTING…
-  local kind=$1 folder=$2; shift 2
+[ -f "$out/text-cased/done" ] || { $python "$here/other_case.py" "$out"/text/pretrain-*.txt --out "$out/text-cased"; touch "$out/text-cased/done"; }
+
+train() {  # KIND TEXT FOLDER SETTING…
+  local kind=$1 text=$2 folder=$3; shift 3
   if [ -d "$folder/run" ]; then $relmo train "$kind" --resume --out "$folder"
-  elif [ ! -f "$folder/config.json" ]; then $relmo train "$kind" "$out"/text/pretrain-*.txt --out "$folder" "$@"; fi
+  elif [ ! -f "$folder/config.json" ]; then $relmo train "$kind" "$text"/pretrain-*.txt --out "$folder" "$@"; fi
 }
-train bilm "$out/$geometry" $network
-train skipgram "$out/words" $vectors
+train bilm "$out/text" "$out/$geometry-first" $network
+train bilm "$out/text-cased" "$out/$geometry" --init "$out/$geometry-first" $again  # words in any case; the vocabulary stays
+train skipgram "$out/text" "$out/words" $vectors
 
 pack() {  # NAME PRECISION
   [ -d "$out/bundled/$1" ] && return

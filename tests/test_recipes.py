@@ -23,7 +23,12 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 @pytest.fixture(scope="module")
 def text() -> ModuleType:
     """recipes/pretraining_text.py"""
-    spec = importlib.util.spec_from_file_location("pretraining_text", RECIPES / "pretraining_text.py")
+    return recipe("pretraining_text")
+
+
+def recipe(name: str) -> ModuleType:
+    """recipes/NAME.py"""
+    spec = importlib.util.spec_from_file_location(name, RECIPES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -83,3 +88,15 @@ def test_cutting_loses_no_word(text: ModuleType) -> None:
     pieces = [list(text.lines(paragraph, random.Random(seed))) for seed in range(9)]
     assert all(" ".join(lines) == paragraph for lines in pieces)
     assert len({len(lines) for lines in pieces}) > 1
+
+
+def test_a_share_of_the_lines_is_in_lower_case_and_another_half_in_capitals() -> None:
+    other_case, chance = recipe("other_case").other_case, random.Random(3)
+    line = "Ann saw the U.S. Army in Zürich .\n"
+    found = [other_case(line, chance, lower=0.2, upper=0.1) for _ in range(4000)]
+    assert 0.67 < found.count(line) / 4000 < 0.73
+    assert 0.17 < found.count(line.lower()) / 4000 < 0.23
+    rest = [other for other in found if other not in (line, line.lower())]
+    assert 0.07 < len(rest) / 4000 < 0.13
+    assert {word for other in rest for word in other.split()} == set(line.split()) | set(line.upper().split())
+    assert 0.45 < sum(other.count("THE") for other in rest) / len(rest) < 0.58
