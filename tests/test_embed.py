@@ -347,6 +347,19 @@ def test_a_lower_precision_is_near_changes_at_any_time_and_never_depends_on_the_
     assert np.array_equal(model.embed(sentences)[-1], alone[-1])
 
 
+def test_the_bundled_model_in_int8_keeps_a_mean_cosine_of_0_999_in_each_layer() -> None:
+    """Training makes a few cells much louder than the rest, so weights as it starts tell little about this."""
+    lines = (Path(relmo.__file__).parent / "data" / "sentences.txt").read_text(encoding="utf-8").splitlines()
+    model = relmo.load("small", device="cpu")
+    exact = model.embed(lines)
+    model.precision = "int8"
+    found = model.embed(lines)
+    cosines = np.concatenate([cosine(a, b) for a, b in zip(found, exact, strict=True)], axis=1)  # (layers, tokens)
+    assert cosines.shape[1] > 1000
+    assert (cosines.mean(axis=1) >= 0.999).all(), cosines.mean(axis=1)
+    assert (np.percentile(cosines, 1, axis=1) > 0.998).all()
+
+
 def test_precisions_that_there_are_not_are_errors() -> None:
     model = make(TINY)
     with pytest.raises(SettingError, match="precision is 'int4'; it can be 'float32', 'bfloat16', 'int8'"):

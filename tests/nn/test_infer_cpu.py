@@ -123,6 +123,24 @@ def test_fewer_bits_are_what_their_definition_says(
     assert 0 < lost.mean() < 0.01
 
 
+@pytest.mark.parametrize("kind", [KINDS[1], KINDS[5]])
+def test_in_int8_a_loud_cell_that_the_projection_hardly_hears_leaves_the_others_their_bits(
+    build: str | None, kind: dict[str, Any]
+) -> None:
+    stacks = make(**kind, cell_clip=None, projection_clip=None)
+    hidden = kind["hidden_size"]
+    with torch.no_grad():
+        for layer in stacks.stack:
+            gates = layer.bias.unflatten(1, (4, hidden))  # i, f, g, o
+            gates[:, 3] -= 5  # all speak softly,
+            gates[:, :, 3] = 5  # but one
+            layer.weight_hr[:, :, 3] *= 0.001  # type: ignore[index]
+    case = Case(stacks, 6, 9, shrink=False)
+    case.state = stacks.initial_state(9)
+    for low, exact in zip(case.infer(stacks, "int8").layers, case.infer(stacks).layers, strict=True):
+        assert (low - exact).norm() < 0.04 * exact.norm()
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("kind", [KINDS[1], KINDS[2], KINDS[3], KINDS[4], KINDS[5]])
 def test_a_row_is_the_same_to_the_bit_whatever_stands_beside_it(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from relmo.nn.quantize import BLOCK, Factor, Precision, quantize
+from relmo.nn.quantize import BLOCK, Factor, Precision, level, quantize
 
 
 def test_a_block_is_whole_numbers_up_to_127_times_its_scale() -> None:
@@ -36,6 +36,42 @@ def test_products_stay_near_the_exact_ones(precision: Precision, error: float) -
     mine = Factor(weight, precision).product(x)
     assert mine.dtype == torch.float32
     assert (mine - exact).norm() / exact.norm() < error
+
+
+def test_a_levelled_weight_has_columns_of_length_1_and_gives_the_same_products() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 7, 1300), torch.randn(2, 30, 1300) * torch.rand(1300).exp()
+    weight[1, :, 5] = 0
+    even, length = level(weight)
+    assert length.shape == (2, 1300)
+    assert (even[1, :, 5] == 0).all()
+    assert length[1, 5] == 1
+    even, length, x, weight = (tensor.double() for tensor in (even, length, x, weight))
+    lengths = even.norm(dim=1)
+    lengths[1, 5] = 1
+    torch.testing.assert_close(lengths, torch.ones_like(length), rtol=0, atol=1e-6)
+    torch.testing.assert_close((x * length[:, None]) @ even.mT, x @ weight.mT, rtol=0, atol=1e-4)
+
+
+def test_in_int8_a_levelled_factor_rounds_what_each_number_adds_and_in_no_other_precision() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 7, 600), torch.randn(2, 30, 600)
+    x[:, :, 9] = 200  # a loud number, to which hardly anything listens
+    weight[:, :, 9] *= 0.005
+    exact = x.double() @ weight.double().mT
+
+    def error(products: torch.Tensor) -> float:
+        return float((products - exact).norm() / exact.norm())
+
+    levelled = Factor(weight, "int8", levelled=True).product(x)
+    length = weight.norm(dim=1, keepdim=True)
+    by_hand = quantize(x * length).numbers() @ quantize(weight / length).numbers().mT
+    torch.testing.assert_close(levelled, by_hand, rtol=0, atol=1e-2)
+    assert error(levelled) < 0.02
+    assert error(Factor(weight, "int8").product(x)) > 0.2
+    for precision in ("float32", "bfloat16"):
+        same = (Factor(weight, precision, levelled=levelled).product(x) for levelled in (False, True))
+        assert torch.equal(*same)
 
 
 def test_sums_of_a_blocks_whole_numbers_are_exact_in_float32() -> None:

@@ -399,7 +399,7 @@ def infer_from(
         if isinstance(given, Tensor):
             products = Factor(layer.weight_ih, precision).product(given.flatten(1, 2))
             gates = layer.full_bias()[:, None, None] + products.view(*given.shape[:3], -1)
-        hr = None if layer.weight_hr is None else Factor(layer.weight_hr, precision)
+        hr = None if layer.weight_hr is None else Factor(layer.weight_hr, precision, levelled=True)
         return infer_rounded(gates, h, c, Factor(layer.weight_hh, precision), hr, sizes, clips)
     dtype = torch.bfloat16 if precision == "bfloat16" else h.dtype
     bias = layer.full_bias().to(dtype) if isinstance(given, Tensor) else None

@@ -8,6 +8,15 @@
 A block's scale is its largest magnitude over 127. A block's products sum up to less than 2^24, so float32 has them
 exactly, whatever the order; the compiled kernels (`kernels/infer_cpu.py`) take int32 and agree within rounding. Weights
 that were stored as int8, by blocks as these (`relmo/weights.py`), are their own int8: they are not rounded twice.
+
+One product is levelled first, an LSTM's projection W m of its cells' outputs m. Training makes a few cells speak many
+times louder than the rest, some at every word, and has W hear them less; a scale that fits them leaves few whole
+numbers to the others. With l_k the length of column w_k of W,
+
+    W m = sum_k (w_k / l_k) (l_k m_k)
+
+and l_k m_k is as large as what cell k adds: rounded so, every cell has the same part in the error. The l_k come from
+the weights alone; W / l is rounded anew.  (Xiao et al. 2023, SmoothQuant, take such factors from activations, too.)
 """
 
 from typing import Literal, NamedTuple, get_args
@@ -49,18 +58,28 @@ def quantize(x: Tensor, *, scales: torch.dtype = torch.float32) -> Quantized:
     return Quantized(values.flatten(-2)[..., :size], scale)
 
 
-class Factor:
-    """A weight (…, N, K) made ready to be multiplied by."""
+def level(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A weight (…, N, K) with its columns made 1 long, and how long they were (…, K); 1 for a column of zeros."""
+    length = torch.linalg.vector_norm(weight, dim=-2, dtype=torch.float64).to(weight.dtype)
+    length = torch.where(length > 0, length, 1.0)
+    return weight / length.unsqueeze(-2), length
 
-    def __init__(self, weight: Tensor, precision: Precision):
+
+class Factor:
+    """A weight (…, N, K) made ready to be multiplied by; in int8 levelled, where that is wanted."""
+
+    def __init__(self, weight: Tensor, precision: Precision, *, levelled: bool = False):
         self.precision = precision
+        self.level: Tensor | None = None
+        if levelled and precision == "int8":
+            weight, self.level = level(weight)
         self.weight = quantize(weight) if precision == "int8" else rounded(weight, precision)
 
     def product(self, x: Tensor) -> Tensor:
         """x (…, n, K) -> (…, n, N), float32."""
         if isinstance(self.weight, Tensor):
             return rounded(x, self.precision) @ self.weight.mT
-        values, scales = quantize(x)
+        values, scales = quantize(x if self.level is None else x * self.level.unsqueeze(-2))
         total = x.new_zeros(())
         parts = zip(values.split(BLOCK, dim=-1), self.weight.values.split(BLOCK, dim=-1), strict=True)
         for block, (a, b) in enumerate(parts):

@@ -5,8 +5,9 @@
    Choices:
    - The gates a step starts from are rows of a table, read where they stand by their number.
    - Products are float32, bfloat16 (sums in float32), or int8 (sums in int32, a scale for BLOCK numbers of a row and of
-     a column of weights); all else is float32. `quantize.py` says the same in torch's operations. A processor without
-     instructions for bfloat16 multiplies the same rounded numbers in float32; int8's sums are exact anywhere.
+     a column of weights; m is levelled before it is rounded); all else is float32. `quantize.py` says the same in
+     torch's operations. A processor without instructions for bfloat16 multiplies the same rounded numbers in float32;
+     int8's sums are exact anywhere.
    - Numbers of all three come in units of four bytes: one, two or four of them along the sum. A weight's vector has one
      unit of each of LANES columns, and a product is: one unit of the input, times a vector of weights, onto sums.
    - Weights are in panels of four vectors, for W_ih and W_hh the four gates of one vector of cells. While a panel is
@@ -39,6 +40,7 @@ typedef struct {
     const int *units;   /* panels of `depth` units, each of up to 4 vectors of columns */
     const float *scale; /* int8: (blocks, columns) */
     const int *start;   /* int8: (blocks, columns), minus 128 times the sum of a column, as inputs are 128 too high */
+    const float *level; /* int8: (depth), what inputs are multiplied by before they are rounded, or null */
     long depth;         /* in numbers */
     long columns;       /* a multiple of LANES */
 } Matrix;
@@ -231,13 +233,19 @@ INLINE void store_bytes(unsigned char *to, vec x) {
 #endif
 }
 
+/* The numbers of a row from j on, levelled where there is something to do it by. */
+INLINE vec levelled(const float *x, const float *level, long j, long end) {
+    vec numbers = load(x + j, end - j);
+    return level ? numbers * load(level + j, end - j) : numbers;
+}
+
 /* A row as int8, with a scale a block. A number that is none makes its block's scale none. */
-static void bytes_of(long width, const float *x, unsigned char *to, float *scale) {
+static void bytes_of(long width, const float *x, const float *level, unsigned char *to, float *scale) {
     for (long start = 0; start < width; start += BLOCK) {
         long end = least(width, start + BLOCK);
         vec most = {0}, none = {0};
         for (long j = start; j < end; j += LANES) {
-            vec size = magnitude(load(x + j, end - j));
+            vec size = magnitude(levelled(x, level, j, end));
             ivec more = size > most;
             most = (vec)(((ivec)size & more) | ((ivec)most & ~more));
             none += size * 0.0f;
@@ -249,7 +257,7 @@ static void bytes_of(long width, const float *x, unsigned char *to, float *scale
         }
         float by = largest > 0 ? 127.0f / largest : 0;
         scale[start / BLOCK] = largest / 127.0f + bad;
-        for (long j = start; j < end; j += LANES) store_bytes(to + j, load(x + j, end - j) * by);
+        for (long j = start; j < end; j += LANES) store_bytes(to + j, levelled(x, level, j, end) * by);
     }
 }
 
@@ -267,12 +275,12 @@ static void halves_of(long width, const float *x, int *to) {
 }
 
 /* n rows (width) from x on, as the products take them; float32 stays where it is. */
-static Rows taken(long precision, long n, long width, const float *x, int *units, float *scale) {
+static Rows taken(long precision, long n, long width, const float *x, const float *level, int *units, float *scale) {
     if (precision == FLOAT32) return (Rows){(const int *)x, 0, width, 0};
     Rows to = {units, scale, up_to_16(width) / NUMBERS[precision], blocks_of(width)};
     for (long r = 0; r < n; r++)
         if (precision == INT8)
-            bytes_of(width, x + r * width, (unsigned char *)(units + r * to.stride), scale + r * to.blocks);
+            bytes_of(width, x + r * width, level, (unsigned char *)(units + r * to.stride), scale + r * to.blocks);
         else halves_of(width, x + r * width, units + r * to.stride);
     return to;
 }
@@ -389,15 +397,15 @@ EXPORT void relmo_infer(const Layer *layer, long from, long to) {
     int *m_units = layer->m_units + from * up_to_16(hidden) / numbers;
     float *x_scale = layer->x_scale + from * blocks_of(inputs), *h_scale = layer->h_scale + from * blocks_of(outputs);
     float *m_scale = layer->m_scale + from * blocks_of(hidden);
-    Rows before = taken(precision, to - from, outputs, h, h_units, h_scale), input = {0};
+    Rows before = taken(precision, to - from, outputs, h, 0, h_units, h_scale), input = {0};
     for (long t = 0; t < layer->steps; t++) {
         long n = going_on(layer, t, from, to), at = t * batch + from;
         const float *x = layer->x ? layer->x + at * inputs : 0;
         float *y = layer->y + at * outputs;
-        if (layer->ih.units) input = taken(precision, n, inputs, x, x_units, x_scale);
+        if (layer->ih.units) input = taken(precision, n, inputs, x, 0, x_units, x_scale);
         step_cells(layer, n, at, &input, &before, c, inner);
         if (layer->hr.units) {
-            Rows m = taken(precision, n, hidden, inner, m_units, m_scale);
+            Rows m = taken(precision, n, hidden, inner, layer->hr.level, m_units, m_scale);
             project(layer, n, &m, h);
         } else memcpy(h, inner, n * hidden * sizeof(float));
         for (long j = 0; j < n * outputs; j += LANES) {
@@ -407,7 +415,7 @@ EXPORT void relmo_infer(const Layer *layer, long from, long to) {
             store(y + j, layer->skip ? value + load(x + j, width) : value, width);
         }
         memset(y + n * outputs, 0, (to - from - n) * outputs * sizeof(float));
-        before = taken(precision, n, outputs, h, h_units, h_scale);
+        before = taken(precision, n, outputs, h, 0, h_units, h_scale);
     }
 }
 
@@ -418,7 +426,7 @@ EXPORT void relmo_infer_gates(const Layer *layer, long from, long to, float *gat
     long hidden = layer->hidden, inputs = layer->inputs, precision = layer->precision;
     int *units = layer->x_units + from * up_to_16(inputs) / NUMBERS[precision];
     float *scale = layer->x_scale + from * blocks_of(inputs);
-    Rows x = taken(precision, to - from, inputs, layer->x + from * inputs, units, scale);
+    Rows x = taken(precision, to - from, inputs, layer->x + from * inputs, 0, units, scale);
     for (long j = 0; j < hidden; j += LANES)
         for (long row = from; row < to; row += ROWS) {
             long rows = least(ROWS, to - row);

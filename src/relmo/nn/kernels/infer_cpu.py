@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 from relmo.nn.kernels import linear_cpu, lstm_cpu
 from relmo.nn.kernels.kept import kept
 from relmo.nn.kernels.lstm_cpu import LONG, POINTER, Weights, at, check, kernels, spread, whole
-from relmo.nn.quantize import BLOCK, PRECISIONS, Precision, quantize, rounded
+from relmo.nn.quantize import BLOCK, PRECISIONS, Precision, level, quantize, rounded
 
 VECTORS = 4  # of columns in a panel
 FEW = 10  # rows up to which a large layer's input gates are computed for all steps first; one of any layer
@@ -29,7 +29,10 @@ TYPES = {1: torch.float32, 2: torch.bfloat16, 4: torch.int8}  # by how many stan
 class Matrix(ctypes.Structure):
     """A packed weight, as `infer.c` has it."""
 
-    _fields_ = (("units", POINTER), ("scale", POINTER), ("start", POINTER), ("depth", LONG), ("columns", LONG))
+    _fields_ = (
+        *((name, POINTER) for name in ("units", "scale", "start", "level")),
+        *((name, LONG) for name in ("depth", "columns")),
+    )
 
 
 class Layer(ctypes.Structure):
@@ -49,17 +52,20 @@ class Layer(ctypes.Structure):
 
 
 class Packed(NamedTuple):
-    """A weight of both directions in the kernel's order; int8 with scales and starts of sums (2, blocks, columns)."""
+    """A weight of both directions in the kernel's order; int8 with scales and starts of sums (2, blocks, columns), that
+    of a projection with its level (2, depth) too."""
 
     units: Tensor
     scale: Tensor | None
     start: Tensor | None
+    level: Tensor | None
     depth: int
     columns: int
 
     def of(self, d: int) -> Matrix:
         """One direction's."""
-        return Matrix(at(self.units, d), at(self.scale, d), at(self.start, d), self.depth, self.columns)
+        pointers = (at(tensor, d) for tensor in (self.units, self.scale, self.start, self.level))
+        return Matrix(*pointers, self.depth, self.columns)
 
 
 class Gates(NamedTuple):
@@ -192,15 +198,18 @@ def rooms(name: str, rows: int, width: int, precision: Precision) -> dict[str, T
 
 
 def packed(weight: Tensor, precision: Precision, *, by_gates: bool) -> Packed:
-    """A weight (2, rows, columns) as the kernel takes it; `by_gates`, its rows are four to a cell."""
+    """A weight (2, rows, columns) as the kernel takes it; `by_gates`, its rows are four to a cell; or it projects."""
     name = f"{precision} {by_gates} {kernels()._name}"
     return kept(name, [weight], lambda: pack(weight.detach(), precision, by_gates))
 
 
 def pack(weight: Tensor, precision: Precision, by_gates: bool) -> Packed:
     """`packed`, anew: one direction after the other, so that little memory is needed beside the result."""
-    units, scales, starts = None, [], []
+    units, scales, starts, levels = None, [], [], []
     for d, one in enumerate(weight):
+        if precision == "int8" and not by_gates:
+            one, length = level(one)
+            levels.append(length)
         panels = in_panels(one, by_gates)  # (panels, 4 L, K)
         if precision == "int8":
             panels, by = quantize(panels)  # by (panels, 4 L, blocks)
@@ -212,8 +221,8 @@ def pack(weight: Tensor, precision: Precision, by_gates: bool) -> Packed:
             units = lstm_cpu.large_room(2, *panels.shape, dtype=panels.dtype)
         units[d] = panels
     assert units is not None
-    scale, start = torch.stack(scales) if scales else None, torch.stack(starts) if starts else None
-    return Packed(units, scale, start, weight.shape[2], units.shape[1] * units.shape[3])
+    scale, start, by_level = (torch.stack(tensors) if tensors else None for tensors in (scales, starts, levels))
+    return Packed(units, scale, start, by_level, weight.shape[2], units.shape[1] * units.shape[3])
 
 
 def in_panels(weight: Tensor, by_gates: bool) -> Tensor:
