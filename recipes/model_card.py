@@ -32,8 +32,8 @@ every other sentence end, at random."""
 
 AGAIN = """
 
-Training went through it twice: as it is, and then, from the model this gave, with 16% of the lines in lower case and
-half of the words in capitals in another 6% (`recipes/other_case.py`)."""
+Training had two parts: with the text as it is, and then, from the model this gave, with 16% of the lines in lower case
+and half of the words in capitals in another 6% (`recipes/other_case.py`)."""
 
 USE = {
     "bilm": """## Good for, bad for
@@ -103,7 +103,9 @@ def markdown(table: dict[str, Any]) -> str:
 
 def figure(value: float | None) -> str:
     """A number of a table; those of a thousand and more are counts, or might as well be."""
-    return "" if value is None else f"{value:,.1f}" if abs(value) < 1000 else f"{value:,.0f}"
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:,.1f}"
 
 
 def recipe(folder: Path, config: dict[str, Any]) -> str:
