@@ -266,6 +266,8 @@ def test_a_start_must_be_a_language_model(files: tuple[str, str], tmp_path: Path
         ({"model": {"network": "bcn", "pool": "mean"}}, "pool has no meaning for network bcn"),
         ({"model": {"cell": "gru", "projection": 4}}, "projection has no meaning for cell gru"),
         ({"model": {"projection": 8}}, "projection 8 must be smaller than hidden 8"),
+        ({"model": {"layers": 0, "projection": 4}}, "projection has no meaning for layers 0"),
+        ({"model": {"layers": -1}}, "layers must be from 0"),
         ({"model": {"mlp": (5, 0)}}, "mlp has sizes of layers"),
         ({"text": {"format": "cola", "subtrees": False}}, "subtrees has no meaning for format cola"),
         ({"train": {"unroll": 5}}, "unroll has no meaning"),

@@ -30,6 +30,7 @@ from relmo.settings import (
     check_skipgram,
 )
 from relmo.task_settings import (
+    TASK_BOUNDS,
     ClassifierSettings,
     PairsSettings,
     TaggerSettings,
@@ -53,6 +54,12 @@ KINDS = {
     "classifier": (ClassifierSettings, check_classifier),
     "pairs": (PairsSettings, check_pairs),
     "tagger": (TaggerSettings, check_tagger),
+}
+TASK_SECTIONS = {
+    field.type
+    for kind in ("classifier", "pairs", "tagger")
+    for field in dataclasses.fields(KINDS[kind][0])
+    if isinstance(field.type, type)
 }
 PRESETS = sorted(path.name for path in (resources.files("relmo") / "presets").iterdir())
 
@@ -189,7 +196,7 @@ def test_every_setting_is_explained_in_the_toml() -> None:
             assert " ".join(comment) == documentation
 
 
-@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("section", [*SECTIONS, *sorted(TASK_SECTIONS, key=str)])
 def test_every_setting_has_a_sentence_of_documentation(section: type) -> None:
     documentation = field_docs(section)
     for field in dataclasses.fields(section):
@@ -301,6 +308,22 @@ def test_every_number_has_bounds_but_those_that_may_be_anything() -> None:
     fields = [field for section in SECTIONS for field in dataclasses.fields(section)]
     numbers = {f.name for f in fields if f.type in (int, float, int | None, float | None)}
     assert numbers - BOUNDS.keys() == {"forget_bias", "seed"}
+    fields = [field for section in TASK_SECTIONS for field in dataclasses.fields(section)]
+    numbers = {f.name for f in fields if f.type in (int, float, int | None, float | None)}
+    assert numbers - TASK_BOUNDS.keys() == {"seed", "low", "high"}
+
+
+def test_a_task_s_numbers_are_checked_by_its_own_bounds() -> None:
+    for kind in ("classifier", "pairs", "tagger"):
+        cls, check = KINDS[kind]
+        for section, name in (
+            ("input", "elmo_dropout"),
+            ("input", "word_dim"),
+            ("train", "seeds"),
+            ("model", "hidden"),
+        ):
+            with pytest.raises(SettingError, match=f"{name} must be from"):
+                check(build(cls, {section: {name: -1}}))
 
 
 def test_a_number_that_is_not_finite_is_refused() -> None:

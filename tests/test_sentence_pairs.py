@@ -26,11 +26,12 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "esim": {"network": "esim"},
     "decomposable": {"network": "decomposable"},
     "cosine": {"network": "cosine", "pool": "mean"},
+    "cosine of averages": {"network": "cosine", "layers": 0, "pool": "attention"},
 }
 
 
 def sections(network: str, **more: Any) -> dict[str, Any]:
-    text = {"task": "score"} if network == "cosine" else {}
+    text = {"task": "score"} if "cosine" in network else {}
     return {"text": text | more.pop("text", {}), "model": NETWORKS[network], **more}
 
 
@@ -38,7 +39,7 @@ def untrained(network: str) -> SentencePairs:
     torch.manual_seed(0)
     made = pairs_settings(**sections(network))
     features = WordFeatures(made.input, count_words([words for pair in PAIRS for words in pair], made.input))
-    labels = Labels(["score"] if network == "cosine" else ["yes", "no", "maybe"])
+    labels = Labels(["score"] if "cosine" in network else ["yes", "no", "maybe"])
     return SentencePairs.begin(made, features, labels, torch.device("cpu"))
 
 
@@ -54,7 +55,7 @@ def test_every_network_learns_and_its_folder_gives_the_same_answers(
     network: str, elmo: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RELMO_CACHE", str(tmp_path / "cache"))
-    make = similar if network == "cosine" else same_words
+    make = similar if "cosine" in network else same_words
     train, dev = make(tmp_path / "train", 120), make(tmp_path / "dev", 30, seed=1)
     extra: dict[str, Any] = {}
     if elmo:
@@ -62,7 +63,7 @@ def test_every_network_learns_and_its_folder_gives_the_same_answers(
         extra = {"elmo": str(tmp_path / "bilm"), "elmo_at": elmo, "elmo_dropout": 0.0}
     made = pairs_settings(**sections(network, text={"valid": str(dev)}, input=extra, train={"epochs": 8, "lr": 0.01}))
     results = train_task(SentencePairs, [str(train)], made, tmp_path / "out")
-    assert results["metric"] == ("pearson" if network == "cosine" else "accuracy")
+    assert results["metric"] == ("pearson" if "cosine" in network else "accuracy")
     assert results[f"valid_{results['metric']}"] > 0.9
     model = relmo.load(tmp_path / "out", device="cpu")
     assert isinstance(model, SentencePairs)
@@ -91,6 +92,12 @@ def test_similarity_is_a_number_in_its_range_and_the_same_both_ways() -> None:
     assert all(isinstance(found, float) and -5 <= found <= 5.000001 for found in there)
     assert there[3] == pytest.approx(5)  # a sentence and itself
     assert there[1] == pytest.approx(0)  # nothing has no direction: half way between low, -5, and high
+
+
+@pytest.mark.parametrize("given", [("one", "two"), [["just", "three", "words"]], "text"])
+def test_a_pair_that_is_not_in_a_list_is_one_clear_line(given: Any) -> None:
+    with pytest.raises(SettingError, match=r"predict\(\[\(first, second\)\]\)"):
+        untrained("lstm").predict(given)
 
 
 def test_a_line_is_two_texts_with_a_tab_between_them() -> None:
@@ -130,6 +137,8 @@ def test_scores_beyond_their_range_are_an_error(tmp_path: Path) -> None:
     [
         ({"text": {"task": "score"}}, "task score does not go with network encoder"),
         ({"model": {"network": "cosine"}}, "task label does not go with network cosine"),
+        ({"model": {"layers": 0, "cell": "gru"}}, "cell has no meaning for layers 0"),
+        ({"model": {"layers": 0, "pool": "final"}}, "layers 0 reads nothing"),
         ({"model": {"low": 1.0}}, "low has no meaning for task label"),
         ({"model": {"network": "esim", "pool": "mean"}}, "pool has no meaning for network esim"),
         ({"model": {"network": "decomposable", "layers": 2}}, "layers has no meaning for network decomposable"),

@@ -68,6 +68,9 @@ def test_a_tagger_learns_and_its_folder_says_how_well(files: tuple[str, str], tm
         record["valid"] == pytest.approx(1 - record["valid_accuracy"]) for record in records if "valid" in record
     )
     assert "valid_accuracy: 1.0000" in (out / "README.md").read_text()
+    report = json.loads((out / "report.json").read_text())
+    assert report == json.loads(json.dumps(model.evaluate(files[1]).summary()))
+    assert [label["label"] for label in report["labels"]] == report["confusion"]["labels"]
 
 
 def test_the_best_is_at_the_top_and_the_last_beside_it(files: tuple[str, str], tmp_path: Path) -> None:
@@ -122,7 +125,11 @@ def test_several_seeds_give_mean_and_deviation_and_the_best_is_the_model(
     assert results["seeds"] == scores
     assert len(set(scores)) > 1
     assert (results["valid_accuracy_mean"], results["valid_accuracy_deviation"]) == pytest.approx(spread(scores))
+    macro = [each["valid_macro_f1"] for each in every]
+    assert (results["valid_macro_f1_mean"], results["valid_macro_f1_deviation"]) == pytest.approx(spread(macro))
     assert results["valid_accuracy"] == max(scores)
+    assert "elmo_mix" not in results
+    assert json.loads((out / "report.json").read_text())["accuracy"] == max(scores)
     assert same_weights(out, out / f"seed-{1 + scores.index(max(scores))}")
     assert Tagger.from_pretrained(out, device="cpu").evaluate(files[1]).score == max(scores)
 
@@ -148,6 +155,12 @@ def test_elmo_in_every_way_is_trained_saved_and_loaded_alike(
     results = train_task(Tagger, files[:1], made, out)
     assert Tagger.from_pretrained(out, device="cpu").evaluate(files[1]).score == results["valid_accuracy"]
     assert results["valid_accuracy"] > 0.3  # the share of the most frequent tag is less
+    mixes = read_config(out)["results"]["elmo_mix"]
+    at = options.get("elmo_at", "input")
+    assert list(mixes) == (["input", "output"] if at == "both" else [at])
+    for mix in mixes.values():
+        assert len(mix["weights"]) == (1 if options.get("elmo_layers") == "top" else 3)
+        assert sum(mix["weights"]) == pytest.approx(1)
     keeps = not options.get("elmo_tune") and options.get("cache") != "none"
     assert (tmp_path / "cache").exists() == keeps
 

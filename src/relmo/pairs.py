@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from relmo.classifier import Choice, choices
-from relmo.errors import CorpusError
+from relmo.errors import CorpusError, SettingError
 from relmo.models.pairs import ESIM, CosineRegression, DecomposableAttention, EncoderPair
 from relmo.scores import Report, class_report, number_report
 from relmo.task import Labels, Task
@@ -35,7 +35,7 @@ class SentencePairs(Task[Pair, Choice | float]):
 
     def predict(self, pairs: Iterable[tuple[str | Words, str | Words]]) -> list[Choice | float]:
         """What holds between the two of each pair: strings, split as `tokens` splits them, or lists of words."""
-        return list(self.predict_words([self.words(first), self.words(second)] for first, second in pairs))
+        return list(self.predict_words([self.words(first), self.words(second)] for first, second in map(two, pairs)))
 
     @property
     def gives_numbers(self) -> bool:
@@ -122,6 +122,13 @@ class SentencePairs(Task[Pair, Choice | float]):
         first, second = two_texts(line)
         found = prediction._asdict() if isinstance(prediction, Choice) else {NUMBER: prediction}
         return {"first": first, "second": second, **found}
+
+
+def two(pair: Any) -> Any:
+    """A pair that is to be compared, which two words or letters of one text are not."""
+    if isinstance(pair, str) or len(pair) != 2:
+        raise SettingError("predict takes several pairs: put a single one into a list, predict([(first, second)])")
+    return pair
 
 
 def two_texts(line: str) -> tuple[str, str]:

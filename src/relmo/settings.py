@@ -367,7 +367,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("cell_clip", "projection_clip"), (0, float("inf"))),
     "threads": (1, 4096),
     "checkpoint_every": (0, 1e9),
-    "order": (1, 16),
+    "order": (1, 20),
     "epochs": (1e-9, 1e9),
     "lr": (1e-12, 1e6),
     "clip_norm": (0, float("inf")),

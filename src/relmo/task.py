@@ -137,7 +137,12 @@ class Task(Generic[Example, Prediction]):
         lines += [
             f"- {key}: {value:,.4f}" if isinstance(value, float) else f"- {key}: {value}"
             for key, value in results.items()
-            if key != "parameters"
+            if key not in ("parameters", "elmo_mix")
+        ]
+        lines += [
+            f"- ELMo at the {place}: {', '.join(f'{share:.3f}' for share in mix['weights'])} of its layers, "
+            f"times {mix['gamma']:.3f}"
+            for place, mix in results.get("elmo_mix", {}).items()
         ]
         lines += ["", "```", f"relmo predict {name} text.txt", "```", ""]
         return "\n".join(lines)

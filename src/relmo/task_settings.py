@@ -61,8 +61,8 @@ class InputSettings:
     with a mix of its own."""
     elmo_layers: Literal["all", "top"] = "all"
     """A learned mix of all layers, or the top one alone."""
-    elmo_dropout: float = 0.5
-    """Dropout on the mixed vectors."""
+    elmo_dropout: float = 0.2
+    """Dropout on the mixed vectors; 0.5 as published, which is much for vectors as small as those of `small`."""
     elmo_l2: float = 0.001
     """Lambda, the weight of the penalty that draws the mix towards an even one: 1 makes it an average, 0.001 leaves it
     free."""
@@ -152,7 +152,7 @@ class SentenceModelSettings:
     cell: Literal["lstm", "gru", "elman"] = "lstm"
     """The recurrent cell."""
     layers: int = 1
-    """How many recurrent layers."""
+    """How many recurrent layers; with 0 each word goes through a linear layer of its own."""
     directions: Literal[1, 2] = 2
     """1 reads a sentence from left to right, 2 both ways."""
     hidden: int = 200
@@ -310,7 +310,13 @@ def check_tagger(settings: TaggerSettings) -> None:
 
 def check_sentences(model: SentenceModelSettings) -> None:
     """Sizes that can be built."""
-    check_bounds(model)
+    check_bounds(model, bounds=BOUNDS | {"layers": (0, 1000)})
+    if not model.layers:
+        refuse(model, ["cell", "directions"], "layers 0")
+        if model.pool == "final":
+            raise SettingError(
+                "pool final is where reading ended, and layers 0 reads nothing; give mean, max, attention"
+            )
     if any(size < 1 for size in model.mlp):
         raise SettingError(f"mlp has sizes of layers, from 1 on, not {', '.join(map(str, model.mlp))}")
 
@@ -330,6 +336,8 @@ def check_classifier(settings: ClassifierSettings) -> None:
         raise SettingError(f"projection has no meaning for cell {model.cell} (only for lstm); leave it out")
     if model.projection is not None and model.projection >= model.hidden:
         raise SettingError(f"projection {model.projection} must be smaller than hidden {model.hidden}")
+    if not model.layers:
+        refuse(model, ["projection", "residual"], "layers 0")
     if train.init is None:
         return
     if model.network != "pooled":

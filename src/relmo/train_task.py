@@ -2,6 +2,7 @@
 
     DIR/                 the best model on the validation examples
     DIR/last/            the model after the last step
+    DIR/report.json      its scores there, each label by itself, and which was taken for which
     DIR/metrics.jsonl    the loss, and after each validation the score
     DIR/curves.png       both drawn, where that is asked for
     DIR/seed-1/ …        with several seeds, each of them so; the best one's model is at the top too
@@ -48,8 +49,8 @@ from relmo.train import Trainer
 from relmo.weights import PATTERN, save_weights
 from relmo.word_features import WordFeatures
 
-LAST, CURVES = "last", "curves.png"
-COPIED = (*FILES, VOCABULARY, SETTINGS, CARD, METRICS, CURVES)
+LAST, CURVES, REPORT = "last", "curves.png", "report.json"
+COPIED = (*FILES, VOCABULARY, SETTINGS, CARD, METRICS, CURVES, REPORT)
 
 
 @dataclass
@@ -256,6 +257,9 @@ def summarize(
         **{f"valid_{name}": value for name, value in report.values.items()},
         "seconds": seconds,
     }
+    if mixes := model.network.inputs.mix_weights():
+        results["elmo_mix"] = mixes
+    write_json(out / REPORT, report.summary())
     model.save_description(out, results)
     return results
 
@@ -287,8 +291,10 @@ def train_seeds(
     metric = f"valid_{every[0]['metric']}"
     scores = [results[metric] for results in every]
     best = max(range(len(scores)), key=scores.__getitem__)
-    mean, deviation = spread(scores)
-    results = every[best] | {f"{metric}_mean": mean, f"{metric}_deviation": deviation, "seeds": scores}
+    results = every[best] | {"seeds": scores}
+    for name in [name for name, value in every[best].items() if name.startswith("valid_") and isinstance(value, float)]:
+        mean, deviation = spread([each[name] for each in every])
+        results |= {f"{name}_mean": mean, f"{name}_deviation": deviation}
     results["seconds"] = sum(each["seconds"] for each in every)
     copy_model(out / f"seed-{best + 1}", out)
     task.from_pretrained(out, device=device.type).save_description(out, results)

@@ -122,8 +122,9 @@ def test_each_preset_trains(
 def test_a_classifier_starts_from_a_language_model(run: Relmo, tmp_path: Path) -> None:
     file = reviews(tmp_path / "train.tsv", 60)
     language_model(tmp_path / "lm", hidden=6)
-    arguments = ["train", "classifier", file, "--init", tmp_path / "lm", "--pool", "final", *QUICK.split()]
-    run(*arguments, "--out", tmp_path / "m")
+    arguments = ["train", "classifier", file, "--init", tmp_path / "lm", "--pool", "final", *QUICK.split()[:-1]]
+    shown = run(*arguments, "--out", tmp_path / "m")
+    assert all(word in shown for word in ("valid_accuracy", "precision", "recall", "neg", "saved to"))
     settings = json.loads((tmp_path / "m" / "config.json").read_text())["settings"]
     assert (settings["input"]["word_dim"], settings["model"]["hidden"], settings["model"]["directions"]) == (6, 6, 1)
 

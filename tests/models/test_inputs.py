@@ -1,5 +1,8 @@
 """What a network reads of words, against each part by itself."""
 
+import math
+
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -68,6 +71,19 @@ def test_each_place_of_elmo_has_a_mix_of_its_own() -> None:
     only_output = inputs(elmo=ElmoParts(2, 7, False, True, 0.5))
     assert only_output.size == 13
     assert only_output.again_size == 7
+
+
+def test_what_the_mixes_have_learned_is_told_by_place_as_shares_and_gamma() -> None:
+    made = inputs(elmo=ElmoParts(2, 7, True, True, 0.5))
+    with torch.no_grad():
+        made.mixes[0].weights.copy_(torch.tensor([0.0, math.log(3)]))
+        made.mixes[1].gamma.fill_(2.5)
+    told = made.mix_weights()
+    assert told["input"]["weights"] == pytest.approx([0.25, 0.75])
+    assert told["output"]["weights"] == pytest.approx([0.5, 0.5])
+    assert (told["input"]["gamma"], told["output"]["gamma"]) == (1.0, 2.5)
+    assert list(inputs(elmo=ElmoParts(2, 7, False, True, 0.5)).mix_weights()) == ["output"]
+    assert inputs().mix_weights() == {}
 
 
 def test_tuned_vectors_begin_as_the_files_and_change_for_known_words_alone() -> None:

@@ -1,5 +1,7 @@
 """The sentence encoder: its parts put together by hand, ELMo beside its output, and starting from a language model."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ from relmo.errors import ModelError
 from relmo.models import make_language_model
 from relmo.models.classifier import PooledClassifier
 from relmo.models.language_model import RecurrentLM
-from relmo.models.sentence_encoder import PooledEncoder, SentenceEncoder
+from relmo.models.sentence_encoder import PooledEncoder, SentenceEncoder, WordEncoder, make_encoder
 from relmo.settings import LanguageModelSettings
 from sentence_batches import assert_each_sentence_stands_alone, sentences
 
@@ -27,6 +29,25 @@ def test_it_is_its_recurrent_layers_with_elmo_beside_them() -> None:
             assert batch.again is not None
             assert torch.equal(y[index, :length, 10:], batch.again[index, :length])
         assert (y[index, length:] == 0).all()
+
+
+def test_without_recurrent_layers_a_word_knows_nothing_of_its_sentence() -> None:
+    encoder = make_encoder(input_size=6, hidden=5, layers=0, dropout=0.0, again_size=4, cell="gru").eval()
+    assert isinstance(encoder, WordEncoder)
+    batch = sentences(LENGTHS, again=4, padding=2)
+    y = encoder(*batch)
+    assert y.shape[2] == encoder.output_size == 9
+    assert batch.again is not None
+    for index, length in enumerate(LENGTHS):
+        for t in range(length):
+            torch.testing.assert_close(y[index, t, :5], encoder.linear.weight @ batch.x[index, t] + encoder.linear.bias)
+        torch.testing.assert_close(y[index, :length, 5:], batch.again[index, :length])
+        assert (y[index, length:] == 0).all()
+    with pytest.raises(ValueError, match="nothing is read"):
+        PooledEncoder(encoder, pool="final")
+    classifier = PooledClassifier(input_size=6, classes=2, layers=0, pool="mean")
+    with pytest.raises(ModelError, match="no recurrent layers"):
+        classifier.start_from(language_model().encoder.recurrent)
 
 
 def test_elmo_beside_the_output_must_be_of_the_size_the_network_was_made_for() -> None:
@@ -60,9 +81,13 @@ def test_dropout_before_the_layers_is_one_mask_for_all_words_of_a_sentence() -> 
     assert 0.2 < (y == 0).float().mean() < 0.8
 
 
-@pytest.mark.parametrize("pool", ["final", "mean", "max", "attention"])
-def test_a_sentence_s_vector_does_not_depend_on_its_batch_mates(pool: str) -> None:
-    network = PooledEncoder(SentenceEncoder(input_size=6, hidden=5, layers=2, again_size=4), pool=pool)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("layers", "pool"),
+    [(2, "final"), (2, "mean"), (2, "max"), (2, "attention"), (0, "mean"), (0, "max"), (0, "attention")],
+)
+def test_a_sentence_s_vector_does_not_depend_on_its_batch_mates(layers: int, pool: Any) -> None:
+    encoder = make_encoder(input_size=6, hidden=5, layers=layers, dropout=0.0, again_size=4)
+    network = PooledEncoder(encoder, pool=pool)
     assert_each_sentence_stands_alone(network, lambda one: network(*one), sentences(LENGTHS, again=4, padding=2))
 
 

@@ -121,6 +121,14 @@ def test_tables_cola_json_and_folders_give_labelled_texts(tmp_path: Path) -> Non
         (tmp_path / "imdb" / label).mkdir(parents=True)
         write(tmp_path / "imdb" / label, "1_1.txt", text)
     assert list(read_labelled(tmp_path / "imdb", split=words)) == expected
+    for path in (cola, tmp_path / "imdb"):
+        with pytest.raises(CorpusError, match="column has no meaning for the format"):
+            list(read_labelled(path, split=words, column="label"))
+    with pytest.raises(CorpusError, match=r"a.tsv:2: there is no stars; .* with --column"):
+        list(read_labelled(table, split=words, column="stars"))
+    empty = write(tmp_path, "c.tsv", "label\ttext\npos\ta\n \tb\n")
+    with pytest.raises(CorpusError, match=r"c.tsv:3: the label is empty"):
+        list(read_labelled(empty, split=words))
     other = write(tmp_path, "b.tsv", "label\tstars\ttext\nneg\t1\ta\n")
     assert next(iter(read_labelled(other, split=words, column="stars"))).label == "1"
 
@@ -134,9 +142,13 @@ def test_pairs_come_from_snli_sick_sts_and_json(tmp_path: Path) -> None:
         "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n1\ta b\tc\t4.5\tNEUTRAL\n",
     )
     assert list(read_pairs(sick, split=words)) == [Pair(["a", "b"], ["c"], "NEUTRAL")]
-    assert next(iter(read_pairs(sick, split=words, column="relatedness_score", numbers=True))).label == 4.5
+    assert next(iter(read_pairs(sick, split=words, numbers=True))).label == 4.5
+    assert next(iter(read_pairs(sick, split=words, column="pair_ID", numbers=True))).label == 1
     sts = write(tmp_path, "sts.csv", 'g\tf\t2012\t1\t5.000\tA "b"\tc\td\te\n')
     assert list(read_pairs(sts, split=str.split, numbers=True)) == [Pair(["A", '"b"'], ["c"], 5.0)]
+    for more in ({}, {"numbers": True, "column": "score"}):
+        with pytest.raises(CorpusError, match=r"sts.csv: is STS-B, which has scores; compare with --preset stsb"):
+            list(read_pairs(sts, split=words, **more))  # type: ignore[arg-type]
     lines = write(tmp_path, "p.jsonl", '{"premise": "a", "hypothesis": "b", "label": 1}\n')
     assert list(read_pairs(lines, split=words)) == [Pair(["a"], ["b"], "1")]
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 import relmo
+from relmo.cli.analyse import analyse
 from relmo.cli.bench import bench
 from relmo.cli.convert import convert
 from relmo.cli.embed import embed
@@ -44,6 +45,7 @@ app.command(predict)
 app.command(generate)
 app.command(info)
 app.command(convert)
+app.command(analyse)
 app.command(reproduce)
 app.command(bench)
 

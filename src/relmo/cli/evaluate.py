@@ -8,7 +8,7 @@ from relmo.errors import ModelError, SettingError
 
 if TYPE_CHECKING:
     from relmo.evaluate import BiScore, Score
-    from relmo.scores import Report
+    from relmo.scores import LabelScore, Report
     from relmo.task import Task
 
 
@@ -137,15 +137,21 @@ def print_details(report: "Report", *, confusion: bool) -> None:
     """Each label by itself, and, where asked for, which was taken for which."""
     from relmo.cli.report import print_table
 
-    if report.labels:
-        print()
-        figures = [(row.precision, row.recall, row.f1) for row in report.labels]
-        rows = [
-            [row.label, *(f"{figure:.4f}" for figure in each), f"{row.support:,}"]
-            for row, each in zip(report.labels, figures, strict=True)
-        ]
-        print_table(["label", "precision", "recall", "f1", "count"], rows)
+    print_label_table(report.labels)
     if confusion and report.confusion is not None:
         print("\nrows: what it is; columns: what it was taken for")
         labels = report.confusion.labels
         print_table(["", *labels], [[r, *map(str, n)] for r, n in zip(labels, report.confusion.counts, strict=True)])
+
+
+def print_label_table(labels: "Sequence[LabelScore]") -> None:
+    """How well each label was found."""
+    from relmo.cli.report import print_table
+
+    if labels:
+        print()
+        rows = [
+            [row.label, *(f"{figure:.4f}" for figure in (row.precision, row.recall, row.f1)), f"{row.support:,}"]
+            for row in labels
+        ]
+        print_table(["label", "precision", "recall", "f1", "count"], rows)

@@ -126,7 +126,7 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
         table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    console = Console(file=sys.stdout, highlight=False)
+    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)  # texts are no markup
     if not console.is_terminal:
         console.width = 200
     console.print(table)

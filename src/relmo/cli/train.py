@@ -1,5 +1,6 @@
 """`relmo train KIND`: settings from presets, files and flags; then the plain function that trains."""
 
+import json
 import os
 import sys
 import time
@@ -219,7 +220,20 @@ def run(function: Callable[..., dict[str, Any]], files: list[str], settings: Any
         print_table(
             ["result", "value"], [[k, f"{v:,.4f}" if isinstance(v, float) else f"{v:,}"] for k, v in numbers.items()]
         )
+        print_labels(options.out)
         print(f"saved to {options.out}")
+
+
+def print_labels(out: Path) -> None:
+    """Of a task's model, how well it does with each label."""
+    from relmo.cli.evaluate import print_label_table
+    from relmo.scores import LabelScore
+    from relmo.train_task import REPORT
+
+    if (out / REPORT).exists():
+        report = json.loads((out / REPORT).read_text(encoding="utf-8"))
+        print_label_table([LabelScore(**label) for label in report["labels"]])
+        print()
 
 
 def skipgram(

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from relmo.models.sentence_encoder import CellName, PooledEncoder, PoolName, SentenceEncoder, read
+from relmo.errors import ModelError
+from relmo.models.sentence_encoder import CellName, PooledEncoder, PoolName, SentenceEncoder, make_encoder, read
 from relmo.nn.attention import AttentivePool, biattention
 from relmo.nn.cells import LSTMCell
 from relmo.nn.dropout import drop
@@ -54,7 +55,7 @@ class PooledClassifier(nn.Module):
     ):
         super().__init__()
         self.dropout = dropout
-        encoder = SentenceEncoder(
+        encoder = make_encoder(
             input_size=input_size,
             hidden=hidden,
             cell=cell,
@@ -82,7 +83,10 @@ class PooledClassifier(nn.Module):
     def start_from(self, trained: Recurrent) -> None:
         """Starts from a language model's recurrent layers, `LanguageModel.encoder.recurrent`; an error says what does
         not fit. The words' embeddings are no part of this network: they are taken over where x is made."""
-        self.sentences.encoder.start_from(trained)
+        encoder = self.sentences.encoder
+        if not isinstance(encoder, SentenceEncoder):
+            raise ModelError("cannot start from a language model: this network has no recurrent layers")
+        encoder.start_from(trained)
 
 
 class BCN(nn.Module):

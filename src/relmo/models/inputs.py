@@ -128,6 +128,15 @@ class WordInputs(nn.Module):
         """The squared length of all mixes' weights, for the lambda penalty."""
         return sum((mix.l2() for mix in self.mixes), start=0.0)  # type: ignore[operator]
 
+    def mix_weights(self) -> dict[str, dict[str, Any]]:
+        """What each mix has learned, by its place: the layers' shares, from the lowest up, and gamma."""
+        if self.elmo is None:
+            return {}
+        places = ["input"] * self.elmo.at_input + ["output"] * self.elmo.at_output
+        shares = [mix.weights.softmax(dim=0).tolist() for mix in self.mixes]  # type: ignore[operator]
+        gammas = [mix.gamma.item() for mix in self.mixes]  # type: ignore[operator]
+        return {p: {"weights": w, "gamma": g} for p, w, g in zip(places, shares, gammas, strict=True)}
+
     def forward(self, batch: WordBatch) -> Encoded:
         """-> x (B, T, D), zero past a sentence's end or not; lengths; again (B, T, E) where ELMo is at the output."""
         parts = self.known_words(batch)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from relmo.errors import CorpusError, SettingError, VocabularyError
 from relmo.nn.cells import State
 
-MAX_ORDER = 16
+MAX_ORDER = 20
 NOTHING = -1
 """In a state: no token here yet. As a position in a table: the n-gram was never seen."""
 

@@ -24,6 +24,7 @@ from relmo.models.sentence_encoder import (
     PooledEncoder,
     PoolName,
     SentenceEncoder,
+    make_encoder,
     with_again,
 )
 from relmo.nn.attention import soft_align
@@ -60,7 +61,7 @@ class EncoderPair(nn.Module):
     ):
         super().__init__()
         self.dropout = dropout
-        encoder = SentenceEncoder(
+        encoder = make_encoder(
             input_size=input_size,
             hidden=hidden,
             cell=cell,
@@ -107,7 +108,7 @@ class CosineRegression(nn.Module):
     ):
         super().__init__()
         self.low, self.high = low, high
-        encoder = SentenceEncoder(
+        encoder = make_encoder(
             input_size=input_size,
             hidden=hidden,
             cell=cell,

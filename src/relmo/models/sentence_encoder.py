@@ -5,11 +5,12 @@ one vector of a sentence.
 
     Dai & Le 2015, Semi-supervised sequence learning (the layers start from a language model's)
     Conneau et al. 2017, Supervised learning of universal sentence representations (the maximum over a biLSTM)
+    Wieting et al. 2016, Towards universal paraphrastic sentence embeddings (no recurrent layers: an average of words)
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +69,8 @@ class SentenceEncoder(nn.Module):
             dropout=dropout,
             variational=True,
         )
-        self.output_size = self.recurrent.output_size + again_size
+        self.own_size = self.recurrent.output_size
+        self.output_size = self.own_size + again_size
 
     def forward(self, x: Tensor, lengths: Tensor, again: Tensor | None = None) -> Tensor:
         """x (B, T, D), lengths (B,), again (B, T, E) -> (B, T, O), zero past each sentence's end."""
@@ -77,7 +79,7 @@ class SentenceEncoder(nn.Module):
 
     def final(self, y: Tensor, lengths: Tensor) -> Tensor:
         """Where each direction's reading of the output y (B, T, O) ended, (B, O); ELMo's two directions as well."""
-        own, again = y.split([self.recurrent.output_size, self.again_size], dim=2)
+        own, again = y.split([self.own_size, self.again_size], dim=2)
         ends = final(own, lengths, directions=self.recurrent.directions)
         return torch.cat([ends, final(again, lengths, directions=2)], dim=1) if self.again_size else ends
 
@@ -94,6 +96,23 @@ class SentenceEncoder(nn.Module):
         self.recurrent.load_state_dict(trained.state_dict())
 
 
+class WordEncoder(nn.Module):
+    """Words to vectors that know nothing of their sentence: dropout -> W x + b -> [output; again]. An encoder of no
+    recurrent layers is this one."""
+
+    def __init__(self, *, input_size: int, hidden: int, dropout: float = 0.0, again_size: int = 0):
+        super().__init__()
+        self.again_size = again_size
+        self.dropout = SequenceDropout(dropout, variational=True)
+        self.linear = nn.Linear(input_size, hidden)
+        self.own_size, self.output_size = hidden, hidden + again_size
+
+    def forward(self, x: Tensor, lengths: Tensor, again: Tensor | None = None) -> Tensor:
+        """As `SentenceEncoder`."""
+        y = blank(self.linear(self.dropout(blank(x, lengths))), lengths)
+        return with_again(y, lengths, again, self.again_size)
+
+
 class PooledEncoder(nn.Module):
     """Sentences to one vector each: an encoder and a pool over what it gives.
 
@@ -102,22 +121,31 @@ class PooledEncoder(nn.Module):
     attention   a mean with learned weights: softmax_t(v . tanh(W y_t + b))
     """
 
-    def __init__(self, encoder: SentenceEncoder, *, pool: PoolName):
+    def __init__(self, encoder: SentenceEncoder | WordEncoder, *, pool: PoolName):
         super().__init__()
+        if pool == "final" and isinstance(encoder, WordEncoder):
+            raise ValueError("pool final is where reading ended, and without recurrent layers nothing is read")
         self.encoder = encoder
         self.output_size = encoder.output_size
         self.pool = pool
-        width = encoder.recurrent.output_size
-        self.attention = AttentivePool(self.output_size, hidden=width) if pool == "attention" else None
+        self.attention = AttentivePool(self.output_size, hidden=encoder.own_size) if pool == "attention" else None
 
     def forward(self, x: Tensor, lengths: Tensor, again: Tensor | None = None) -> Tensor:
         """x (B, T, D), lengths (B,), again (B, T, E) -> (B, O); of an empty sentence zeros."""
         y = self.encoder(x, lengths, again)
         if self.attention is not None:
             return self.attention(y, lengths).vector
-        if self.pool == "final":
+        if isinstance(self.encoder, SentenceEncoder) and self.pool == "final":
             return self.encoder.final(y, lengths)
         return mean(y, lengths) if self.pool == "mean" else maximum(y, lengths)
+
+
+def make_encoder(
+    *, input_size: int, hidden: int, layers: int, dropout: float, again_size: int, **recurrent: Any
+) -> SentenceEncoder | WordEncoder:
+    """Recurrent layers as the other options have them, or, where there are none, a linear layer for each word."""
+    sizes: dict[str, Any] = {"input_size": input_size, "hidden": hidden, "dropout": dropout, "again_size": again_size}
+    return SentenceEncoder(**sizes, layers=layers, **recurrent) if layers else WordEncoder(**sizes)
 
 
 def make_cell(cell: CellName, hidden: int, projection: int | None) -> Callable[[int], Cell]:

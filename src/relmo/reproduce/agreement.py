@@ -21,7 +21,6 @@ What the figures hang on:
 - BLiMP's two paradigms on selection count as argument structure, as in the paper's table.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,7 +44,9 @@ from relmo.errors import CorpusError, ModelError
 from relmo.reproduce.controls import Controls
 from relmo.reproduce.data import required
 from relmo.reproduce.table import Reproduction, Row
+from relmo.text import minimal_pairs
 from relmo.text.corpus import read_lines
+from relmo.text.minimal_pairs import blimp_fields
 
 PAPER = "Warstadt et al. 2020, Table 3; Lakretz et al. 2019, Table 2 (its LSTM is that of Gulordava et al. 2018)"
 KNOWN, UNTRAINED, FREQUENCY = "known words", "untrained", "more frequent form"
@@ -251,9 +252,9 @@ def read_blimp(folder: Path) -> list[Paradigm]:
     for path in sorted(folder.glob("*.jsonl")):
         pairs, terms = [], []
         for number, line in enumerate(read_lines(path), start=1):
-            fields = blimp_fields(line.text, f"{path}:{number}")
-            pairs.append(Pair(fields[0], fields[1]))
-            terms.append(fields[2])
+            good, bad, term = (blimp_fields(line.text, f"{path}:{number}")[name] for name in minimal_pairs.BLIMP)
+            pairs.append(Pair(good, bad))
+            terms.append(term)
         if not pairs:
             raise CorpusError(f"{path}: has no pairs")
         paradigms.append(Paradigm(path.stem, MERGED.get(terms[0], terms[0]), pairs))
@@ -262,53 +263,23 @@ def read_blimp(folder: Path) -> list[Paradigm]:
     return paradigms
 
 
-def blimp_fields(text: str, place: str) -> list[str]:
-    """The acceptable sentence, the other, and the phenomenon, of one line."""
-    try:
-        line = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise CorpusError(f"{place}: is not a JSON object on a line of its own ({error})") from error
-    names = ("sentence_good", "sentence_bad", "linguistics_term")
-    values: list[Any] = [line.get(name) for name in names] if isinstance(line, dict) else [None]
-    if not all(isinstance(value, str) for value in values):
-        raise CorpusError(f"{place}: expected the texts {', '.join(names)}, as BLiMP's files have them")
-    return values
-
-
 def read_linzen(folder: Path) -> list[tuple[int, Choice]]:
     """The number of attractors of each sentence, and the choice it ends in: the file with positions and forms beside
     the one with the text."""
-    text, gold = (required(folder, f"subj_agr_filtered.{ending}", "the Linzen set") for ending in ("text", "gold"))
-    sentences = [line.text.split() for line in read_lines(text)]
-    items = [line.text.lower().split("\t") for line in read_lines(gold)]  # four verbs alone have a capital
-    if len(sentences) != len(items):
-        raise CorpusError(f"{gold}: has {len(items)} lines where {text} has {len(sentences)}; they belong together")
-    found = []
-    for number, (words, item) in enumerate(zip(sentences, items, strict=True), start=1):
-        right = len(item) == 4 and item[0].isdecimal() and item[3].isdecimal() and int(item[0]) < len(words)
-        if not right or words[int(item[0])] != item[1]:
-            raise CorpusError(
-                f"{gold}:{number}: expected the verb's place in line {number} of {text.name}, the verb, its other form "
-                f"and a count, with tabs between; found {item}"
-            )
-        context = ['"' if word in ("``", "''") else word for word in words[: int(item[0])]]
-        found.append((int(item[3]), Choice(context, item[1], item[2])))
-    return found
+    _, gold = (required(folder, f"subj_agr_filtered.{ending}", "the Linzen set") for ending in ("text", "gold"))
+    return [(int(pair.condition.split()[0]), choice_of(pair)) for pair in minimal_pairs.read_linzen(gold)]
 
 
 def read_lakretz(path: Path, name: str) -> list[tuple[str, Choice]]:
     """The number of each subject, and the choice between the last words of two lines, the right one first."""
-    lines = [line.text.split("\t") for line in read_lines(path)]
-    found = []
-    for number, (good, bad) in enumerate(zip(lines[::2], lines[1::2], strict=False)):
-        right, wrong = good[0].split(), bad[0].split()
-        ordered = len(good) == len(bad) == 4 and good[1] == bad[1] and (good[2], bad[2]) == ("correct", "wrong")
-        if not ordered or right[:-1] != wrong[:-1] or good[1] not in LAKRETZ[name][1]:
-            raise CorpusError(
-                f"{path}:{2 * number + 1}: expected two lines that differ in their last word, 'sentence number correct "
-                "id' and 'sentence number wrong id', with tabs between"
-            )
-        found.append((good[1], Choice(right[:-1], right[-1], wrong[-1])))
-    if len(lines) % 2 or not found:
-        raise CorpusError(f"{path}: has {len(lines)} lines; they should come in pairs")
+    found = [(pair.condition.split()[-1], choice_of(pair)) for pair in minimal_pairs.read_lakretz(path)]
+    if not found:
+        raise CorpusError(f"{path}: has no pairs")
+    if unknown := {number for number, _ in found} - LAKRETZ[name][1].keys():
+        raise CorpusError(f"{path}: {unknown.pop()!r} is not the number of a subject, singular or plural")
     return found
+
+
+def choice_of(pair: minimal_pairs.MinimalPair) -> Choice:
+    """Of two texts that differ in their last word."""
+    return Choice(pair.good[:-1], pair.good[-1], pair.bad[-1])

@@ -5,8 +5,8 @@
     pairs            SNLI, SICK and other tables with a header; STS-B; JSON lines
 
 A table has tabs between its columns and names in its first line; quotes mean nothing in it. The columns and keys that
-are looked for are in TEXT, FIRST, SECOND, LABELS, WORDS and TAGS. Raw text is split by the function that is given;
-CoNLL files, trees and lists of words in JSON are split already.
+are looked for are in TEXT, FIRST, SECOND, LABELS, SCORES, WORDS and TAGS. Raw text is split by the function that is
+given; CoNLL files, trees and lists of words in JSON are split already.
 """
 
 import json
@@ -21,7 +21,8 @@ from relmo.text.corpus import Errors, Line, is_conllu, read_lines
 TEXT = ("text", "sentence", "review")
 FIRST = ("sentence1", "sentence_A", "premise", "first", "question1")
 SECOND = ("sentence2", "sentence_B", "hypothesis", "second", "question2")
-LABELS = ("label", "gold_label", "entailment_judgment", "score", "relatedness_score", "similarity", "sentiment")
+SCORES = ("score", "relatedness_score", "similarity")  # before LABELS where numbers are wanted, otherwise after
+LABELS = ("label", "gold_label", "entailment_judgment", "sentiment", "is_duplicate")
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags", "labels")
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT = "-DOCSTART-"
@@ -100,10 +101,12 @@ def read_labelled(
 
     layout     told by the name and the first line where it is "auto"
     subtrees   trees only: every phrase with its own label, not whole sentences alone
-    column     the name of the column, or the key, with the label, where it is not one of LABELS
+    column     the name of the column, or the key, with the label, where it is not one of LABELS or SCORES
     """
     if layout == "auto":
         layout = labelled_format(path, errors)
+    if column is not None and layout not in ("tsv", "jsonl"):
+        raise CorpusError(f"{path}: column has no meaning for the format {layout}; leave it out")
     if layout == "trees":
         found = tree_examples(path, subtrees, errors)
     elif layout == "folder":
@@ -112,7 +115,9 @@ def read_labelled(
         found = cola_examples(path, split, errors)
     else:
         rows = json_rows(path, errors) if layout == "jsonl" else table_rows(path, errors)
-        found = (Labelled(words_of(row, TEXT, split), label_of(row, column)) for row in rows)
+        found = (
+            Labelled(words_of(row, TEXT, split), filled(label_of(row, column), "label", row.place)) for row in rows
+        )
     yield from some(found, path, "text")
 
 
@@ -128,11 +133,13 @@ def read_pairs(
     """Pairs of texts with a label each, or, with `numbers`, a number. SNLI's pairs without a label are left out.
 
     layout   told by the name and the first line where it is "auto"
-    column   the name of the column, or the key, with the label, where it is not one of LABELS
+    column   the name of the column, or the key, with the label, where it is not one of LABELS or SCORES
     """
     if layout == "auto":
         layout = "jsonl" if is_jsonl(path) else "stsb" if looks_like_stsb(path, errors) else "tsv"
     if layout == "stsb":
+        if not numbers or column is not None:
+            raise CorpusError(f"{path}: is STS-B, which has scores; compare with --preset stsb, and without --column")
         rows = stsb_rows(path, errors)
     else:
         rows = json_rows(path, errors) if layout == "jsonl" else table_rows(path, errors)
@@ -322,13 +329,13 @@ def table_rows(path: str | Path, errors: Errors) -> Iterator[Row]:
             yield Row(dict(zip(names, fields, strict=False)), place)
 
 
-def value_of(row: Row, names: Sequence[str]) -> Any:
-    """The value under the first of these names that is there."""
+def value_of(row: Row, names: Sequence[str], advice: str = "name it so") -> Any:
+    """The value under the first of these names that is there; where none is, advice."""
     for name in names:
         if name in row.values:
             return row.values[name]
     there = ", ".join(map(str, list(row.values)[:12]))
-    raise CorpusError(f"{row.place}: there is no {' or '.join(names)}; there is {there}")
+    raise CorpusError(f"{row.place}: there is no {' or '.join(names)}; there is {there}; {advice}")
 
 
 def words_of(row: Row, names: Sequence[str], split: Split) -> list[str]:
@@ -349,9 +356,10 @@ def some_words(text: str, split: Split, place: str) -> list[str]:
     return words
 
 
-def label_of(row: Row, column: str | None) -> str:
+def label_of(row: Row, column: str | None, numbers: bool = False) -> str:
     """A label as a string, whatever JSON has."""
-    value = value_of(row, LABELS if column is None else (column,))
+    names = (*SCORES, *LABELS) if numbers else (*LABELS, *SCORES)
+    value = value_of(row, names if column is None else (column,), "give the column of labels with --column")
     if isinstance(value, dict | list) or value is None:
         raise CorpusError(f"{row.place}: a label is a word or a number, not {str(value)[:60]}")
     return str(value).strip()
@@ -360,7 +368,7 @@ def label_of(row: Row, column: str | None) -> str:
 def pair_examples(rows: Iterator[Row], split: Split, column: str | None, numbers: bool) -> Iterator[Pair]:
     """The pairs of rows."""
     for row in rows:
-        label: str | float = label_of(row, column)
+        label: str | float = label_of(row, column, numbers)
         if label in NO_LABEL and not numbers:
             continue
         if numbers:

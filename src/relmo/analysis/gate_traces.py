@@ -1,0 +1,135 @@
+"""What a unit's states and gates do over the sentences of minimal pairs, by condition.
+
+gate_traces(model, pairs, Unit("c", 1, 338)).plot("unit.png")
+
+Lakretz et al. 2019, The emergence of number and syntax units in LSTM language models, Figure 1
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relmo.analysis.agreement import PER_CONDITION, drawn_pairs
+from relmo.analysis.causal import Unit
+from relmo.analysis.pair_scores import Reader, plan_of
+from relmo.analysis.show import Table, figure, picture
+from relmo.analysis.stack import NAMES
+from relmo.analysis.trace import trace
+from relmo.bilm import BiLM
+from relmo.errors import SettingError
+from relmo.lm import LanguageModel
+from relmo.text.minimal_pairs import MinimalPair
+
+
+@dataclass(frozen=True)
+class GateTraces:
+    """A unit's states and gates over the sentence, by condition: the mean over the pairs of the condition's commonest
+    length, and the standard deviation; each (T,), by name. `words` are the commonest at each place."""
+
+    unit: Unit
+    words: dict[str, list[str]]
+    pairs: dict[str, int]
+    means: dict[str, dict[str, np.ndarray]]
+    deviations: dict[str, dict[str, np.ndarray]]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything by name, in plain numbers."""
+        return {
+            "unit": str(self.unit),
+            "conditions": [
+                {
+                    "condition": name,
+                    "pairs": self.pairs[name],
+                    "words": self.words[name],
+                    "means": {key: value.tolist() for key, value in self.means[name].items()},
+                    "deviations": {key: value.tolist() for key, value in self.deviations[name].items()},
+                }
+                for name in self.means
+            ],
+        }
+
+    def table(self) -> Table:
+        """A row for each condition and place."""
+        names = list(next(iter(self.means.values())))
+        rows = [
+            [name, str(place), self.words[name][place], *(figure(float(self.means[name][key][place])) for key in names)]
+            for name in self.means
+            for place in range(len(self.words[name]))
+        ]
+        notes = ["means after each word; the word is the commonest at its place"]
+        return Table(["condition", "place", "word", *names], rows, f"{self.unit} over the sentence", notes)
+
+    def _repr_html_(self) -> str:
+        return self.table().html()
+
+    def plot(self, path: str | Path) -> None:
+        """A line for each condition, a panel for each state and gate, as a picture."""
+        names = list(next(iter(self.means.values())))
+        with picture(path, width=9, height=1.3 * len(names) + 1) as drawn:
+            panels = np.atleast_1d(drawn.subplots(len(names), 1, sharex=True))
+            for axes, key in zip(panels, names, strict=True):
+                for name, means in self.means.items():
+                    places = np.arange(len(means[key]))
+                    (line,) = axes.plot(
+                        places, means[key], marker=".", linewidth=1, label=f"{name} ({self.pairs[name]})"
+                    )
+                    spread = self.deviations[name][key]
+                    axes.fill_between(
+                        places,
+                        means[key] - spread,
+                        means[key] + spread,
+                        color=line.get_color(),
+                        alpha=0.15,
+                        linewidth=0,
+                    )
+                axes.set_ylabel(key, rotation=0, labelpad=12)
+            longest = max(self.words.values(), key=len)
+            axes.set_xticks(range(len(longest)), longest, fontsize=8)
+            panels[0].legend(fontsize=7, ncols=2)
+            drawn.suptitle(str(self.unit))
+
+
+def gate_traces(
+    model: LanguageModel | BiLM, pairs: Sequence[MinimalPair], unit: Unit, *, per_condition: int | None = PER_CONDITION
+) -> GateTraces:
+    """The states and gates of a unit over what is read before the forms that are compared, by condition. Of a
+    projected layer a unit of h has no gates, and one of c no h of its own."""
+    reader = Reader(model)
+    reader.check(unit)
+    layer = reader.stack.layers[unit.layer]
+    names = [name for name in NAMES[layer.kind] if name == unit.state or layer.sizes[name] == layer.sizes[unit.state]]
+    if layer.hr is not None:
+        names = [name for name in names if (name == "h") == (unit.state == "h")]
+    found: dict[str, tuple[list[list[str]], dict[str, np.ndarray]]] = {}
+    for name, texts in read_before(model, drawn_pairs(pairs, per_condition, 0)):
+        traced = trace(model, texts, layers=[unit.layer], keep=names).forward
+        shape = (len(texts), len(texts[0]))
+        found[name] = texts, {key: traced.unit(key, unit.layer, unit.number).reshape(shape) for key in names}
+    if not found:
+        raise SettingError("nothing stands before the forms that are compared: there is nothing to trace")
+    words = {
+        name: [Counter(column).most_common(1)[0][0] for column in zip(*texts, strict=True)]
+        for name, (texts, _) in found.items()
+    }
+    means = {name: {key: v.mean(axis=0) for key, v in values.items()} for name, (_, values) in found.items()}
+    spread = {name: {key: v.std(axis=0) for key, v in values.items()} for name, (_, values) in found.items()}
+    return GateTraces(unit, words, {name: len(texts) for name, (texts, _) in found.items()}, means, spread)
+
+
+def read_before(model: LanguageModel | BiLM, pairs: Sequence[MinimalPair]) -> Iterator[tuple[str, list[list[str]]]]:
+    """Each condition with the symbols before the forms that are compared, of the pairs in which these are of the
+    commonest number."""
+    parts: dict[str, list[MinimalPair]] = {}
+    for pair in pairs:
+        parts.setdefault(pair.condition, []).append(pair)
+    for name, some in parts.items():
+        plan = plan_of(model, some)
+        _, first = np.unique(plan.item, return_index=True)  # the place of its first prediction is the shared beginning
+        texts = [list(plan.readings[plan.reading[e]][: plan.place[e]]) for e in first]
+        length = Counter(map(len, texts)).most_common(1)[0][0]
+        if length:
+            yield name, [text for text in texts if len(text) == length]

@@ -1,0 +1,274 @@
+"""Every word of a corpus where it stands, with its vector in each layer, in a folder: an index that holds millions.
+
+    build_index("index", model, sentences)
+    with_corpus = OccurrenceIndex.open("index")
+    with_corpus.nearest(vector, layer=2, k=10)        places of the nearest words, and their cosines
+
+    index.json        which model, how many words, layers, numbers a vector, how they are stored
+    words.txt         the distinct words, a line each
+    tokens.npy        the number of each word of the corpus in words.txt
+    starts.npy        where sentences begin, and the end
+    layer-K.vectors   the vectors with length 1, one after the other: float16, or int8, each with its own scale
+    layer-K.scale     of int8: what its numbers are to be multiplied with, float32
+    layer-K.faiss     where there are many and faiss is installed: an inverted file, asked for candidates
+
+Vectors are mapped from the files, and memory holds a piece of them at a time. A search goes through all of them and is
+exact, up to how they are stored; with faiss (pip install relmo[index]) it looks at some hundred cells of a partition
+and then at the stored vectors of the candidates. Among the occurrences of one word it is always exact. A folder is
+written under another name and renamed when it is whole.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from relmo.analysis.neighbours import Nearest, Search, unit
+from relmo.bilm import BiLM
+from relmo.errors import CorpusError, ModelError, SettingError
+from relmo.folder import storage_errors, write_json
+from relmo.references import bilm_digest
+from relmo.text.vocabulary import escape, unescape
+
+DTypes = Literal["float16", "int8"]
+DTYPES: tuple[DTypes, ...] = ("float16", "int8")
+AT_ONCE = 1 << 15  # vectors looked at together
+SENTENCES = 256  # embedded together
+INVERTED_FROM = 200_000  # vectors from which faiss is asked
+TRAINED_ON = 100_000  # vectors that its partition is made from
+CANDIDATES = 20  # times as many as are wanted are looked at again
+PARTIAL = ".partial"
+
+
+@dataclass(frozen=True)
+class OccurrenceIndex:
+    """A corpus in an index folder, opened to be searched."""
+
+    folder: Path
+    about: dict[str, Any]
+
+    @classmethod
+    def open(cls, folder: str | Path) -> "OccurrenceIndex":
+        """An index that `build_index` wrote."""
+        folder = Path(folder)
+        try:
+            about = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+            layers, size, count = (int(about[name]) for name in ("layers", "size", "words"))
+            known = about["dtype"] in DTYPES
+        except FileNotFoundError:
+            raise ModelError(f"{folder}: is no index of a corpus; make one: relmo analyse meaning --build") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise ModelError(f"{folder}: index.json is damaged ({error}); build the index again") from None
+        width = 2 if about["dtype"] == "float16" else 1
+        for layer in range(layers):
+            file = folder / f"layer-{layer}.vectors"
+            if not known or not file.exists() or file.stat().st_size != count * size * width:
+                raise ModelError(f"{file}: is not what index.json says; build the index again")
+        return cls(folder, about)
+
+    def __len__(self) -> int:
+        return int(self.about["words"])
+
+    @property
+    def layers(self) -> int:
+        """How many layers have vectors."""
+        return int(self.about["layers"])
+
+    @cached_property
+    def words(self) -> list[str]:
+        """The distinct words."""
+        place = str(self.folder / "words.txt")
+        text = (self.folder / "words.txt").read_text(encoding="utf-8")
+        return [unescape(line, place) for line in text.split("\n")[:-1]]
+
+    @cached_property
+    def tokens(self) -> np.ndarray:
+        """The number of each word of the corpus; (N,)."""
+        return np.load(self.folder / "tokens.npy", mmap_mode="r", allow_pickle=False)
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Where sentences begin, and the end; (sentences + 1,)."""
+        return np.load(self.folder / "starts.npy", allow_pickle=False)
+
+    def sentence(self, place: int) -> tuple[list[str], int]:
+        """The words of the sentence around a place of the corpus, and the place in it."""
+        number = int(np.searchsorted(self.starts, place, side="right")) - 1
+        begin, end = self.starts[number : number + 2]
+        return [self.words[i] for i in self.tokens[begin:end]], int(place - begin)
+
+    def places_of(self, word: str, *, fold: bool = True) -> np.ndarray:
+        """Where a word stands; with `fold` in capitals or not."""
+        key = word.lower() if fold else word
+        same = [i for i, each in enumerate(self.words) if (each.lower() if fold else each) == key]
+        return np.flatnonzero(np.isin(self.tokens, same))
+
+    def vectors(self, layer: int, places: np.ndarray | slice) -> np.ndarray:
+        """The vectors at some places; (n, D) float32, with length 1 up to rounding."""
+        stored = self._stored(layer)[places].astype(np.float32)
+        if self.about["dtype"] == "int8":
+            stored *= self._scales(layer)[places][:, None]
+        return stored
+
+    def nearest(
+        self, vector: np.ndarray, *, layer: int, k: int = 10, among: np.ndarray | None = None, without: Any = ()
+    ) -> Nearest:
+        """The k places whose vectors have the largest cosine to a vector (D,), nearest first; perhaps only `among`
+        some places, and `without` others."""
+        if not 0 <= layer < self.layers:
+            raise SettingError(f"layer {layer}: the index has the layers 0 to {self.layers - 1}")
+        banned = np.asarray(sorted(without), dtype=np.int64)
+        if among is None and self._inverted(layer) is not None:
+            among = self._candidates(layer, vector, CANDIDATES * k + len(banned))
+        search = Search(vector[None], k)
+        total = len(self) if among is None else len(among)
+        for begin in range(0, total, AT_ONCE):
+            part = slice(begin, begin + AT_ONCE)
+            places = np.arange(begin, min(begin + AT_ONCE, total)) if among is None else among[part]
+            rows = self.vectors(layer, part if among is None else places)
+            search.add(rows, np.isin(places, banned)[None] if len(banned) else None)
+        found = search.result()
+        if among is None:
+            return Nearest(found.places[0], found.cosines[0])
+        there = found.places[0] >= 0
+        return Nearest(np.where(there, among[np.maximum(found.places[0], 0)], -1), found.cosines[0])
+
+    def _stored(self, layer: int) -> np.ndarray:
+        shape = (len(self), int(self.about["size"]))
+        return np.memmap(self.folder / f"layer-{layer}.vectors", self.about["dtype"], mode="r", shape=shape)
+
+    def _scales(self, layer: int) -> np.ndarray:
+        return np.memmap(self.folder / f"layer-{layer}.scale", np.float32, mode="r", shape=(len(self),))
+
+    def _inverted(self, layer: int) -> Any:
+        """faiss's index of a layer, mapped from its file; None where there is none, or no faiss."""
+        file = self.folder / f"layer-{layer}.faiss"
+        faiss = import_faiss() if file.exists() else None
+        if faiss is None:
+            return None
+        opened = self.__dict__.setdefault("_opened", {})
+        if layer not in opened:
+            opened[layer] = faiss.read_index(str(file), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
+        return opened[layer]
+
+    def _candidates(self, layer: int, vector: np.ndarray, count: int) -> np.ndarray:
+        inverted = self._inverted(layer)
+        inverted.nprobe = max(8, inverted.nlist // 8)
+        _, places = inverted.search(unit(vector[None]), min(count, len(self)))
+        return np.sort(places[0][places[0] >= 0]).astype(np.int64)
+
+
+def build_index(
+    folder: str | Path,
+    model: BiLM,
+    sentences: Iterable[str | Sequence[str]],
+    *,
+    dtype: DTypes = "int8",
+    inverted_from: int = INVERTED_FROM,
+    progress: Callable[[int], object] | None = None,
+) -> OccurrenceIndex:
+    """The words of sentences with their vectors, in a new folder. `progress` is told of the words that are in."""
+    folder = Path(folder)
+    if dtype not in DTYPES:
+        raise SettingError(f"dtype is {dtype!r}; it can be {' or '.join(DTYPES)}")
+    if folder.exists():
+        raise SettingError(f"{folder}: exists already; give another name, or remove it")
+    partial = folder.with_name(folder.name + PARTIAL)
+    shutil.rmtree(partial, ignore_errors=True)
+    with storage_errors(folder):
+        partial.mkdir(parents=True)
+        try:
+            count = write_vectors(partial, model, sentences, dtype, progress)
+            about = {"model": bilm_digest(model), "layers": model.network.layer_count, "size": model.network.size}
+            write_json(partial / "index.json", about | {"words": count, "dtype": dtype})
+            index = OccurrenceIndex.open(partial)
+            if count >= inverted_from and import_faiss() is not None:
+                for layer in range(index.layers):
+                    write_inverted(index, layer)
+            partial.rename(folder)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    return OccurrenceIndex.open(folder)
+
+
+def write_vectors(
+    folder: Path,
+    model: BiLM,
+    sentences: Iterable[str | Sequence[str]],
+    dtype: DTypes,
+    progress: Callable[[int], object] | None,
+) -> int:
+    """Vectors, words and starts, as sentences come. -> how many words."""
+    numbers: dict[str, int] = {}
+    tokens: list[np.ndarray] = []
+    starts, count = [0], 0
+    with ExitStack() as stack:
+        layers = range(model.network.layer_count)
+        files = [stack.enter_context((folder / f"layer-{layer}.vectors").open("wb")) for layer in layers]
+        scales = [stack.enter_context((folder / f"layer-{layer}.scale").open("wb")) for layer in layers]
+        for group in groups(sentences):
+            words = [model.tokens(each) if isinstance(each, str) else list(each) for each in group]
+            words = [each for each in words if each]
+            for each, vectors in zip(words, model.embed(words), strict=True):  # (layers, n, D)
+                ids = [numbers.setdefault(word, len(numbers)) for word in each]
+                tokens.append(np.array(ids, dtype=np.int32))
+                count += len(each)
+                starts.append(count)
+                for layer in layers:
+                    rows, scale = quantised(unit(vectors[layer]), dtype)
+                    files[layer].write(rows.tobytes())
+                    scales[layer].write(scale.tobytes())
+            if progress is not None:
+                progress(count)
+    if not count:
+        raise CorpusError("the corpus is empty; give one with words in it")
+    np.save(folder / "tokens.npy", np.concatenate(tokens))
+    np.save(folder / "starts.npy", np.array(starts, dtype=np.int64))
+    (folder / "words.txt").write_text("".join(escape(word) + "\n" for word in numbers), encoding="utf-8")
+    return count
+
+
+def groups(sentences: Iterable[str | Sequence[str]]) -> Iterator[list[str | Sequence[str]]]:
+    """Some sentences at a time."""
+    rest = iter(sentences)
+    while group := list(islice(rest, SENTENCES)):
+        yield group
+
+
+def quantised(rows: np.ndarray, dtype: DTypes) -> tuple[np.ndarray, np.ndarray]:
+    """Rows (n, D) as they are stored, and the scale (n,) of each: |x - q s| <= s / 2, with s = max |x| / 127."""
+    if dtype == "float16":
+        return rows.astype(np.float16), np.zeros(0, dtype=np.float32)
+    scale = np.abs(rows).max(axis=1) / 127
+    q = np.rint(rows / np.where(scale > 0, scale, 1)[:, None])
+    return q.astype(np.int8), scale.astype(np.float32)
+
+
+def import_faiss() -> Any:
+    """The package faiss, or None."""
+    try:
+        import faiss
+    except ImportError:
+        return None
+    return faiss
+
+
+def write_inverted(index: OccurrenceIndex, layer: int) -> None:
+    """A partition of a layer's vectors into about sqrt(N) * 4 cells, each vector in 8 bits a number."""
+    faiss = import_faiss()
+    count, size = len(index), int(index.about["size"])
+    cells = max(1, min(int(4 * count**0.5), count // 40))
+    inverted = faiss.index_factory(size, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
+    drawn = np.random.default_rng(0).choice(count, min(count, max(TRAINED_ON, 40 * cells)), replace=False)
+    inverted.train(index.vectors(layer, np.sort(drawn)))
+    for begin in range(0, count, AT_ONCE):
+        inverted.add(index.vectors(layer, slice(begin, begin + AT_ONCE)))
+    faiss.write_index(inverted, str(index.folder / f"layer-{layer}.faiss"))

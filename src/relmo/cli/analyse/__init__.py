@@ -1,0 +1,26 @@
+"""`relmo analyse NAME …`: what the explorer shows, without a browser. A file for each analysis."""
+
+from cyclopts import App
+
+from relmo.cli.analyse.agreement import agreement
+from relmo.cli.analyse.cells import cells
+from relmo.cli.analyse.compare import compare
+from relmo.cli.analyse.counting import counting
+from relmo.cli.analyse.gradients import connectivity, gradients
+from relmo.cli.analyse.meaning import meaning
+from relmo.cli.analyse.textbook import activations, clipping
+from relmo.cli.analyse.trace import trace
+from relmo.cli.analyse.truncation import truncation
+
+analyse = App(name="analyse", help="Look inside a model: states and gates, cells and what they stand for.")
+analyse.command(trace)
+analyse.command(cells)
+analyse.command(gradients)
+analyse.command(connectivity)
+analyse.command(truncation)
+analyse.command(counting)
+analyse.command(activations)
+analyse.command(clipping)
+analyse.command(agreement)
+analyse.command(compare)
+analyse.command(meaning)

@@ -1,0 +1,152 @@
+"""`relmo analyse agreement MODEL PAIRS…`"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from relmo.errors import SettingError
+
+if TYPE_CHECKING:
+    from relmo.analysis.causal import Unit
+    from relmo.bilm import BiLM
+    from relmo.lm import LanguageModel
+    from relmo.text.minimal_pairs import MinimalPair
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is done with units."""
+
+    sweep: bool = False
+    """Set every unit to zero, by itself, and show which condition needs which."""
+    together: str | None = None
+    """Set these units to zero at once, such as h1.126,h1.338: state, layer and number."""
+    trace: str | None = None
+    """Show the states and gates of this unit over the sentences, by condition."""
+    state: Literal["h", "c"] = "h"
+    """Of --sweep: units of h, what others read, or of c, an LSTM's memory."""
+    how: Literal["zero", "mean"] = "zero"
+    """Units are set to zero, or to their mean over the pairs."""
+    per_condition: int = 100
+    """Pairs of each condition that are taken for units, drawn; 0 takes all. Accuracies are of all."""
+    draws: int = 100
+    """Random sets of units that --together compares with."""
+
+    def check(self) -> None:
+        """Raises where something makes no sense."""
+        if self.per_condition < 0:
+            raise SettingError(f"--per-condition must be 0 (all) or more, not {self.per_condition}")
+        parse_units(self.together)
+        if len(parse_units(self.trace)) > 1:
+            raise SettingError(f"--trace {self.trace}: takes one unit, such as h1.126")
+
+    def run(
+        self, model: "LanguageModel | BiLM", pairs: "list[MinimalPair]", *, seed: int, quiet: bool
+    ) -> dict[str, Any]:
+        """What was asked for, by name."""
+        from relmo.analysis import agreement as library
+        from relmo.analysis.gate_traces import gate_traces
+        from relmo.cli.analyse.given import share_bar
+
+        done: dict[str, Any] = {}
+        most = self.per_condition or None
+        options: dict[str, Any] = {"how": self.how, "per_condition": most, "seed": seed}
+        if self.sweep:
+            with share_bar("units off one by one", quiet=quiet) as progress:
+                done["sweep"] = library.sweep(model, pairs, state=self.state, progress=progress, **options)
+        if self.together:
+            with share_bar("units off together", quiet=quiet) as progress:
+                options |= {"draws": self.draws, "progress": progress}
+                done["together"] = library.ablate_together(model, pairs, parse_units(self.together), **options)
+        if self.trace:
+            done["trace"] = gate_traces(model, pairs, parse_units(self.trace)[0], per_condition=most)
+        return done
+
+
+def agreement(
+    model: str,
+    *files: Path,
+    asked: Annotated[Asked, Parameter(name="*", group="Units")] = Asked(),  # noqa: B008
+    control: bool = True,
+    plot: Path | None = None,
+    seed: int = 0,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    json: bool = False,
+    quiet: bool = False,
+) -> None:
+    """How often a model prefers the right one of two forms or sentences, by condition; and which units it needs for it.
+
+    Beside the accuracies, which come with 95% intervals, stand those of the same network untrained and of the more
+    frequent form. With --sweep every unit is set to zero by itself; with --together some units at once, against random
+    sets of as many.
+
+        relmo analyse agreement small nounpp.txt simple.txt --sweep --plot sweep.png
+
+        relmo analyse agreement models/mine pairs.csv --together h1.126,h1.338
+
+        relmo analyse agreement models/mine nounpp.txt --trace c1.338 --plot gates.png
+
+    Parameters
+    ----------
+    model
+        The folder of a language model, bidirectional or not, or small, which ships with relmo.
+    files
+        Minimal pairs: BLiMP's .jsonl, Lakretz's .txt, Linzen's .gold with the .text beside it, Gulordava's .tab, or
+        your own .csv or .tsv with columns good and bad, or context, right and wrong, and condition. Of a folder all of
+        them.
+    control
+        Ask the same network untrained, too.
+    plot
+        Draw accuracies, the sweep, or the unit's gates, what was asked for last, to this .png or .svg file.
+    seed
+        Of the untrained network, and of what is drawn.
+    device
+        Where to compute; auto takes a GPU where there is one.
+    json
+        Print one JSON object.
+    quiet
+        Show no progress.
+    """
+    from relmo.analysis import agreement as library
+    from relmo.analysis import show
+    from relmo.cli.analyse.given import load_language_model, print_tables, share_bar
+    from relmo.cli.report import print_json
+    from relmo.cli.reproduce import sayer, warnings_said
+    from relmo.text.minimal_pairs import read_pairs
+
+    if plot is not None:
+        show.check_picture(plot)
+    if not files:
+        raise SettingError("minimal pairs are needed: relmo analyse agreement MODEL PAIRS…")
+    asked.check()
+    pairs = [pair for file in files for pair in read_pairs(file)]
+    loaded = load_language_model(model, device)
+    with warnings_said(sayer(quiet=quiet)):
+        with share_bar("reading pairs", quiet=quiet) as progress:
+            done: dict[str, Any] = {
+                "agreement": library.agreement(loaded, pairs, control=control, seed=seed, progress=progress)
+            }
+        done |= asked.run(loaded, pairs, seed=seed, quiet=quiet)
+    if plot is not None:
+        [each for each in done.values() if hasattr(each, "plot")][-1].plot(plot)
+    if json:
+        given = {"model": model, "files": [str(file) for file in files]}
+        print_json(given | {name: each.as_dict() for name, each in done.items()})
+    else:
+        print_tables(*(each.table() for each in done.values()))
+
+
+def parse_units(given: str | None) -> "list[Unit]":
+    """Units as reports name them, with commas between: h1.126,c0.3."""
+    from relmo.analysis.causal import Unit
+
+    found = []
+    for name in (given or "").split(",") if given else []:
+        match = re.fullmatch(r"\s*([hc])(\d+)\.(\d+)\s*", name)
+        if match is None:
+            raise SettingError(f"{name!r} is no unit; write state, layer and number, such as h1.126 or c0.3")
+        found.append(Unit(match[1], int(match[2]), int(match[3])))
+    return found

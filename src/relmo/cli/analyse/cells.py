@@ -1,0 +1,230 @@
+"""`relmo analyse cells MODEL FILE`"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from relmo.errors import SettingError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from relmo.analysis.features import Document, Mark
+    from relmo.bilm import BiLM
+    from relmo.lm import LanguageModel
+
+CODE = ("indentation", "depth", "column", "string", "comment", "if", "if_body")
+PROSE = ("quotes", "column", "to_line_end", "word_position", "sentence_position", "capitalised", "number")
+SYMBOLS, NUMBERS = 120_000, 1 << 26  # taken where nothing is said: so many symbols, or so many numbers of all units
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The features that units are scored against."""
+
+    feature: tuple[str, ...] = ()
+    """A feature by name; may be given several times. --list-features says what there is. Without any, some that suit
+    the file are taken."""
+    regex: tuple[str, ...] = ()
+    """NAME=PATTERN: inside what a regular expression matches, or inside its groups where it has any."""
+    conllu_column: tuple[str, ...] = ()
+    """COLUMN=VALUE of a .conllu file, such as upos=NOUN or feats.Number=Plur; a column alone is all its frequent
+    values."""
+    function: tuple[str, ...] = ()
+    """MODULE:NAME, a Python function of your own from the text to a number for each character; it is imported and
+    run."""
+    marks: Path | None = None
+    """A file of stretches that you have marked, a line each: first character, the one after the last, and a name, with
+    tabs between."""
+    language: Literal["python", "c"] | None = None
+    """Of source code, for its strings, comments and if statements; told by the file's name where it is not given."""
+
+    def tracks(self, document: "Document") -> "dict[str, np.ndarray]":
+        """Them all, by name; where nothing was asked for, some that the document has."""
+        from relmo.analysis import features
+
+        if not (self.feature or self.regex or self.conllu_column or self.function or self.marks):
+            return usual(document)
+        found = features.tracks(document, self.feature)
+        for given in self.regex:
+            name, equals, pattern = given.partition("=")
+            if not (name and equals and pattern):
+                raise SettingError(f"--regex {given}: give it as NAME=PATTERN")
+            found[name] = features.pattern_track(document, pattern)
+        for column in self.conllu_column:
+            found |= features.column_tracks(document, column)
+        for given in self.function:
+            found[given] = features.function_track(document, imported(given))
+        if self.marks is not None:
+            found |= features.mark_tracks(document, read_marks(self.marks))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checks:
+    """What scores are compared with, and what is done to units."""
+
+    control: bool = True
+    """Score the same network untrained, too."""
+    order: int = 3
+    """Symbols that the control from the last few symbols sees."""
+    ablate: Literal["zero", "mean", "hold"] | None = None
+    """Change units one by one: set to zero, to their mean, or hold on; and show what it costs, by kind of symbol."""
+    ablate_symbols: int | None = None
+    """Over so many of the first symbols; 20,000, or 1,000 words of a bidirectional model, where it is not given."""
+    among: int | None = None
+    """Rank the best units among so many, drawn where there are more; 512, or 32 of a bidirectional model."""
+    seed: int = 0
+    """Of the untrained network, and of what is drawn."""
+
+    def check(self) -> None:
+        """Raises where a number makes no sense."""
+        for name, value in (("order", self.order), ("ablate-symbols", self.ablate_symbols), ("among", self.among)):
+            if value is not None and value < 1:
+                raise SettingError(f"--{name} must be 1 or more, not {value}")
+
+
+def cells(
+    model: str | None = None,
+    file: str | None = None,
+    *,
+    asked: Annotated[Asked, Parameter(name="*", group="Features")] = Asked(),  # noqa: B008
+    checks: Annotated[Checks, Parameter(name="*", group="Controls and ablation")] = Checks(),  # noqa: B008
+    symbols: int | None = None,
+    list_features: bool = False,
+    plot: Path | None = None,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    json: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Which units of a model stand for what: every unit, c and h of every layer, scored against features of a text.
+
+    Beside each score stand controls: the same network untrained, a prediction from the last few symbols, chance, and a
+    linear probe of all units. With --ablate the units are changed one by one, which shows what breaks without them.
+
+        relmo analyse cells models/code lib.py --feature depth --feature indentation --ablate zero
+
+        relmo analyse cells models/mine text.txt --feature quotes --regex 'the=\\bthe\\b' --plot cells.png
+
+        relmo analyse cells small dev.conllu --conllu-column upos=NOUN --conllu-column feats.Number=Plur
+
+    Parameters
+    ----------
+    model
+        The folder of a language model, bidirectional or not, or small, which ships with relmo.
+    file
+        Plain text, source code, or .conllu; - for standard input. Of a bidirectional model each line is a sentence.
+    symbols
+        How many of the text's first symbols to take; 120,000, or fewer with very many units, where it is not given.
+    list_features
+        Say which features there are, and stop.
+    plot
+        Draw units against features, and the controls, to this .png or .svg file.
+    device
+        Where to compute; auto takes a GPU where there is one.
+    json
+        Print one JSON object, with the scores of all units.
+    quiet
+        Show no progress.
+    """
+    from relmo.analysis import show
+    from relmo.analysis.cells import find_cells
+    from relmo.cli.analyse.given import load_language_model, print_tables, read_document, share_bar
+    from relmo.cli.report import print_json
+    from relmo.cli.reproduce import sayer, warnings_said
+
+    if list_features:
+        print_features()
+        return
+    if model is None or file is None:
+        raise SettingError("a model and a text are needed: relmo analyse cells MODEL FILE")
+    if plot is not None:
+        show.check_picture(plot)
+    checks.check()
+    if symbols is not None and symbols < 1:
+        raise SettingError(f"--symbols must be 1 or more, not {symbols}")
+    loaded = load_language_model(model, device)
+    document = read_document(loaded, file, language=asked.language, symbols=symbols or most_symbols(loaded))
+    found = asked.tracks(document)
+    with warnings_said(sayer(quiet=quiet)), share_bar("looking at the units", quiet=quiet) as progress:
+        report = find_cells(loaded, document, found, progress=progress, **vars(checks))
+    if plot is not None:
+        report.plot(plot)
+    if json:
+        print_json({"model": model, "file": file} | report.as_dict())
+    else:
+        print_tables(*report.tables())
+
+
+def print_features() -> None:
+    """The features that have a name, with what they are."""
+    from relmo.analysis.features import FEATURES
+
+    width = 2 + max(map(len, FEATURES))
+    print(*(f"{name:<{width}}{' '.join((made.__doc__ or '').split())}" for name, made in FEATURES.items()), sep="\n")
+
+
+def most_symbols(model: "LanguageModel | BiLM") -> int:
+    """How many symbols are taken where nothing is said."""
+    from relmo.analysis.stack import stack_of
+    from relmo.analysis.trace import network_of
+
+    stack = stack_of(network_of(model))
+    units = sum(layer.sizes[state] * stack.directions for layer in stack.layers for state in layer.states)
+    return max(1, min(SYMBOLS, NUMBERS // units))
+
+
+def usual(document: "Document") -> "dict[str, np.ndarray]":
+    """Features that suit a document: of code, of annotated words, or of prose; without those that never change in
+    it."""
+    from relmo.analysis import features
+
+    if document.words is not None:
+        found = features.column_tracks(document, "upos")
+    else:
+        found = features.tracks(document, CODE if document.language else PROSE)
+    return {name: track for name, track in found.items() if track.min() < track.max()}
+
+
+def imported(name: str) -> Callable[[str], Any]:
+    """A function of the user's, MODULE:NAME, imported as Python does from where the command runs."""
+    module, _, attribute = name.partition(":")
+    if not (module and attribute):
+        raise SettingError(f"--function {name}: give it as MODULE:NAME, such as mine:syllables")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        function = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise SettingError(f"--function {name}: cannot be imported ({error})") from None
+    finally:
+        sys.path.pop(0)
+    if not callable(function):
+        raise SettingError(f"--function {name}: is no function")
+    return function
+
+
+def read_marks(path: Path) -> "list[Mark]":
+    """Stretches of a text from a file: first character, the one after the last, a name; tabs between."""
+    from relmo.analysis.features import Mark
+    from relmo.text.corpus import read_lines
+
+    marks = []
+    for number, line in enumerate(read_lines(path), start=1):
+        fields = line.text.split("\t")
+        if not line.text.strip():
+            continue
+        if len(fields) not in (2, 3) or not (fields[0].isdecimal() and fields[1].isdecimal()):
+            raise SettingError(
+                f"{path}:{number}: a mark is a line of start, end and name with tabs between: 10\t24\tquote"
+            )
+        if not int(fields[0]) < int(fields[1]):
+            raise SettingError(f"{path}:{number}: a mark ends after its beginning, not {fields[0]} to {fields[1]}")
+        marks.append(Mark(int(fields[0]), int(fields[1]), *fields[2:]))
+    if not marks:
+        raise SettingError(f"{path}: has no marks; a mark is a line of start, end and name with tabs between")
+    return marks

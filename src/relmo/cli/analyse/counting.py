@@ -1,0 +1,99 @@
+"""`relmo analyse counting LANGUAGE`"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from relmo.errors import SettingError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How networks are trained and asked."""
+
+    limit: int = 50
+    """The largest n that is learnt from."""
+    tested: int | None = None
+    """The largest n that is asked; four times the limit where it is not given."""
+    hidden: int = 10
+    """Units."""
+    steps: int = 3000
+    """Of training, for each seed."""
+    seeds: int = 3
+    """How many networks of each cell are tried at most; no more once one makes no mistake in validation."""
+    seed: int = 0
+    """The first of them."""
+    lr: float = 0.03
+    """The learning rate."""
+    threshold: float = 0.01
+    """The probability that every symbol of an accepted word has."""
+
+
+def counting(
+    language: str = "anbn",
+    *,
+    cells: str = "elman,gru,lstm",
+    save: Path | None = None,
+    plot: Path | None = None,
+    json: bool = False,
+    quiet: bool = False,
+    training: Annotated[Training, Parameter(name="*", group="Training")] = Training(),  # noqa: B008
+) -> None:
+    """Can they count? Small networks learn a formal language from its words, and are asked for longer ones.
+
+    A word is accepted if every symbol of it, and its end, is probable enough. The table says for which n right words
+    are accepted and where the first is not, from where on wrong ones are, and which unit counts. Each network is the
+    best of its seeds by words at most a quarter longer than those learnt from.
+
+        relmo analyse counting anbn --plot counting.png
+
+        relmo analyse counting dyck-2 --cells lstm --limit 10 --hidden 32
+
+    Parameters
+    ----------
+    language
+        anbn (n a's, then n b's), anbncn, or dyck-1 to dyck-4: balanced brackets of so many kinds, n deep.
+    cells
+        Which networks, with commas between: elman, gru, lstm.
+    save
+        Save the networks as folders here, LANGUAGE-CELL each, for the other analyses.
+    plot
+        Draw what is accepted, and the counters, to this .png or .svg file.
+    json
+        Print one JSON object.
+    quiet
+        Show no progress.
+    """
+    from relmo.analysis import counting as library
+    from relmo.analysis import show
+    from relmo.analysis.languages import language_of
+    from relmo.cli.analyse.given import print_tables, share_bar
+    from relmo.cli.report import print_json
+
+    if plot is not None:
+        show.check_picture(plot)
+    language_of(language)
+    chosen = [cell.strip() for cell in cells.split(",") if cell.strip()]
+    if not chosen:
+        raise SettingError("--cells takes elman, gru and lstm, with commas between them")
+    given = vars(training)
+    options = library.CountingOptions(
+        first_seed=training.seed, **{name: value for name, value in given.items() if name != "seed"}
+    )
+    for cell in chosen:
+        library.check(cell, options)
+    results = []
+    for cell in chosen:
+        with share_bar(f"{language}, {cell}", quiet=quiet) as progress:
+            results.append(library.counting(language, cell, options, progress=progress))  # type: ignore[arg-type]
+    if save is not None:
+        for each in results:
+            each.model.save_pretrained(save / f"{each.language}-{each.cell}", results={"balanced": each.balanced})
+    if plot is not None:
+        library.draw_counting(results, plot)
+    if json:
+        print_json({"networks": [each.as_dict() for each in results]})
+    else:
+        print_tables(library.counting_table(results))

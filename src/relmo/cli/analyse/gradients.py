@@ -1,0 +1,196 @@
+"""`relmo analyse gradients [MODEL…]` and `relmo analyse connectivity MODEL TEXT`"""
+
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from relmo.errors import SettingError
+
+if TYPE_CHECKING:
+    from relmo.analysis.fresh import Fresh
+
+SYMBOLS = 200_000  # characters of a text that are taken
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreshOptions:
+    """Networks before training."""
+
+    fresh: str | None = None
+    """Untrained character models beside the models: cells with commas between, such as elman,gru,lstm."""
+    forget_bias: str | None = None
+    """Fresh LSTMs with these numbers added to the forget gate's bias, with commas between."""
+    spectral_radius: str | None = None
+    """Fresh Elman networks whose recurrent weights are scaled to these spectral radii, with commas between."""
+    hidden: int = 128
+    """Units of fresh networks."""
+    start: Literal["torch", "relmo"] = "torch"
+    """How the weights of fresh networks are drawn: as torch does, or as relmo train lm does."""
+    untrained: bool = False
+    """Each of the models untrained, too, as its own training starts."""
+
+
+def gradients(
+    *models: str,
+    text: str | None = None,
+    lags: int = 100,
+    positions: int = 64,
+    jacobian: int = 0,
+    direction: Literal["forward", "backward"] = "forward",
+    plot: Path | None = None,
+    seed: int = 0,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    json: bool = False,
+    quiet: bool = False,
+    fresh: Annotated[FreshOptions, Parameter(name="*", group="Untrained networks")] = FreshOptions(),  # noqa: B008
+) -> None:
+    """How far back a loss reaches: the norm of its gradient by the states k symbols before, by k.
+
+    Of models side by side, and of fresh networks: what the forget gate's bias and the size of the recurrent weights do
+    before any training. Without models and --fresh, the three cells as torch starts them.
+
+        relmo analyse gradients models/lstm models/gru models/elman --text book.txt --plot memory.png
+
+        relmo analyse gradients --forget-bias 0,1,2,4 --spectral-radius 1,2,3
+
+    Parameters
+    ----------
+    models
+        Folders of language models, bidirectional or not.
+    text
+        A file of text to measure on; the text that ships with relmo where it is not given. Its first 200,000 characters
+        are taken. Of a bidirectional model each line is a sentence.
+    lags
+        How far back to look.
+    positions
+        At how many places of the text.
+    jacobian
+        At how many of them to look at Jacobians too: the largest singular value by lag.
+    direction
+        Of a bidirectional model.
+    plot
+        Draw the curves to this .png or .svg file.
+    seed
+        Of the places, and of fresh weights.
+    device
+        Where to compute; auto takes a GPU where there is one.
+    json
+        Print one JSON object with all curves.
+    quiet
+        Show no progress.
+    """
+    from relmo.analysis import gradients as library
+    from relmo.analysis import show
+    from relmo.analysis.fresh import fresh_flows, untrained
+    from relmo.cli.analyse.given import load_language_model, print_tables, share_bar
+    from relmo.cli.report import print_json
+
+    if plot is not None:
+        show.check_picture(plot)
+    if jacobian < 0:
+        raise SettingError(f"--jacobian must be 0 or more, not {jacobian}")
+    networks = fresh_networks(fresh, seed, models=bool(models))
+    given = text_or_bundled(text)
+    options: dict[str, Any] = {"lags": lags, "positions": positions, "jacobian_positions": jacobian, "seed": seed}
+    flows = []
+    with share_bar("gradients", quiet=quiet) as progress:
+        for source in models:
+            model, name = load_language_model(source, device), Path(source).name
+            twins = {name: model} | ({f"{name}, untrained": untrained(model, seed)} if fresh.untrained else {})
+            for twin, network in twins.items():
+                more: dict[str, Any] = {"name": twin, "direction": direction, "progress": progress}
+                flows.append(library.gradient_flow(network, given, **options, **more))
+        flows += fresh_flows(given, networks, progress=progress, **options)
+    if plot is not None:
+        library.draw_flows(flows, plot)
+    if json:
+        print_json({"networks": [flow.as_dict() for flow in flows]})
+    else:
+        more_tables = [library.jacobian_table(flows)] if jacobian else []
+        print_tables(library.flow_table(flows), library.radius_table(flows), *more_tables)
+
+
+def fresh_networks(options: FreshOptions, seed: int, *, models: bool) -> "list[Fresh]":
+    """The fresh networks that were asked for; without any, and without models, the three cells."""
+    from relmo.analysis.fresh import CELL_NAMES, Fresh
+
+    if options.untrained and not models:
+        raise SettingError("--untrained goes with models; for networks without one take --fresh elman,gru,lstm")
+    shared: dict[str, Any] = {"hidden": options.hidden, "start": options.start, "seed": seed}
+    cells = [cell.strip() for cell in (options.fresh or "").split(",") if cell.strip()]
+    found = [Fresh(cell=cell, **shared) for cell in cells]  # type: ignore[arg-type]
+    biases, radii = numbers(options.forget_bias, "--forget-bias"), numbers(options.spectral_radius, "--spectral-radius")
+    found += [Fresh(cell="lstm", forget_bias=bias, **shared) for bias in biases]
+    found += [Fresh(cell="elman", spectral_radius=radius, **shared) for radius in radii]
+    return found or ([] if models else [Fresh(cell=cell, **shared) for cell in CELL_NAMES])
+
+
+def numbers(given: str | None, flag: str) -> list[float]:
+    """Numbers with commas between them."""
+    try:
+        return [float(part) for part in (given or "").split(",") if part.strip()]
+    except ValueError:
+        raise SettingError(f"{flag} takes numbers with commas between them, such as 1,2,4, not {given}") from None
+
+
+def text_or_bundled(file: str | None, symbols: int = SYMBOLS) -> str:
+    """The beginning of a text file, or of the text that ships."""
+    from relmo.cli.analyse.given import read_text
+
+    if file is not None:
+        return read_text(file)[:symbols]
+    return (resources.files("relmo") / "data" / "alice.txt").read_text(encoding="utf-8")[:symbols]
+
+
+def connectivity(
+    model: str,
+    text: str,
+    *,
+    position: int = -1,
+    symbol: str | None = None,
+    direction: Literal["forward", "backward"] = "forward",
+    top: int = 10,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    json: bool = False,
+) -> None:
+    """Which symbols of a text a prediction hangs on: the gradient of a symbol's score by everything read before it.
+
+    Prints the text, each symbol on the colour of its gradient, and the symbols with the largest ones.
+
+        relmo analyse connectivity models/mine "He said: (but only to her" --symbol ")"
+
+        relmo analyse connectivity small "The keys to the cabinet" --symbol are
+
+    Parameters
+    ----------
+    model
+        The folder of a language model, bidirectional or not, or small, which ships with relmo.
+    text
+        The text itself.
+    position
+        After which of its symbols the prediction is, from 0, or from the end as -1, -2.
+    symbol
+        What is predicted; where it is not given, what follows in the text, or its end.
+    direction
+        Of a bidirectional model.
+    top
+        How many symbols the table shows.
+    device
+        Where to compute; auto takes a GPU where there is one.
+    json
+        Print one JSON object.
+    """
+    from relmo.analysis.connectivity import connectivity as find
+    from relmo.cli.analyse.given import load_language_model, print_tables
+    from relmo.cli.analyse.trace import print_coloured
+    from relmo.cli.report import print_json
+
+    found = find(load_language_model(model, device), text, position=position, symbol=symbol, direction=direction)
+    if json:
+        print_json({"model": model} | found.as_dict())
+        return
+    print_coloured(found.text())
+    print_tables(found.table(top))

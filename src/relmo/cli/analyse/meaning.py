@@ -1,0 +1,194 @@
+"""`relmo analyse meaning SENTENCE WORD --index DIR`"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from relmo.errors import ModelError, SettingError
+
+if TYPE_CHECKING:
+    from relmo.analysis.meaning import Meaning, Mix
+    from relmo.analysis.show import Table
+    from relmo.bilm import BiLM
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """The corpus that is searched."""
+
+    index: Path | None = None
+    """The folder of a corpus with its vectors."""
+    build: tuple[Path, ...] = ()
+    """Write this folder anew from these files: a sentence a line, or .conllu."""
+    dtype: Literal["int8", "float16"] = "int8"
+    """How --build stores vectors: int8, or float16, twice as large."""
+    k: int = 10
+    """How many occurrences to show."""
+    same_word: bool = False
+    """Look among other occurrences of the word alone."""
+    vectors: str | None = None
+    """Static word vectors for comparison; those that ship with relmo where none are named."""
+
+    def look_up(self, model: "BiLM", sentence: str, word: str, say: Callable[[str], None]) -> "Meaning":
+        """A word of a sentence in the index."""
+        from relmo.analysis.meaning import meaning as found
+        from relmo.analysis.occurrences import OccurrenceIndex
+        from relmo.cli.reproduce import load_vectors
+
+        assert self.index is not None
+        which = int(word) if word.isdecimal() and word not in model.tokens(sentence) else word
+        options: dict[str, Any] = {"k": self.k, "same_word": self.same_word, "vectors": load_vectors(self.vectors, say)}
+        return found(model, OccurrenceIndex.open(self.index), sentence, which, **options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layers:
+    """What layers are good for."""
+
+    mix: tuple[str, ...] = ()
+    """A trained task with ELMo: show what it has learnt to take of each layer."""
+    measure: tuple[Literal["wsd", "pos"], ...] = ()
+    """wsd, senses, or pos, parts of speech, by layer, as relmo reproduce measures them."""
+    data: Path | None = None
+    """Where the data of --measure lies."""
+
+
+def meaning(
+    sentence: str | None = None,
+    word: str | None = None,
+    *,
+    model: str | None = None,
+    corpus: Annotated[Corpus, Parameter(name="*", group="Corpus")] = Corpus(),  # noqa: B008
+    layers: Annotated[Layers, Parameter(name="*", group="Layers")] = Layers(),  # noqa: B008
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    json: bool = False,
+    quiet: bool = False,
+) -> None:
+    """What a word means where it stands: its nearest occurrences in a corpus, layer by layer, and the neighbours of its
+    static vector; which layers hold senses and parts of speech; which layers tasks have chosen.
+
+        relmo analyse meaning --index corpus.index --build corpus.txt
+
+        relmo analyse meaning 'He made a spectacular play .' play --index corpus.index
+
+        relmo analyse meaning --mix models/tagger --mix models/classifier
+
+    Parameters
+    ----------
+    sentence
+        A sentence, which is split into words.
+    word
+        The word of it to be looked up, or its place from 0.
+    model
+        A bidirectional language model; the one that ships with relmo where none is named.
+    device
+        Where to compute; auto takes a GPU where there is one.
+    json
+        Print one JSON object.
+    quiet
+        Show no progress.
+    """
+    from relmo.analysis.meaning import mix_table
+    from relmo.cli.analyse.given import print_tables
+    from relmo.cli.report import print_json
+    from relmo.cli.reproduce import load_bilm, sayer, warnings_said
+
+    check(sentence, word, corpus, layers)
+    say = sayer(quiet=quiet)
+    done: dict[str, Any] = {}
+    tables: list[Table] = []
+    loaded = load_bilm(model, device) if sentence is not None or corpus.build or layers.measure else None
+    with warnings_said(say):
+        if corpus.build and loaded is not None:
+            done["index"] = build_from(corpus, loaded, quiet=quiet)
+            say(f"{corpus.index}: {done['index']['words']:,} words")
+        if sentence is not None and word is not None and loaded is not None:
+            found = corpus.look_up(loaded, sentence, word, say)
+            done["meaning"] = found.as_dict()
+            tables += found.tables()
+        if layers.mix:
+            mixes = {name: learnt(name, device) for name in layers.mix}
+            done["mix"] = {name: [each._asdict() for each in some] for name, some in mixes.items()}
+            tables.append(mix_table(mixes))
+    if not json:
+        print_tables(*tables)
+    if loaded is not None:
+        done |= measured(loaded, layers, corpus.vectors, show=not json, say=say)
+    if json:
+        print_json(done)
+
+
+def check(sentence: str | None, word: str | None, corpus: Corpus, layers: Layers) -> None:
+    """Raises where what was given makes no sense together."""
+    if (sentence is None) != (word is None):
+        raise SettingError("a sentence and a word of it are needed: relmo analyse meaning SENTENCE WORD --index DIR")
+    if (sentence is not None or corpus.build) and corpus.index is None:
+        raise SettingError("say where the corpus is, or is to be written: --index DIR")
+    if sentence is None and not (corpus.build or layers.mix or layers.measure):
+        raise SettingError("nothing is asked for: give a sentence and a word, or --build, --mix or --measure")
+    if corpus.k < 1:
+        raise SettingError(f"--k must be 1 or more, not {corpus.k}")
+
+
+def build_from(corpus: Corpus, model: "BiLM", *, quiet: bool) -> dict[str, Any]:
+    """An index of all sentences of files. -> where it is, and how many words it has."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from relmo.analysis.occurrences import build_index
+    from relmo.embed_file import read_source
+
+    def sentences() -> Iterator[list[str]]:
+        for file in corpus.build:
+            yield from (list(sentence.tokens) for sentence in read_source(file, model, "strict"))
+
+    assert corpus.index is not None
+    console = Console(stderr=True, quiet=quiet)
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} words"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+        task = bar.add_task("words", total=None)
+        told: Callable[..., None] = partial(bar.update, task)
+        made = build_index(
+            corpus.index, model, sentences(), dtype=corpus.dtype, progress=lambda count: told(completed=count)
+        )
+    return {"folder": str(corpus.index), "words": len(made)}
+
+
+def learnt(source: str, device: str) -> "list[Mix]":
+    """The mixes of a trained task."""
+    from relmo.analysis.meaning import mix_weights
+    from relmo.loading import load
+    from relmo.task import Task
+
+    task = load(source, device=device)
+    if not isinstance(task, Task):
+        raise ModelError(f"{source}: is no trained task (classifier, pairs, tagger), which --mix takes")
+    found = mix_weights(task)
+    if not found:
+        raise ModelError(f"{source}: was trained without ELMo and has no mix of layers")
+    return found
+
+
+def measured(
+    model: "BiLM", layers: Layers, vectors: str | None, *, show: bool, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Tables that `relmo reproduce` makes, printed where `show` says so."""
+    from relmo import reproduce as library
+    from relmo.cli.reproduce import load_vectors, warnings_said
+    from relmo.cli.reproduce import show as print_reproduction
+    from relmo.reproduce.controls import Controls, untrained
+    from relmo.reproduce.data import data_folder
+
+    done: dict[str, Any] = {}
+    for name in layers.measure:
+        controls = Controls(untrained(model), load_vectors(vectors, say))
+        with warnings_said(say):
+            table = library.reproduce(name, model, data=data_folder(layers.data), controls=controls, say=say)
+        done[name] = table.summary()
+        if show:
+            print_reproduction(table)
+    return done

@@ -1,0 +1,122 @@
+"""`relmo analyse trace MODEL FILE`"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from relmo.errors import SettingError
+
+if TYPE_CHECKING:
+    from relmo.analysis.trace import Trace
+
+
+def trace(
+    model: str,
+    file: str,
+    *,
+    state: Literal["h", "c", "i", "f", "o", "g", "r", "z", "n"] = "h",
+    layer: int = 0,
+    unit: int = 0,
+    direction: Literal["forward", "backward"] = "forward",
+    symbols: int = 2000,
+    out: Path | None = None,
+    plot: Path | None = None,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    json: bool = False,
+    quiet: bool = False,
+) -> None:
+    """What a model's recurrent layers hold after every symbol of a text: states h and c, and the gates.
+
+    Prints the text, each symbol on the colour of one unit: blue where it is negative, orange where it is positive. With
+    --out every state and gate of every layer goes to a file.
+
+        relmo analyse trace models/mine text.txt --state c --unit 27
+
+        relmo analyse trace small text.txt --layer 1 --out trace.npz
+
+    Parameters
+    ----------
+    model
+        The folder of a language model, bidirectional or not, or small, which ships with relmo.
+    file
+        Plain text, source code, or .conllu; - for standard input. Of a bidirectional model each line is a sentence.
+    state
+        Which: h, what others read; c, an LSTM's memory; its gates i, f, o and candidate g; a GRU's r, z and n.
+    layer
+        Which recurrent layer, from 0.
+    unit
+        Which unit of it, from 0.
+    direction
+        Of a bidirectional model.
+    symbols
+        How many of the text's first symbols to take; 0 takes all.
+    out
+        Write all states and gates, (layers, symbols, units) each, to this .npz or .h5 file.
+    plot
+        Draw the unit's values and, of an LSTM, its gates over the text, to this .png or .svg file.
+    device
+        Where to compute; auto takes a GPU where there is one.
+    json
+        Print one JSON object: the symbols and the unit's values.
+    quiet
+        Show no progress.
+    """
+    from relmo.analysis import show
+    from relmo.analysis import trace as library
+    from relmo.cli.analyse.given import check_out, load_language_model, read_document, share_bar
+    from relmo.cli.report import print_json
+    from relmo.cli.reproduce import sayer, warnings_said
+
+    if plot is not None:
+        show.check_picture(plot)
+    if out is not None:
+        check_out(out, show.ARRAYS)
+    loaded = load_language_model(model, device)
+    document = read_document(loaded, file, symbols=symbols or None)
+    with warnings_said(sayer(quiet=quiet)), share_bar("reading", quiet=quiet) as progress:
+        traced = library.trace(loaded, document.texts, progress=progress)
+    chosen = traced.forward if direction == "forward" else traced.backward
+    check_unit(chosen, state, layer, unit)
+    values = chosen.unit(state, layer, unit)
+    title = f"{state}{unit} of layer {layer}" + (f", {direction}" if traced.directions == 2 else "")
+    if out is not None:
+        library.write_trace(traced, out)
+    if plot is not None:
+        library.draw_unit(chosen, layer, unit, plot, title=title)
+    if json:
+        print_json({"unit": title, "symbols": traced.symbols, "values": values.tolist()})
+    elif not (quiet and out is not None):
+        space = "" if all(len(symbol) == 1 for symbol in traced.symbols) else " "
+        print_coloured(show.ColouredText(traced.symbols, values, title, space))
+
+
+def check_unit(traced: "Trace", state: str, layer: int, unit: int) -> None:
+    """Raises where there is no such state, layer or unit."""
+    if state not in traced.states:
+        raise SettingError(f"--state {state}: the model's cells have {', '.join(traced.states)}")
+    if layer not in traced.layers:
+        raise SettingError(f"--layer {layer}: the model has the layers 0 to {len(traced.layers) - 1}")
+    size = traced.states[state].shape[2]
+    if not 0 <= unit < size:
+        raise SettingError(f"--unit {unit}: {state} has the units 0 to {size - 1}")
+
+
+def print_coloured(text: object) -> None:
+    """Coloured text on a terminal; where there is none, a line a symbol with its value."""
+    from rich.console import Console
+    from rich.style import Style
+    from rich.text import Text
+
+    from relmo.analysis.show import ColouredText, colour, hexadecimal, scale_of, visible
+
+    assert isinstance(text, ColouredText)
+    console = Console(highlight=False)
+    print(f"{text.title}, from {text.values.min():.3f} to {text.values.max():.3f}, mean {text.values.mean():.3f}")
+    if not console.is_terminal:
+        print(*(f"{visible(s)}\t{v:.4f}" for s, v in zip(text.symbols, text.values.tolist(), strict=True)), sep="\n")
+        return
+    size, shown = scale_of(text.values), Text()
+    for symbol, value in zip(text.symbols, text.values.tolist(), strict=True):
+        style = Style(color="#000000", bgcolor=hexadecimal(colour(value / size)))
+        shown.append("↵" if symbol == "\n" else symbol, style)
+        shown.append("\n" if symbol == "\n" else text.space)
+    console.print(shown, soft_wrap=True)

@@ -1,0 +1,83 @@
+"""`relmo analyse truncation MODEL…`"""
+
+from pathlib import Path
+from typing import Literal
+
+from relmo.errors import SettingError
+
+
+def truncation(
+    *models: str,
+    text: str | None = None,
+    lengths: str | None = None,
+    positions: int = 1000,
+    direction: Literal["forward", "backward"] = "forward",
+    plot: Path | None = None,
+    seed: int = 0,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    json: bool = False,
+    quiet: bool = False,
+) -> None:
+    """How much of the past models use: their loss when only the last k symbols are given, by k.
+
+        relmo analyse truncation models/lstm models/elman --text book.txt --plot past.png
+
+    Parameters
+    ----------
+    models
+        Folders of language models of any kind, n-gram models too, bidirectional or not.
+    text
+        A file of text to measure on; the text that ships with relmo where it is not given. Its first 200,000 characters
+        are taken. Of a bidirectional model each line is a sentence.
+    lengths
+        How many symbols to give, with commas between, such as 1,2,4,8.
+    positions
+        At how many places of the text.
+    direction
+        Of a bidirectional model.
+    plot
+        Draw the curves to this .png or .svg file.
+    seed
+        Of the places.
+    device
+        Where to compute; auto takes a GPU where there is one.
+    json
+        Print one JSON object.
+    quiet
+        Show no progress.
+    """
+    from relmo.analysis import show
+    from relmo.analysis import truncation as library
+    from relmo.cli.analyse.given import load_language_model, print_tables, share_bar
+    from relmo.cli.analyse.gradients import numbers, text_or_bundled
+    from relmo.cli.report import print_json
+
+    if not models:
+        raise SettingError("no model to look at: relmo analyse truncation MODEL…")
+    if plot is not None:
+        show.check_picture(plot)
+    chosen = numbers(lengths, "--lengths") if lengths else [*map(float, library.LENGTHS)]
+    if any(number != int(number) for number in chosen):
+        raise SettingError(f"--lengths takes whole numbers with commas between them, not {lengths}")
+    given = text_or_bundled(text)
+    curves = []
+    for source in models:
+        with share_bar(source, quiet=quiet) as progress:
+            curves.append(
+                library.truncation(
+                    load_language_model(source, device),
+                    given,
+                    lengths=[int(number) for number in chosen],
+                    positions=positions,
+                    direction=direction,
+                    seed=seed,
+                    name=Path(source).name,
+                    progress=progress,
+                )
+            )
+    if plot is not None:
+        library.draw_truncation(curves, plot)
+    if json:
+        print_json({"models": [curve.as_dict() for curve in curves]})
+    else:
+        print_tables(library.truncation_table(curves))

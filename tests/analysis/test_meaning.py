@@ -1,0 +1,154 @@
+"""A corpus with the vectors of its words: stored, searched exactly, and looked up word by word."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from relmo.analysis import occurrences
+from relmo.analysis.meaning import meaning, mix_weights
+from relmo.analysis.neighbours import unit
+from relmo.analysis.occurrences import OccurrenceIndex, build_index, quantised
+from relmo.errors import CorpusError, ModelError, SettingError
+from relmo.nn.scalar_mix import ScalarMix
+from relmo.settings import SkipgramSettings
+from relmo.text.vocabulary import Vocabulary
+from relmo.vectors import WordVectors
+from small_models import bilm
+
+CORPUS = [
+    ["the", "cat", "sat"],
+    ["the", "mat"],
+    ["A", "Cat", "sat", "the", "cat"],
+    [],
+    ["the", "cat", "a", "mat", "sat"],
+    ["a\tb", "cat"],
+]
+FLAT = [word for words in CORPUS for word in words]
+
+
+def brute_force(vector: np.ndarray, layer: int) -> np.ndarray:
+    vectors = np.concatenate([each[layer] for each in bilm().embed([words for words in CORPUS if words])])
+    return unit(vectors) @ unit(vector[None])[0]
+
+
+@pytest.mark.parametrize(("dtype", "near"), [("float16", 2e-3), ("int8", 2e-2)])
+def test_a_search_is_the_largest_of_all_cosines(dtype, near: float, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(occurrences, "AT_ONCE", 4)
+    index = build_index(tmp_path / "index", bilm(), CORPUS, dtype=dtype)
+    assert len(index) == len(FLAT)
+    generator = np.random.default_rng(0)
+    for layer in range(index.layers):
+        vector = generator.normal(size=8).astype(np.float32)
+        cosines = brute_force(vector, layer)
+        found = index.nearest(vector, layer=layer, k=4)
+        assert np.allclose(found.cosines, np.sort(cosines)[::-1][:4], atol=near)
+        assert np.allclose(cosines[found.places], found.cosines, atol=near)
+        some = np.array([0, 3, 9, 12])
+        found = index.nearest(vector, layer=layer, k=5, among=some, without=[9])
+        assert set(found.places.tolist()) == {0, 3, 12, -1}
+
+
+def test_places_words_and_sentences_are_those_of_the_corpus(tmp_path: Path) -> None:
+    build_index(tmp_path / "index", bilm(), [" ".join(words) for words in CORPUS[:3]])
+    build_index(tmp_path / "again", bilm(), CORPUS)
+    index = OccurrenceIndex.open(tmp_path / "again")
+    assert [index.words[i] for i in index.tokens] == FLAT
+    assert index.places_of("cat").tolist() == [i for i, word in enumerate(FLAT) if word.lower() == "cat"]
+    assert index.places_of("cat", fold=False).tolist() == [i for i, word in enumerate(FLAT) if word == "cat"]
+    assert index.sentence(5) == (CORPUS[2], 0)
+    assert index.sentence(6) == (CORPUS[2], 1)
+    assert index.sentence(len(FLAT) - 1) == (CORPUS[5], 1)
+    assert not (tmp_path / "again.partial").exists()
+
+
+def test_eight_bits_are_at_most_half_a_step_away() -> None:
+    rows = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)
+    rows[7] = 0
+    stored, scale = quantised(rows, "int8")
+    assert (np.abs(stored * scale[:, None] - rows) <= scale[:, None] / 2 + 1e-6).all()
+
+
+def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def broken():
+        yield ["the", "cat"]
+        raise CorpusError("a bad line")
+
+    with pytest.raises(CorpusError, match="a bad line"):
+        build_index(tmp_path / "index", bilm(), broken())
+    with pytest.raises(CorpusError, match="the corpus is empty"):
+        build_index(tmp_path / "index", bilm(), [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_word_is_looked_up_in_every_layer_and_its_own_sentence_left_out(tmp_path: Path) -> None:
+    model = bilm()
+    index = build_index(tmp_path / "index", model, CORPUS, dtype="float16")
+    static = WordVectors(Vocabulary(["cat", "mat", "sat"]), np.eye(3, dtype=np.float32) + 0.1, SkipgramSettings())
+    found = meaning(model, index, "the cat sat", "cat", k=4, vectors=static)
+    assert len(found.layers) == 3
+    assert all(each.words != CORPUS[0] or each.position != 1 for layer in found.layers for each in layer)
+    assert {each.words[each.position].lower() for each in found.layers[0][:2]} == {"cat"}
+    assert found.layers[0][0].cosine == pytest.approx(1, abs=2e-3)
+    vector = model.embed([["the", "cat", "sat"]])[0][2, 1]
+    cosines = brute_force(vector, 2)
+    cosines[1] = -1
+    assert found.layers[2][0].cosine == pytest.approx(cosines.max(), abs=2e-3)
+    assert found.static is not None
+    assert {word for word, _ in found.static} == {"mat", "sat"}
+    alone = meaning(model, index, ["the", "cat", "sat"], 1, k=9, same_word=True)
+    assert [len(layer) for layer in alone.layers] == [4, 4, 4]
+    assert json.loads(json.dumps(found.as_dict()))["position"] == 1
+    assert "[cat]" in found._repr_html_()
+
+
+def test_mistakes_are_said(tmp_path: Path) -> None:
+    model = bilm()
+    index = build_index(tmp_path / "index", model, CORPUS)
+    with pytest.raises(SettingError, match="exists already"):
+        build_index(tmp_path / "index", model, CORPUS)
+    with pytest.raises(SettingError, match="'dog' is not among the words"):
+        meaning(model, index, "the cat", "dog")
+    with pytest.raises(SettingError, match="the words 0 to 1"):
+        meaning(model, index, "the cat", 2)
+    with pytest.raises(ModelError, match="built with another model"):
+        meaning(bilm(hidden=10), index, "the cat", "cat")
+    with pytest.raises(ModelError, match="is no index"):
+        OccurrenceIndex.open(tmp_path)
+    with pytest.raises(SettingError, match="the layers 0 to 2"):
+        index.nearest(np.ones(8, dtype=np.float32), layer=3)
+    file = tmp_path / "index" / "layer-1.vectors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ModelError, match=r"not what index\.json says"):
+        OccurrenceIndex.open(tmp_path / "index")
+
+
+def test_an_inverted_file_finds_what_the_exact_search_finds(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    generator = np.random.default_rng(0)
+    corpus = [list(generator.choice(FLAT, 12)) for _ in range(60)]
+    model = bilm()
+    exact = build_index(tmp_path / "exact", model, corpus)
+    quick = build_index(tmp_path / "quick", model, corpus, inverted_from=1)
+    assert (tmp_path / "quick" / "layer-2.faiss").exists()
+    vector = model.embed([["the", "cat", "sat"]])[0][2, 1]
+    assert quick.nearest(vector, layer=2, k=5).cosines == pytest.approx(exact.nearest(vector, layer=2, k=5).cosines)
+
+
+def test_the_shares_of_a_mix_sum_to_one() -> None:
+    network = torch.nn.ModuleDict({"elmo": ScalarMix(3), "other": torch.nn.Linear(2, 2)})
+    with torch.no_grad():
+        network["elmo"].weights.copy_(torch.tensor([0.0, 1.0, 0.0]))
+        network["elmo"].gamma.fill_(2.5)
+
+    class Holder:
+        pass
+
+    holder = Holder()
+    holder.network = network  # type: ignore[attr-defined]
+    (mix,) = mix_weights(holder)  # type: ignore[arg-type]
+    assert mix.name == "elmo"
+    assert mix.gamma == 2.5
+    assert mix.shares == pytest.approx((np.exp([0, 1, 0]) / np.exp([0, 1, 0]).sum()).tolist())

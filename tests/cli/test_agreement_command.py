@@ -1,0 +1,72 @@
+"""`relmo analyse agreement`: what it prints, draws and refuses."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from relmo.cli import main
+from small_models import bilm
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """A function that runs the command. -> its status, standard output and standard error."""
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as end:
+            main(["analyse", "agreement", *map(str, arguments)])
+        return int(end.value.code or 0), *capsys.readouterr()
+
+    return command
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A bidirectional model in bilm/, and pairs."""
+    bilm().save_pretrained(tmp_path / "bilm")
+    (tmp_path / "pairs.csv").write_text(
+        "condition,context,right,wrong\none,the cat,sat,a\none,a cat,sat,mat\ntwo,the mat,sat,the\n"
+    )
+    return tmp_path
+
+
+def test_everything_at_once_is_one_json_object(run: Run, folder: Path) -> None:
+    options = ["--sweep", "--together", "h1.0,h0.2", "--draws", 5, "--trace", "c1.3", "--plot", folder / "a.png"]
+    status, out, _ = run(folder / "bilm", folder / "pairs.csv", *options, "--json", "--quiet")
+    assert status == 0
+    found = json.loads(out)
+    assert [each["condition"] for each in found["agreement"]["conditions"]] == ["all", "one", "two"]
+    assert len(found["sweep"]["units"]) == 8
+    assert found["together"]["units"] == ["h1.0", "h0.2"]
+    assert len(found["together"]["random"]) == 5
+    assert set(found["trace"]["conditions"][0]["means"]) == {"c", "i", "f", "o", "g"}
+    assert (folder / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_tables_are_printed(run: Run, folder: Path) -> None:
+    status, out, _ = run(folder / "bilm", folder / "pairs.csv", "--sweep", "--plot", folder / "a.svg", "--quiet")
+    assert status == 0
+    assert "95% interval" in out
+    assert "every unit off by itself" in out
+    assert "<svg" in (folder / "a.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--together", "x1"], "'x1' is no unit; write state, layer and number"),
+        (["--trace", "h0.1,h0.2"], "takes one unit"),
+        (["--together", "h9.1"], "no h of layer 9"),
+        (["--per-condition", "-1"], "--per-condition must be 0"),
+        (["--plot", "a.pdf"], "pictures are .png or .svg"),
+    ],
+)
+def test_mistakes_are_one_line(options: list[str], message: str, run: Run, folder: Path) -> None:
+    status, _, err = run(folder / "bilm", folder / "pairs.csv", *options, "--quiet")
+    assert status == 2
+    assert message in " ".join(err.split())
+    assert run(folder / "bilm", "--quiet")[0] == 2

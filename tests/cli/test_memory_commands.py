@@ -1,0 +1,144 @@
+"""`relmo analyse gradients|connectivity|truncation|counting|activations|clipping`: what they print, draw and refuse."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from relmo.cli import main
+from relmo.lm import LanguageModel
+from small_models import SENTENCES, TEXT, bilm, language_model, ngram_model
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """A function that runs a command. -> its status, standard output and standard error."""
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as end:
+            main(["analyse", *map(str, arguments)])
+        return int(end.value.code or 0), *capsys.readouterr()
+
+    return command
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Models gru/, ngram/ and bilm/, and texts."""
+    language_model("gru").save_pretrained(tmp_path / "gru")
+    ngram_model().save_pretrained(tmp_path / "ngram")
+    bilm().save_pretrained(tmp_path / "bilm")
+    (tmp_path / "text.txt").write_text(TEXT * 2)
+    (tmp_path / "sentences.txt").write_text(SENTENCES)
+    return tmp_path
+
+
+def test_gradients_of_models_their_untrained_twins_and_fresh_networks_stand_in_one_table(
+    run: Run, folder: Path
+) -> None:
+    options = ["--text", folder / "text.txt", "--lags", 10, "--positions", 4, "--hidden", 8, "--device", "cpu"]
+    given = [folder / "gru", "--untrained", "--fresh", "elman, lstm", "--forget-bias=-1,2", "--spectral-radius", 1.5]
+    status, output, _ = run("gradients", *given, *options, "--jacobian", 2, "--plot", folder / "memory.png")
+    assert status == 0
+    for row in ("gru: dh", "gru, untrained: dh", "elman, fresh: dh", "lstm, fresh: dc", "forget bias -1: through f"):
+        assert row in output
+    assert "h 1.50" in output
+    assert "largest singular value of the Jacobian" in output
+    assert (folder / "memory.png").stat().st_size > 1000
+    status, output, _ = run("gradients", folder / "gru", *options, "--json")
+    (flow,) = json.loads(output)["networks"]
+    assert (flow["name"], flow["lags"], flow["positions"]) == ("gru", 10, 4)
+    assert len(flow["curves"][0]["median"]) == 11
+
+
+def test_gradients_without_anything_are_of_the_three_cells_on_the_text_that_ships(run: Run) -> None:
+    status, output, _ = run("gradients", "--hidden", 8, "--lags", 10, "--positions", 4, "--json")
+    assert status == 0
+    assert [flow["name"] for flow in json.loads(output)["networks"]] == ["elman, fresh", "gru, fresh", "lstm, fresh"]
+
+
+def test_connectivity_prints_symbols_with_values_and_the_largest(run: Run, folder: Path) -> None:
+    status, output, _ = run("connectivity", folder / "gru", "the cat", "--symbol", "s", "--top", 2, "--device", "cpu")
+    assert status == 0
+    assert "what 's' after position 6 hangs on" in output
+    assert "symbols back" in output
+    status, output, _ = run(
+        "connectivity", folder / "bilm", "the cat sat", "--direction", "backward", "--json", "--device", "cpu"
+    )
+    assert json.loads(output)["symbols"] == ["sat", "cat", "the"]
+
+
+def test_truncation_sets_models_of_any_kind_side_by_side(run: Run, folder: Path) -> None:
+    options = ["--lengths", "1,2,4", "--positions", 20, "--device", "cpu", "--plot", folder / "past.svg"]
+    status, output, _ = run("truncation", folder / "gru", folder / "ngram", "--text", folder / "text.txt", *options)
+    assert status == 0
+    assert "all before" in output
+    assert "ngram: 2 symbols are enough" in output or "ngram: 4 symbols are enough" in output
+    assert (folder / "past.svg").exists()
+    status, output, _ = run("truncation", folder / "bilm", "--text", folder / "sentences.txt", *options, "--json")
+    assert json.loads(output)["models"][0]["lengths"] == [1, 2, 4]
+
+
+def test_counting_trains_judges_and_saves_networks_that_other_commands_take(run: Run, folder: Path) -> None:
+    options = ["--limit", 4, "--steps", 20, "--seeds", 1, "--hidden", 4, "--save", folder / "saved"]
+    status, output, _ = run("counting", "anbn", "--cells", "elman,lstm", *options, "--plot", folder / "count.png")
+    assert status == 0
+    assert "elman 4" in output
+    assert "learnt from n = 1 to 4, asked to 16" in output
+    assert (folder / "count.png").exists()
+    saved = LanguageModel.from_pretrained(folder / "saved" / "anbn-lstm", device="cpu")
+    assert saved.settings.model.hidden == 4
+    status, output, _ = run("counting", "dyck-1", "--cells", "lstm", *options, "--json")
+    (found,) = json.loads(output)["networks"]
+    assert (found["language"], found["limit"], found["tested"]) == ("dyck-1", 4, 16)
+
+
+def test_two_pages_of_a_textbook(run: Run, tmp_path: Path) -> None:
+    status, output, _ = run("activations", "--plot", tmp_path / "a.png")
+    assert status == 0
+    assert "sigmoid" in output
+    assert json.loads(run("activations", "gelu", "--points", 5, "--json")[1])["activations"][0]["x"] == [
+        -6,
+        -3,
+        0,
+        3,
+        6,
+    ]
+    status, output, _ = run("clipping", "--plot", tmp_path / "c.svg", "--steps", 60)
+    assert "clipped at 0.5" in output
+    assert json.loads(run("clipping", "--steps", 5, "--json")[1])["descents"][1]["clip"] == 0.5
+    assert (tmp_path / "a.png").exists()
+    assert (tmp_path / "c.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("gradients", "--forget-bias", "one"), "numbers with commas"),
+        (("gradients", "--untrained"), "--untrained goes with models"),
+        (("gradients", "--fresh", "tree"), "elman, gru, lstm"),
+        (("gradients", "--plot", "memory.gif"), "pictures are .png or .svg"),
+        (("gradients", "--jacobian", "-1"), "0 or more"),
+        (("truncation",), "no model to look at"),
+        (("truncation", "m", "--lengths", "1.5"), "whole numbers"),
+        (("counting", "palindromes"), "no language that is known"),
+        (("counting", "anbn", "--cells", ","), "elman, gru and lstm"),
+        (("counting", "anbn", "--cells", "lstm,tree"), "it can be elman"),
+        (("activations", "step"), "there are sigmoid"),
+        (("clipping", "--clip", "0"), "above 0"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    status, output, error = run(*arguments)
+    assert (status, output) == (2, "")
+    assert message in error
+    assert error.startswith("error: ")
+
+
+def test_a_model_without_recurrent_layers_is_refused(run: Run, folder: Path) -> None:
+    status, _, error = run("gradients", folder / "ngram", "--text", folder / "text.txt", "--device", "cpu")
+    assert status == 2
+    assert "no recurrent layers" in error
