@@ -13,8 +13,7 @@ again="--valid $data/lm/pretrain-valid.txt --batch 512 --precision bfloat16"
 case $geometry in
   small)    network="--preset small --epochs 6 --dropout 0.05 --validate-every 4400 $common"
             again="--preset small --lr 0.003 --epochs 6 --dropout 0.05 --validate-every 8800 $again" ;;
-  original) network="--preset original --epochs 3 --validate-every 4400 $common"
-            again="--preset original --lr 0.001 --epochs 3 --validate-every 4400 $again" ;;
+  original) network="--preset original --epochs 3 --validate-every 8800 $common" again="" ;;  # words in any case from the start
   reduced)  network="--preset tiny --epochs 1 --vocabulary-size 2000 --valid $out/parts/valid.txt --device cpu" scores=""
             again="--preset tiny --epochs 0.2 --valid $out/parts/valid.txt --device cpu" ;;
 esac
@@ -36,8 +35,11 @@ train() {  # KIND TEXT FOLDER SETTING…
   if [ -d "$folder/run" ]; then $relmo train "$kind" --resume --out "$folder"
   elif [ ! -f "$folder/config.json" ]; then $relmo train "$kind" "$text"/pretrain-*.txt --out "$folder" "$@"; fi
 }
-train bilm "$out/text" "$out/$geometry-first" $network
-train bilm "$out/text-cased" "$out/$geometry" --init "$out/$geometry-first" $again  # words in any case; the vocabulary stays
+if [ -z "$again" ]; then train bilm "$out/text-cased" "$out/$geometry" $network
+else
+  train bilm "$out/text" "$out/$geometry-first" $network
+  train bilm "$out/text-cased" "$out/$geometry" --init "$out/$geometry-first" $again  # words in any case; the vocabulary stays
+fi
 train skipgram "$out/text" "$out/words" $vectors
 
 pack() {  # NAME PRECISION

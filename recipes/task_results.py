@@ -49,25 +49,27 @@ class Compared(NamedTuple):
     seeds: int = 5
 
 
-SNLI = "$T/snli/snli_train_subset.tsv --valid $T/snli/snli_1.0_dev.tsv --preset snli --hidden 300 --batch 64"
+SNLI = "$T/snli/snli_train_subset.tsv --valid $T/snli/snli_1.0_dev.tsv"
+ESIM = f"{SNLI} --preset snli --hidden 300 --batch 128 --lr 0.0015 --epochs 6"
+ENCODER = f"{SNLI} --preset encoder"
 SST5 = "$T/sst5/train.txt --valid $T/sst5/dev.txt"
+BCN = "--preset bcn --hidden 300"
 COLA = "$T/cola/in_domain_train.tsv --valid $T/cola/in_domain_dev.tsv --preset cola"
 STSB = "$T/stsb/sts-train.csv --valid $T/stsb/sts-dev.csv --preset stsb"
 POS = "--valid $T/pos_ud/en_ewt/en_ewt-ud-dev.conllu --preset pos"
 UNER = "--valid $T/ner_uner_en/en_ewt-ud-dev.iob2 --preset ner"
 WNUT = "$T/ner_wnut17/wnut17train.conll --valid $T/ner_wnut17/emerging.dev.conll --preset ner"
-IMDB = "$D/imdb-train.tsv --valid $D/imdb-dev.tsv --batch 64 --tokens-per-batch 32768 --epochs 8 --patience 3"
+IMDB = "$D/imdb-train.tsv --valid $D/imdb-dev.tsv --batch 64 --tokens-per-batch 32768 --epochs 4"
 WHOLE = {"pos": "$T/pos_ud/en_ewt/en_ewt-ud-train.conllu", "uner": "$T/ner_uner_en/en_ewt-ud-train.iob2"}
 
 TASKS = {
-    "sst5": Compared("SST-5, BCN", "classifier", f"{SST5} --preset sst5 --hidden 300", at="both", seeds=1),
+    "sst5": Compared("SST-5, biLSTM with attention", "classifier", f"{SST5} --preset sst5", "--elmo-dropout 0.3"),
+    "sst5-bcn": Compared("SST-5, BCN", "classifier", f"{SST5} {BCN}", "--elmo-dropout 0.3", "both", seeds=1),
     "snli-lstm": Compared(
-        "SNLI, LSTM", "pairs", f"{SNLI} --network encoder --directions 1 --pool final", at="both", seeds=1
+        "SNLI, LSTM", "pairs", f"{ENCODER} --directions 1 --pool final", "--elmo-dropout 0.1", seeds=3
     ),
-    "snli-bilstm": Compared(
-        "SNLI, biLSTM, maximum", "pairs", f"{SNLI} --network encoder --pool max", at="both", seeds=1
-    ),
-    "snli-esim": Compared("SNLI, ESIM", "pairs", SNLI, at="both", seeds=1),
+    "snli-bilstm": Compared("SNLI, biLSTM, maximum", "pairs", ENCODER, "--elmo-dropout 0.1", seeds=3),
+    "snli-esim": Compared("SNLI, ESIM", "pairs", ESIM, "--elmo-dropout 0.3", "both", seeds=3),
     "cola": Compared("CoLA", "classifier", COLA),
     "stsb": Compared("STS-B", "pairs", STSB, "--elmo-dropout 0.1"),
     "pos": Compared("POS, EWT", "tagger", f"{WHOLE['pos']} {POS}"),
@@ -129,7 +131,7 @@ def experiments() -> Iterator[Experiment]:
         for what, more in ABLATIONS.items():
             if f"{name}-{what}" not in SAME:
                 arguments = f"{task.arguments} --elmo $small {task.elmo} {more}"
-                yield Experiment(f"{name}-{what}", task.kind, arguments, task.seeds)
+                yield Experiment(f"{name}-{what}", task.kind, arguments, min(3, task.seeds))
     for name, rest in {"pos": POS, "uner": UNER}.items():
         for share, few in SHARES.items():
             for inputs in ("plain", "small"):
@@ -139,7 +141,7 @@ def experiments() -> Iterator[Experiment]:
     for name, (_, task_arguments) in STARTED.items():
         for start, more in STARTS.items():
             arguments = f"{task_arguments} --pool final --dropout 0.3 {more}"
-            yield Experiment(f"{name}-{start}", "classifier", arguments, 3)
+            yield Experiment(f"{name}-{start}", "classifier", arguments, 1 if name == "imdb" else 3)
 
 
 def share_file(name: str, share: float) -> str:

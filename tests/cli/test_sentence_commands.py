@@ -101,9 +101,11 @@ def test_info_and_convert_know_them(run: Relmo, models: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("kind", "preset", "make", "section", "key", "value"),
     [
-        ("classifier", "sst5", reviews, "model", "network", "bcn"),
+        ("classifier", "sst5", reviews, "model", "pool", "attention"),
+        ("classifier", "bcn", reviews, "model", "network", "bcn"),
         ("classifier", "cola", reviews, "train", "metric", "mcc"),
         ("pairs", "snli", same_words, "model", "network", "esim"),
+        ("pairs", "encoder", same_words, "model", "pool", "max"),
         ("pairs", "stsb", similar, "text", "task", "score"),
     ],
 )

@@ -110,7 +110,6 @@ def test_a_batch_of_one_sentence_and_of_empty_ones_alone_can_be_trained_on(make:
 def test_saved_and_loaded_it_gives_the_same_logits(make: Callable[..., Classifier], tmp_path: Path) -> None:
     network = make()
     batch = sentences(LENGTHS)
-    network(*batch)  # moves the batch norm's running statistics from where they began
     save_weights(tmp_path, network)
     loaded = load_weights(tmp_path, {}, make)
     assert torch.equal(loaded(*batch), network.eval()(*batch))
@@ -189,3 +188,11 @@ def test_attention_finds_the_one_word_that_decides() -> None:
     assert attention is not None
     weights = attention(network.sentences.encoder(x, lengths), lengths).weights
     assert weights[torch.arange(300), place].mean() > 0.9  # of nine words
+
+
+def test_what_bcn_says_of_a_sentence_while_training_depends_on_no_other_sentence() -> None:
+    network = bcn(input_dropout=0, hidden_dropout=0, pooled_dropout=0, maxout_dropouts=(0, 0, 0))
+    x, lengths, *_ = sentences([6, 2])
+    together = network.train()(x, lengths)
+    torch.testing.assert_close(together[1:], network(x[1:, :2], lengths[1:]))
+    torch.testing.assert_close(together, network.eval()(x, lengths))

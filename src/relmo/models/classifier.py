@@ -97,7 +97,7 @@ class BCN(nn.Module):
     C  = the soft alignment of X with itself
     Z  = biLSTM([X; X - C; X * C])                                 the integrator
     p  = [max Z; mean Z; min Z; attentive Z]
-    logits = maxout layers, batch-normalised: p -> |p| / 2 -> |p| / 4 -> classes
+    logits = maxout layers: p -> |p| / 2 -> |p| / 4 -> classes
 
     `dropouts` after the layers of maxout are 0.2, 0.3 and 0 as published; the others are named.
     """

@@ -22,7 +22,6 @@ def initialise(network: nn.Module) -> None:
                       W_hh        orthogonal, each gate by itself
                       W_hr        Xavier
                       b_ih, b_hh  0, but b_ih of the LSTM's forget gate its cell's `forget_bias`: 1
-    BatchNorm         scale, b    1, 0, as torch does
     """
     for module in network.modules():
         if isinstance(module, nn.Linear):

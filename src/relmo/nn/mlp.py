@@ -1,6 +1,6 @@
-"""What stands on top of a network: layers of rectifiers, or of maxima with batch normalisation.
+"""What stands on top of a network: layers of rectifiers, or of maxima.
 
-Goodfellow et al. 2013, Maxout networks;  Ioffe & Szegedy 2015, Batch normalization
+Goodfellow et al. 2013, Maxout networks
 """
 
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import batch_norm, relu
+from torch.nn.functional import relu
 
 from relmo.nn.dropout import drop
 
@@ -34,10 +34,10 @@ class MLP(nn.Module):
 
 
 class Maxout(nn.Module):
-    """Layers of the largest of `pieces` linear functions, batch-normalised before the maximum but for the last layer.
+    """Layers of the largest of `pieces` linear functions: y = max_k (W_k x + b_k), then `dropouts` of each layer.
 
-    y = max_k BN(W_k x + b_k), then `dropouts` of each layer. In evaluation mode the running mean and variance are used,
-    so that nothing depends on batch mates; in training also where a batch is a single row, which has no variance.
+    McCann et al. 2017 normalise the batch before the maximum. Not so here: batches are of sentences of one length, and
+    the running statistics of short phrases, the most of a treebank's, mislead about whole sentences.
     """
 
     def __init__(self, input_size: int, sizes: Sequence[int], *, pieces: int, dropouts: Sequence[float]):
@@ -46,19 +46,9 @@ class Maxout(nn.Module):
         self.dropouts = list(dropouts)
         ins = [input_size, *sizes[:-1]]
         self.layers = nn.ModuleList([nn.Linear(i, o * pieces) for i, o in zip(ins, sizes, strict=True)])
-        self.norms = nn.ModuleList([nn.BatchNorm1d(o * pieces) for o in sizes[:-1]])
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, I) -> (B, O)."""
-        for depth, (layer, p) in enumerate(zip(self.layers, self.dropouts, strict=True)):
-            x = layer(x)
-            if depth < len(self.norms):
-                x = self._normalised(x, self.norms[depth])
-            x = x.view(len(x), -1, self.pieces).amax(dim=2)
-            x = drop(x, p, self.training)
+        for layer, p in zip(self.layers, self.dropouts, strict=True):
+            x = drop(layer(x).view(len(x), -1, self.pieces).amax(dim=2), p, self.training)
         return x
-
-    def _normalised(self, x: Tensor, norm: nn.Module) -> Tensor:
-        if not isinstance(norm, nn.BatchNorm1d) or len(x) > 1 or not self.training:
-            return norm(x)
-        return batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
