@@ -134,7 +134,27 @@ def test_an_inverted_file_finds_what_the_exact_search_finds(tmp_path: Path) -> N
     quick = build_index(tmp_path / "quick", model, corpus, inverted_from=1)
     assert (tmp_path / "quick" / "layer-2.faiss").exists()
     vector = model.embed([["the", "cat", "sat"]])[0][2, 1]
-    assert quick.nearest(vector, layer=2, k=5).cosines == pytest.approx(exact.nearest(vector, layer=2, k=5).cosines)
+    best = exact.nearest(vector, layer=2, k=5)
+    assert quick.nearest(vector, layer=2, k=5).cosines == pytest.approx(best.cosines)
+    without = quick.nearest(vector, layer=2, k=5, without=best.places[:2].tolist())
+    assert not set(without.places.tolist()) & set(best.places[:2].tolist())
+    assert without.cosines == pytest.approx(
+        exact.nearest(vector, layer=2, k=5, without=best.places[:2].tolist()).cosines
+    )
+    again = OccurrenceIndex.open(tmp_path / "quick")
+    assert again.nearest(vector, layer=2, k=5, among=np.arange(40)).cosines == pytest.approx(
+        exact.nearest(vector, layer=2, k=5, among=np.arange(40)).cosines
+    )
+
+
+def test_an_index_made_with_faiss_is_searched_exactly_without_it(tmp_path: Path, monkeypatch) -> None:
+    index = build_index(tmp_path / "index", bilm(), CORPUS)
+    vector = bilm().embed([["the", "cat", "sat"]])[0][2, 1]
+    expected = index.nearest(vector, layer=2, k=4)
+    (tmp_path / "index" / "layer-2.faiss").write_bytes(b"of a machine that has faiss")
+    monkeypatch.setattr(occurrences, "import_faiss", lambda: None)
+    found = OccurrenceIndex.open(tmp_path / "index").nearest(vector, layer=2, k=4)
+    assert found.places.tolist() == expected.places.tolist()
 
 
 def test_the_shares_of_a_mix_sum_to_one() -> None:

@@ -20,6 +20,7 @@ from relmo.analysis.code import Language, code_alone, depth, if_statements, stri
 from relmo.bilm import BiLM
 from relmo.errors import CorpusError, SettingError
 from relmo.lm import LanguageModel
+from relmo.text import trees
 from relmo.text.conllu import COLUMNS, ConlluWord
 from relmo.text.tokenize import Token, split_whitespace, tokenize
 
@@ -402,30 +403,12 @@ def cased(test: Callable[[str], bool], what: str) -> Callable[[Document], np.nda
 
 def tree_depth(document: Document) -> np.ndarray:
     """Words between a word and the root of its sentence, in the tree of a CoNLL-U file."""
-    return word_track(document, [value for words in annotated(document) for value in depths(words)])
-
-
-def depths(words: Sequence[ConlluWord]) -> list[int]:
-    """Of each word of a sentence; the root's is 0."""
-    found = []
-    for word in words:
-        steps, head = 0, word.head
-        while head and steps <= len(words):
-            steps, head = steps + 1, words[head - 1].head if head <= len(words) else 0
-        found.append(steps)
-    return found
+    return word_track(document, [value for words in annotated(document) for value in trees.dependency_depths(words)])
 
 
 def open_dependencies(document: Document) -> np.ndarray:
     """Words that have been read whose head, or a dependent, is still to come, in the tree of a CoNLL-U file."""
-    values = []
-    for words in annotated(document):
-        reach = [max(place, (word.head or 0) - 1) for place, word in enumerate(words)]
-        for place, word in enumerate(words):
-            if word.head and word.head <= len(words):
-                reach[word.head - 1] = max(reach[word.head - 1], place)
-        values += [sum(far > place for far in reach[: place + 1]) for place in range(len(words))]
-    return word_track(document, values)
+    return word_track(document, [value for words in annotated(document) for value in trees.open_dependencies(words)])
 
 
 def head_distance(document: Document) -> np.ndarray:

@@ -1,6 +1,7 @@
 """What a unit's states and gates do over the sentences of minimal pairs, by condition.
 
-gate_traces(model, pairs, Unit("c", 1, 338)).plot("unit.png")
+    gate_traces(model, pairs, Unit("c", 1, 338)).plot("unit.png")
+    draw_gates([gate_traces(model, pairs, unit) for unit in units], "figure-1.png")
 
 Lakretz et al. 2019, The emergence of number and syntax units in LSTM language models, Figure 1
 """
@@ -15,6 +16,7 @@ import numpy as np
 
 from relmo.analysis.agreement import PER_CONDITION, drawn_pairs
 from relmo.analysis.causal import Unit
+from relmo.analysis.intervals import Z
 from relmo.analysis.pair_scores import Reader, plan_of
 from relmo.analysis.show import Table, figure, picture
 from relmo.analysis.stack import NAMES
@@ -28,13 +30,22 @@ from relmo.text.minimal_pairs import MinimalPair
 @dataclass(frozen=True)
 class GateTraces:
     """A unit's states and gates over the sentence, by condition: the mean over the pairs of the condition's commonest
-    length, and the standard deviation; each (T,), by name. `words` are the commonest at each place."""
+    length, the standard deviation, and by how much the mean may be off (half of its 95% interval); each (T,), by name.
+    `words` are the commonest at each place."""
 
     unit: Unit
     words: dict[str, list[str]]
     pairs: dict[str, int]
     means: dict[str, dict[str, np.ndarray]]
     deviations: dict[str, dict[str, np.ndarray]]
+
+    @property
+    def errors(self) -> dict[str, dict[str, np.ndarray]]:
+        """Half of the 95% interval of each mean."""
+        return {
+            name: {key: Z * spread / max(self.pairs[name] - 1, 1) ** 0.5 for key, spread in some.items()}
+            for name, some in self.deviations.items()
+        }
 
     def as_dict(self) -> dict[str, Any]:
         """Everything by name, in plain numbers."""
@@ -47,6 +58,7 @@ class GateTraces:
                     "words": self.words[name],
                     "means": {key: value.tolist() for key, value in self.means[name].items()},
                     "deviations": {key: value.tolist() for key, value in self.deviations[name].items()},
+                    "errors": {key: value.tolist() for key, value in self.errors[name].items()},
                 }
                 for name in self.means
             ],
@@ -68,29 +80,37 @@ class GateTraces:
 
     def plot(self, path: str | Path) -> None:
         """A line for each condition, a panel for each state and gate, as a picture."""
-        names = list(next(iter(self.means.values())))
-        with picture(path, width=9, height=1.3 * len(names) + 1) as drawn:
-            panels = np.atleast_1d(drawn.subplots(len(names), 1, sharex=True))
-            for axes, key in zip(panels, names, strict=True):
-                for name, means in self.means.items():
-                    places = np.arange(len(means[key]))
-                    (line,) = axes.plot(
-                        places, means[key], marker=".", linewidth=1, label=f"{name} ({self.pairs[name]})"
-                    )
-                    spread = self.deviations[name][key]
-                    axes.fill_between(
-                        places,
-                        means[key] - spread,
-                        means[key] + spread,
-                        color=line.get_color(),
-                        alpha=0.15,
-                        linewidth=0,
-                    )
-                axes.set_ylabel(key, rotation=0, labelpad=12)
-            longest = max(self.words.values(), key=len)
-            axes.set_xticks(range(len(longest)), longest, fontsize=8)
-            panels[0].legend(fontsize=7, ncols=2)
-            drawn.suptitle(str(self.unit))
+        draw_gates([self], path)
+
+
+def draw_gates(traces: Sequence[GateTraces], path: str | Path) -> None:
+    """Units side by side as in the paper's Figure 1: a column for each, a row for each state and gate, a line for each
+    condition, with the 95% interval of its mean in a band and the standard deviation in a fainter one."""
+    names = list(dict.fromkeys(key for each in traces for some in each.means.values() for key in some))
+    with picture(path, width=max(9.0, 4.0 * len(traces)), height=1.3 * len(names) + 1.2) as drawn:
+        panels = drawn.subplots(len(names), len(traces), sharex="col", squeeze=False)
+        for column, each in zip(panels.T, traces, strict=True):
+            column[0].set_title(str(each.unit))
+            for axes, key in zip(column, names, strict=True):
+                draw_gate(axes, each, key)
+            longest = max(each.words.values(), key=len)
+            column[-1].set_xticks(range(len(longest)), longest, fontsize=8, rotation=30, ha="right")
+        handles, labels = panels[-1, 0].get_legend_handles_labels()
+        drawn.legend(handles, labels, fontsize=8, ncols=4, loc="outside lower center")
+
+
+def draw_gate(axes: Any, traced: GateTraces, key: str) -> None:
+    """A line for each condition; nothing where the unit has no such gate."""
+    for name, means in traced.means.items():
+        if key not in means:
+            axes.set_visible(False)
+            return
+        places = np.arange(len(means[key]))
+        (line,) = axes.plot(places, means[key], marker=".", linewidth=1, label=f"{name} ({traced.pairs[name]})")
+        for spread, alpha in ((traced.errors[name][key], 0.35), (traced.deviations[name][key], 0.1)):
+            ends = means[key] - spread, means[key] + spread
+            axes.fill_between(places, *ends, color=line.get_color(), alpha=alpha, linewidth=0)
+    axes.set_ylabel("c~" if key == "g" else key, rotation=0, labelpad=12)
 
 
 def gate_traces(

@@ -16,7 +16,6 @@ import numpy as np
 
 from relmo.errors import SettingError
 from relmo.folder import atomic
-from relmo.hdf5 import new_hdf5
 
 LOW, MIDDLE, HIGH = (86, 160, 230), (255, 255, 255), (230, 126, 34)
 FORMATS, ARRAYS = (".png", ".svg"), (".npz", ".h5")
@@ -144,6 +143,8 @@ def write_arrays(path: str | Path, arrays: dict[str, np.ndarray]) -> None:
         with atomic(path) as temporary, temporary.open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
         return
+    from relmo.hdf5 import new_hdf5  # where it is used: HDF5 takes a tenth of a second to import
+
     with new_hdf5(path) as new:
         for name, array in arrays.items():
             new.add(name, data=array.astype(object) if array.dtype.kind == "U" else array)

@@ -1,0 +1,223 @@
+"""`relmo analyse number-units MODEL [PAIRS…]`"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from relmo.errors import SettingError
+
+if TYPE_CHECKING:
+    from relmo.analysis.show import Table
+    from relmo.bilm import BiLM
+    from relmo.lm import LanguageModel
+    from relmo.text.minimal_pairs import MinimalPair
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers:
+    """How number units are looked for."""
+
+    states: tuple[Literal["h", "c"], ...] = ()
+    """Units of h, what others read, or of c, an LSTM's memory; both where none is named."""
+    subject: int | None = None
+    """The subject's place from 0, where it is not seen from the words."""
+    every: bool = False
+    """Set every unit to zero, not only those that tell the number and random ones."""
+    how: Literal["zero", "mean"] = "zero"
+    """Units are set to zero, or to their mean over the pairs."""
+    best: int = 10
+    """Units of each reach that are looked at."""
+    draws: int = 200
+    """Random units that they are compared with."""
+    per_condition: int = 100
+    """Pairs of each condition that are taken, drawn; 0 takes all."""
+
+    def check(self) -> None:
+        """Raises where something makes no sense."""
+        for name, least in (("best", 1), ("draws", 1), ("per_condition", 0)):
+            if getattr(self, name) < least:
+                raise SettingError(f"--{name.replace('_', '-')} must be {least} or more, not {getattr(self, name)}")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the library takes."""
+        names = ("subject", "every", "how", "best", "draws")
+        found = {name: getattr(self, name) for name in names}
+        return found | {"states": self.states or None, "per_condition": self.per_condition or None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trees:
+    """How syntax units are looked for."""
+
+    trees: Path | None = None
+    """Sentences with trees, .conllu or in brackets: show which units say how deep in the tree a word is."""
+    depth: Literal["open", "depth"] = "open"
+    """What is still open after a word, dependencies or phrases; or how deep the word itself stands."""
+    words: int = 20_000
+    """How many words of the trees are read."""
+    tree_states: tuple[Literal["h", "c"], ...] = ("h",)
+    """Of which units."""
+
+
+def number_units(
+    model: str,
+    *files: Path,
+    numbers: Annotated[Numbers, Parameter(name="*", group="Number units")] = Numbers(),  # noqa: B008
+    trees: Annotated[Trees, Parameter(name="*", group="Syntax units")] = Trees(),  # noqa: B008
+    control: bool = True,
+    plot: Path | None = None,
+    gates: Path | None = None,
+    seed: int = 0,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    json: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Which units keep the number of a subject until its verb, and whether the model needs them; which units say how
+    deep in the syntactic tree it is.
+
+    After Lakretz et al. 2019. A unit is long-range where it tells the subject's number at every word up to the verb,
+    also past a noun of the other number; short-range where past such a noun it tells that one's. Without a needed one
+    the model gets more verbs wrong than without any random unit. Without files, sentences such as 'The boys near the
+    car know' are made of common words.
+
+        relmo analyse number-units small --plot number.png --gates gates.png
+
+        relmo analyse number-units models/mine nounpp.txt --states c --every
+
+        relmo analyse number-units small --trees en_ewt-ud-dev.conllu
+
+    Parameters
+    ----------
+    model
+        The folder of a language model of words, bidirectional or not, or small, which ships with relmo.
+    files
+        Minimal pairs of one kind, as relmo analyse agreement reads them, whose condition ends in the numbers: singular
+        or plural, the subject's first.
+    control
+        Ask the same network untrained, too.
+    plot
+        Draw what units tell, and what they cost, to this .png or .svg file.
+    gates
+        Draw the states and gates of the first units over the sentence, by condition, to this .png or .svg file.
+    seed
+        Of the untrained network, and of what is drawn.
+    device
+        Where to compute; auto takes a GPU where there is one.
+    json
+        Print one JSON object.
+    quiet
+        Show no progress.
+    """
+    from relmo.analysis import number_units as library
+    from relmo.analysis import show
+    from relmo.cli.analyse.given import load_language_model, print_tables, share_bar
+    from relmo.cli.report import print_json
+    from relmo.cli.reproduce import sayer, warnings_said
+
+    for path in filter(None, (plot, gates)):
+        show.check_picture(path)
+    numbers.check()
+    sentences = read_trees(trees)
+    loaded = load_language_model(model, device)
+    pairs = read_or_make(files, loaded, numbers, seed)
+    done: dict[str, Any] = {}
+    with warnings_said(sayer(quiet=quiet)):
+        with share_bar("units off one by one", quiet=quiet) as progress:
+            found = library.number_units(
+                loaded, pairs, control=control, seed=seed, progress=progress, **numbers.options
+            )
+        done["number"] = found
+        done |= {f"together_{name}": each for name, each in found.together.items()}
+        if sentences is not None:
+            done |= syntax(loaded, pairs, found, sentences, trees, numbers, control=control, seed=seed, quiet=quiet)
+        if gates is not None:
+            draw_first(loaded, pairs, found, gates)
+    if plot is not None:
+        found.plot(plot)
+    if json:
+        given = {"model": model, "files": [str(file) for file in files]}
+        print_json(given | {name: each.as_dict() for name, each in done.items()})
+    else:
+        print_tables(*(titled(name, each.table()) for name, each in done.items()))
+
+
+def titled(name: str, table: "Table") -> "Table":
+    """A table that says which units were off together."""
+    _, together, kind = name.partition("together_")
+    title = f"{kind}{'-range' * (kind != 'syntax')} units off together"
+    return replace(table, title=title) if together else table
+
+
+def read_trees(trees: Trees) -> Any:
+    """The sentences with their depths, where there are to be any."""
+    from relmo.text.trees import read_depths
+
+    if trees.words < 1:
+        raise SettingError(f"--words must be 1 or more, not {trees.words}")
+    return None if trees.trees is None else read_depths(trees.trees, trees.depth)
+
+
+def read_or_make(
+    files: tuple[Path, ...], model: "LanguageModel | BiLM", numbers: Numbers, seed: int
+) -> "list[MinimalPair]":
+    """The pairs of files, or ones of common words that the model knows."""
+    from relmo.text.minimal_pairs import read_pairs
+    from relmo.text.noun_phrases import noun_pp
+
+    if files:
+        return [pair for file in files for pair in read_pairs(file)]
+    known = None if model.vocabulary is None else model.vocabulary.index
+    return noun_pp(per_condition=numbers.per_condition or 600, known=known, seed=seed)
+
+
+def syntax(
+    model: "LanguageModel | BiLM",
+    pairs: "list[MinimalPair]",
+    number: Any,
+    sentences: Any,
+    trees: Trees,
+    numbers: Numbers,
+    *,
+    control: bool,
+    seed: int,
+    quiet: bool,
+) -> dict[str, Any]:
+    """The regression, its syntax units off together, and what they do to number units."""
+    from relmo.analysis.agreement import ablate_together
+    from relmo.analysis.syntax_units import MEASURES, syntax_units
+    from relmo.cli.analyse.given import share_bar
+
+    measure = MEASURES[trees.depth]
+    with share_bar("depths of words", quiet=quiet) as progress:
+        options: dict[str, Any] = {"states": trees.tree_states, "measure": measure, "words": trees.words}
+        found = syntax_units(model, sentences, control=control, seed=seed, progress=progress, **options)
+    done: dict[str, Any] = {"syntax": found}
+    if found.units:
+        units = [each.unit for each in found.units]
+        most = numbers.per_condition or None
+        options = {"how": numbers.how, "draws": numbers.draws, "per_condition": most, "seed": seed}
+        done["together_syntax"] = ablate_together(model, pairs, units, **options)
+    return done | connected(model, found, number)
+
+
+def connected(model: "LanguageModel | BiLM", syntax: Any, number: Any) -> dict[str, Any]:
+    """The weights from syntax units to the gates of long-range units of the same layer, where there are both."""
+    from relmo.analysis.connections import connections
+
+    sources = [each.unit for each in syntax.units]
+    projected = bool(model.settings.model.projection)
+    targets = [each.unit for each in number.of("long") if each.unit.state == "c" or not projected]
+    targets = [unit for unit in targets if any(unit.layer == source.layer for source in sources)][:3]
+    return {"connections": connections(model, sources, targets)} if sources and targets else {}
+
+
+def draw_first(model: "LanguageModel | BiLM", pairs: "list[MinimalPair]", found: Any, path: Path) -> None:
+    """The gates of the first needed or long-range unit, and of the first short-range one."""
+    from relmo.analysis.gate_traces import draw_gates, gate_traces
+
+    first = sorted(found.of("long"), key=lambda each: not each.needed)[:2] or found.of("none")[:1]
+    units = [each.unit for each in [*first, *found.of("short")[:1]]]
+    draw_gates([gate_traces(model, pairs, unit) for unit in units], path)
