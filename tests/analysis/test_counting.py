@@ -14,6 +14,7 @@ from relmo.analysis.counting import (
     accepts,
     correlations,
     counting,
+    counting_each,
     counting_table,
     draw_counting,
     find_counters,
@@ -188,6 +189,15 @@ def test_the_best_of_several_seeds_is_kept_and_trying_ends_with_a_perfect_one(mo
     assert (best, len(tried)) == ("network 7", 1)
 
 
+def test_each_seed_can_be_judged_by_itself() -> None:
+    options = CountingOptions(limit=6, steps=20, seeds=2, first_seed=3, strings=20)
+    both = counting_each("anbn", "lstm", options)
+    assert [found.tried[0].seed for found in both] == [3, 4]
+    alone = counting("anbn", "lstm", CountingOptions(limit=6, steps=20, seeds=1, first_seed=4, strings=20))
+    assert both[1].counters == alone.counters
+    assert [row[0] for row in counting_table(both).rows] == ["lstm 10, seed 3", "lstm 10, seed 4"]
+
+
 def test_of_the_moments_in_a_training_the_clearest_of_the_best_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([(0.9, 3.0), (1.0, 0.1), (1.0, 0.5), (1.0, 0.2)])
     seen = []
@@ -220,6 +230,8 @@ def test_what_is_not_to_be_told_and_what_lies_past_a_words_end_has_no_weight(mon
     inside[4, 5] = False  # the first b of the longest word
     assert torch.equal(weights[0] > 0, inside)
     assert weights[0][0, 0] == weights[0][0, 2] > weights[0][1, 0]  # a word's weight is that of all its symbols
+    assert weights[0][3, 0] == weights[0][3, 4] < 1  # aaaabbbb, up to the first b
+    assert (weights[0][3, 5:9] == 1).all()  # but what follows from that counts in long words too
 
 
 def test_brackets_are_learnt_from_and_their_depth_is_the_count() -> None:
@@ -237,7 +249,7 @@ def test_results_are_plain_numbers_a_table_a_picture_and_a_model_that_can_be_sav
     assert "model" not in found.as_dict()
     table = counting_table([found, other])
     assert [row[0] for row in table.rows] == ["lstm 2", "gru 2"]
-    assert "gru wrongly accepts b^(n+1): n = 1-80" in table.notes
+    assert "gru 2 wrongly accepts b^(n+1): n = 1-80" in table.notes
     assert "<table" in found._repr_html_()
     draw_counting([found, other], tmp_path / "counting.svg")
     assert "<svg" in (tmp_path / "counting.svg").read_text()

@@ -172,6 +172,21 @@ def counting(
     return judge(model, known, options, tried)
 
 
+def counting_each(
+    language: str, cell: CellName, options: CountingOptions, *, progress: Progress | None = None
+) -> list[Counting]:
+    """As `counting`, but the networks of all seeds are trained and judged, each by itself."""
+    return [
+        counting(
+            language,
+            cell,
+            dataclasses.replace(options, seeds=1, first_seed=options.first_seed + number),
+            progress=told(progress, number, options.seeds),
+        )
+        for number in range(options.seeds)
+    ]
+
+
 def check(cell: str, options: CountingOptions) -> None:
     """Raises where the options make no sense."""
     if cell not in CELL_NAMES:
@@ -243,6 +258,8 @@ def train(
     weight = words.inside * (weights / weights.mean()).unsqueeze(1)
     for row, example in zip(weight, examples, strict=True):
         row[list(example.untold)] = 0.0
+        if example.certain is not None:
+            row[example.certain : len(example.word) + 1].clamp_(min=1.0)
     asked = questions(language, options)
     optimizer = torch.optim.Adam(network.parameters(), lr=options.lr)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, options.steps))
@@ -451,11 +468,13 @@ def stretches(found: Sequence[tuple[int, int]], most: int = 4) -> str:
 def counting_table(results: Sequence[Counting]) -> Table:
     """Networks side by side."""
     rows = []
-    for each in results:
+    several = len({each.cell for each in results}) < len(results)
+    names = [f"{each.cell} {each.hidden}" + (f", seed {each.tried[0].seed}" if several else "") for each in results]
+    for name, each in zip(names, results, strict=True):
         counter = each.counters[0]
         rows.append(
             [
-                f"{each.cell} {each.hidden}",
+                name,
                 stretches(each.accepted),
                 str(each.first_failure or ""),
                 str(each.first_wrong or ""),
@@ -471,11 +490,12 @@ def counting_table(results: Sequence[Counting]) -> Table:
     notes = [
         f"learnt from n = 1 to {first.limit}, asked to {first.tested}; a word is accepted if each symbol of it and its "
         f"end has p > {first.threshold:g}",
-        "each is the best of its seeds by words just above the limit; accuracy: in brackets that of rejecting all",
+        ("" if several else "each is the best of its seeds by words just above the limit; ")
+        + "accuracy: in brackets that of rejecting all",
     ]
     notes += [
-        f"{each.cell} wrongly accepts {kind}: n = {stretches(found)}"
-        for each in results
+        f"{name} wrongly accepts {kind}: n = {stretches(found)}"
+        for name, each in zip(names, results, strict=True)
         for kind, found in each.wrongly.items()
         if found
     ]

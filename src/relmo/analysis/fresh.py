@@ -46,6 +46,7 @@ class Fresh:
 
     cell: CellName = "lstm"
     hidden: int = 128
+    embedding: int = 64
     layers: int = 1
     forget_bias: float = 0.0
     spectral_radius: float | None = None
@@ -68,7 +69,9 @@ def fresh_model(fresh: Fresh, vocabulary: Vocabulary, text: TextSettings | None 
         raise SettingError(f"a {fresh.cell} has no forget gate; leave the forget bias out")
     if fresh.spectral_radius is not None and fresh.spectral_radius < 0:
         raise SettingError(f"the spectral radius must be 0 or more, not {fresh.spectral_radius:g}")
-    settings = LanguageModelSettings(cell=fresh.cell, hidden=fresh.hidden, embedding=fresh.hidden, layers=fresh.layers)
+    settings = LanguageModelSettings(
+        cell=fresh.cell, hidden=fresh.hidden, embedding=fresh.embedding, layers=fresh.layers
+    )
     with seeded(fresh.seed):
         network = RecurrentLM(settings, vocab_size=len(vocabulary))
         if fresh.start == "torch":

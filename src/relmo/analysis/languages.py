@@ -29,11 +29,16 @@ MORE = 2  # words of brackets drawn for each depth, beside the nested one
 
 
 class Example(NamedTuple):
-    """A word to learn from, its weight, and the places whose prediction is not learnt; place i is before symbol i."""
+    """A word to learn from, its weight, and the places whose prediction is not learnt; place i is before symbol i.
+
+    certain     the place from which on every symbol follows from those before; in long words, which have little weight,
+                these places weigh as much as in a word of mean weight
+    """
 
     word: str
     weight: float
     untold: tuple[int, ...]
+    certain: int | None = None
 
 
 class Count(NamedTuple):
@@ -95,7 +100,7 @@ class Blocks(Language):
         for n in range(1, limit + 1):
             longest = n == limit  # it stands for all longer ones
             weight = stay**n / (1 - stay) if longest else stay**n
-            found.append(Example(self.right(n)[0], weight, (n,) if longest else ()))
+            found.append(Example(self.right(n)[0], weight, (n,) if longest else (), certain=n + 1))
         return found
 
     def right(self, n: int, seed: int = 0) -> list[str]:

@@ -35,6 +35,7 @@ def counting(
     language: str = "anbn",
     *,
     cells: str = "elman,gru,lstm",
+    each: bool = False,
     save: Path | None = None,
     plot: Path | None = None,
     json: bool = False,
@@ -57,8 +58,10 @@ def counting(
         anbn (n a's, then n b's), anbncn, or dyck-1 to dyck-4: balanced brackets of so many kinds, n deep.
     cells
         Which networks, with commas between: elman, gru, lstm.
+    each
+        Train and judge the network of every seed, not the best one alone.
     save
-        Save the networks as folders here, LANGUAGE-CELL each, for the other analyses.
+        Save the networks as folders here, LANGUAGE-CELL each (with --each LANGUAGE-CELL-SEED), for the other analyses.
     plot
         Draw what is accepted, and the counters, to this .png or .svg file.
     json
@@ -87,13 +90,17 @@ def counting(
     results = []
     for cell in chosen:
         with share_bar(f"{language}, {cell}", quiet=quiet) as progress:
-            results.append(library.counting(language, cell, options, progress=progress))  # type: ignore[arg-type]
+            if each:
+                results += library.counting_each(language, cell, options, progress=progress)  # type: ignore[arg-type]
+            else:
+                results.append(library.counting(language, cell, options, progress=progress))  # type: ignore[arg-type]
     if save is not None:
-        for each in results:
-            each.model.save_pretrained(save / f"{each.language}-{each.cell}", results={"balanced": each.balanced})
+        for one in results:
+            seed = f"-{one.tried[0].seed}" if each else ""
+            one.model.save_pretrained(save / f"{one.language}-{one.cell}{seed}", results={"balanced": one.balanced})
     if plot is not None:
         library.draw_counting(results, plot)
     if json:
-        print_json({"networks": [each.as_dict() for each in results]})
+        print_json({"networks": [one.as_dict() for one in results]})
     else:
         print_tables(library.counting_table(results))
