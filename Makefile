@@ -7,7 +7,7 @@ demo: .venv/core  ## one word in two sentences: what it is near to in context, a
 	@$(BIN)/python examples/meaning_in_context.py
 
 test: .venv/dev lint  ## lint, check types, run all tests
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: .venv/dev
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""The recipe of the bundled models: at reduced size, from raw text to folders that load; and how it makes text."""
+"""The recipes of the models that ship: at reduced size, from raw text to folders that load; and how text is made."""
 
 import importlib.util
 import json
@@ -15,6 +15,7 @@ import pytest
 
 import relmo
 from relmo.bilm import BiLM
+from relmo.lm import LanguageModel
 from relmo.vectors import WordVectors
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -53,6 +54,29 @@ def test_the_reduced_recipe_makes_folders_that_load_and_is_done_when_called_agai
     report = json.loads((tmp_path / "text" / "report.json").read_text(encoding="utf-8"))["total"]
     left_out = report["words read"] - report["words written"]
     assert 0 < left_out < report["words read"] / 5
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
+
+
+def test_the_reduced_recipe_of_examples_makes_the_models_that_ship_by_name(data: Any, tmp_path: Path) -> None:
+    from relmo.folder import EXAMPLES
+
+    folder = data("lm/war-and-peace/input.txt").parents[2]
+    environment = os.environ | {"RELMO": f"{sys.executable} -m relmo", "PYTHON": sys.executable}
+    command = ["bash", str(RECIPES / "example_models.sh"), str(folder), str(tmp_path / "out"), "reduced"]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    made = tmp_path / "out" / "examples"
+    assert {path.name for path in made.iterdir()} == {*EXAMPLES}
+    for name in EXAMPLES:
+        model, shipped = relmo.load(made / name, device="cpu"), relmo.load(name, device="cpu")
+        assert isinstance(model, LanguageModel)
+        assert isinstance(shipped, LanguageModel)
+        same = ("cell", "layers") if name in ("prose", "code") else ("cell", "layers", "hidden", "embedding")
+        for setting in same:
+            assert getattr(model.settings.model, setting) == getattr(shipped.settings.model, setting), (name, setting)
+        assert "recipes/example_models.sh" in (made / name / "README.md").read_text(encoding="utf-8")
+    assert len(model.generate("aa", limit=5)) > 2
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
     subprocess.run(command, env=environment, check=True, capture_output=True)
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}

@@ -27,6 +27,7 @@ FORMAT_VERSION = 1
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocabulary.txt"
 CARD, SETTINGS = "README.md", "settings.toml"
 BUNDLED = ("small", "words")  # models that ship, by name: a bidirectional language model and word vectors
+EXAMPLES = ("prose", "code", "anbn-lstm", "anbn-gru")  # small language models that ship, to be looked into
 LARGEST_CONFIG = 1 << 22
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 MAKE_ROOM = "free some space and do it again; training goes on with --resume"

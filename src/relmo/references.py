@@ -13,7 +13,7 @@ import torch
 from relmo.bilm import BiLM
 from relmo.convert import PairOrPath, locate, read_files
 from relmo.errors import ModelError
-from relmo.folder import BUNDLED, CONFIG, digest, own_tensors, read_config
+from relmo.folder import BUNDLED, CONFIG, EXAMPLES, digest, own_tensors, read_config
 from relmo.models.elmo import without_output
 from relmo.vectors import WordVectors
 
@@ -25,9 +25,10 @@ EMBEDS = ("input", "activation", "max_characters", "skip_connections", "cell_cli
 def bundled(source: PairOrPath | None) -> Path | None:
     """The folder of the model that ships, where the source is its name and there is no model of this name on disk."""
     name = DEFAULT if source is None else source
-    if not isinstance(name, str | Path) or str(name) not in BUNDLED or (source is not None and on_disk(Path(name))):
+    known = isinstance(name, str | Path) and str(name) in (*BUNDLED, *EXAMPLES)
+    if not known or (source is not None and on_disk(Path(str(name)))):
         return None
-    return Path(__file__).with_name("data") / name
+    return Path(__file__).with_name("data") / ("examples" if str(name) in EXAMPLES else "") / str(name)
 
 
 def on_disk(path: Path) -> bool:

@@ -138,11 +138,12 @@ def agreement(
 ) -> AgreementReport:
     """Accuracy by condition, in the order of the pairs. With `control` the same network untrained is asked, too."""
     plan = plan_of(model, pairs)
-    scores = gaps(model, plan)
-    tell(progress, 0.5 if control else 1.0)
+    half = 0.5 if control else 1.0
+    scores = gaps(model, plan, lambda share: tell(progress, half * share))
+    tell(progress, half)
     fresh = None
     if control and (isinstance(model, BiLM) or isinstance(model.network, RecurrentLM)):
-        fresh = gaps(untrained(model, seed), plan)
+        fresh = gaps(untrained(model, seed), plan, lambda share: tell(progress, half + half * share))
     tell(progress, 1.0)
     frequency = frequency_gaps(model, plan)
     found = []

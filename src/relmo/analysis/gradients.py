@@ -49,6 +49,7 @@ FORGOTTEN = 0.01  # of the gradient at lag 0
 SHOWN = (1, 5, 10, 20, 40, 99)  # lags in tables
 PATHS = {"lstm": "through f alone", "gru": "through z alone"}
 NUMBERS_AT_ONCE = 1 << 26  # numbers of a graph that are held together
+JACOBIANS = 0.9  # of the time, where they are looked at
 PER_UNIT = 16  # numbers that a graph holds for a unit and a step, about
 
 
@@ -219,7 +220,8 @@ def measure(
         window = vectors[:, -lags - 1 :]
         if jacobian_positions and not jacobians:
             some = [tuple(tensor[:jacobian_positions] for tensor in state) for state in before]
-            jacobians = jacobian_curves(layers, window[:jacobian_positions], some)
+            early = None if progress is None else lambda share: progress(JACOBIANS * share)
+            jacobians = jacobian_curves(layers, window[:jacobian_positions], some, progress=early)
         for depth, found in enumerate(gradient_norms(layers, window, before, loss)):
             for of, tensor in found.norms.items():
                 norms[depth].setdefault(of, []).append(tensor)
@@ -227,7 +229,8 @@ def measure(
                 gates[depth].setdefault(gate, []).append(mean)
         done += len(vectors)
         if progress is not None:
-            progress(done / positions)
+            first = JACOBIANS if jacobian_positions else 0.0
+            progress(first + (1 - first) * done / positions)
     curves = [
         make_curve(depth, of, torch.cat(parts).cpu().numpy())
         for depth, found in enumerate(norms)

@@ -12,8 +12,9 @@ directions met so far the best one (Golub & Kahan 1965), which needs far fewer o
     Saxe et al. 2014, Exact solutions to the nonlinear dynamics of learning (why singular values, not eigenvalues)
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from torch.func import jacrev, jvp, vjp, vmap
 from relmo.analysis.unrolled import UnrolledLayer, unroll
 from relmo.nn.cells import State
 
+Progress = Callable[[float], object]
 LAGS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 300, 500)
 """The lags that are looked at, as far as the window goes."""
 EXACT = 256  # the largest state whose Jacobian is formed
@@ -43,10 +45,16 @@ class JacobianCurve:
 
 
 def jacobian_curves(
-    layers: Sequence[UnrolledLayer], x: Tensor, states: Sequence[State], *, exact: bool | None = None
+    layers: Sequence[UnrolledLayer],
+    x: Tensor,
+    states: Sequence[State],
+    *,
+    exact: bool | None = None,
+    progress: Progress | None = None,
 ) -> list[JacobianCurve]:
     """Of every layer, over windows x (B, T, I) that are read from these states on; t is the last step. `exact` says
-    whether matrices are formed; where it is not given, the state's size does."""
+    whether matrices are formed; where it is not given, the state's size does. `progress` is told of the share that is
+    done."""
     with torch.no_grad():
         run = unroll(layers, x, states)
     curves = []
@@ -57,11 +65,17 @@ def jacobian_curves(
         lags = [lag for lag in LAGS if lag <= x.shape[1]]
         form = path.shape[2] <= EXACT if exact is None else exact
         find = exact_norms if form else iterated_norms
-        for part, values in find(layer, run.inputs[depth].transpose(0, 1), path, lags).items():  # (lags, B)
+        told = (lambda share: None) if progress is None else partial(of_layer, progress, depth, len(layers))
+        for part, values in find(layer, run.inputs[depth].transpose(0, 1), path, lags, told).items():  # (lags, B)
             quartiles = torch.quantile(values, values.new_tensor([0.25, 0.5, 0.75]), dim=1)
             lower, median, upper = quartiles.tolist()
             curves.append(JacobianCurve(depth, part, lags, median, lower, upper, form))
     return curves
+
+
+def of_layer(progress: Progress, depth: int, layers: int, share: float) -> None:
+    """Tells of a layer's share as one of the whole."""
+    progress((depth + share) / layers)
 
 
 def parts_of(layer: UnrolledLayer) -> dict[str, slice]:
@@ -78,7 +92,9 @@ def step_state(layer: UnrolledLayer, x: Tensor, s: Tensor) -> Tensor:
     return torch.cat(layer.next_state(layer.gates(x, state)), dim=1)
 
 
-def exact_norms(layer: UnrolledLayer, x: Tensor, path: Tensor, lags: Sequence[int]) -> dict[str, Tensor]:
+def exact_norms(
+    layer: UnrolledLayer, x: Tensor, path: Tensor, lags: Sequence[int], tell: Progress
+) -> dict[str, Tensor]:
     """x (T, B, I), the states before each step and after the last (T + 1, B, S) -> by part, (lags, B)."""
 
     def one(x: Tensor, s: Tensor) -> Tensor:
@@ -97,22 +113,29 @@ def exact_norms(layer: UnrolledLayer, x: Tensor, path: Tensor, lags: Sequence[in
             if lag in lags:
                 for part, at in parts.items():
                     found[part].append(torch.linalg.matrix_norm(product[:, at, at], ord=2))
+            tell(lag / max(lags))
     return {part: torch.stack(values) for part, values in found.items()}
 
 
-def iterated_norms(layer: UnrolledLayer, x: Tensor, path: Tensor, lags: Sequence[int]) -> dict[str, Tensor]:
+def iterated_norms(
+    layer: UnrolledLayer, x: Tensor, path: Tensor, lags: Sequence[int], tell: Progress
+) -> dict[str, Tensor]:
     """As `exact_norms`. Each lag begins with the direction in which the shorter one before it was largest."""
     found: dict[str, Tensor] = {}
-    for part, at in parts_of(layer).items():
+    parts = parts_of(layer)
+    for number, (part, at) in enumerate(parts.items()):
         mask = torch.zeros_like(path[0, :1])
         mask[:, at] = 1.0
         generator = torch.Generator().manual_seed(0)
         noise = torch.randn(path[0].shape, dtype=path.dtype, generator=generator).to(path.device)
         noise = direction(noise * mask)  # a singular vector alone would lead to no other
         u, values = torch.zeros_like(noise), []
+        done = 0
         for lag in lags:
             value, u = largest_singular(layer, x[len(x) - lag :], path[-1 - lag], mask, u + noise)
             values.append(value)
+            done += lag
+            tell((number + done / sum(lags)) / len(parts))
         found[part] = torch.stack(values)
     return found
 

@@ -116,11 +116,11 @@ def shared_beginning(a: Sequence[str], b: Sequence[str]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def gaps(model: LanguageModel | BiLM, plan: Plan) -> np.ndarray:
+def gaps(model: LanguageModel | BiLM, plan: Plan, progress: Progress | None = None) -> np.ndarray:
     """log p(acceptable) - log p(not) of every pair, as the model is, interventions under way included; (N,)."""
     if isinstance(model, LanguageModel) and not isinstance(model.network, RecurrentLM):
         return plain_gaps(model, plan)
-    return gaps_without(model, plan, [()])[0]
+    return gaps_without(model, plan, [()], progress=progress)[0]
 
 
 def gaps_without(

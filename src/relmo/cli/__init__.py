@@ -16,6 +16,7 @@ from relmo.cli.bench import bench
 from relmo.cli.convert import convert
 from relmo.cli.embed import embed
 from relmo.cli.evaluate import evaluate
+from relmo.cli.explore import explore
 from relmo.cli.generate import generate
 from relmo.cli.info import info
 from relmo.cli.predict import predict
@@ -43,6 +44,7 @@ app.command(embed)
 app.command(evaluate)
 app.command(predict)
 app.command(generate)
+app.command(explore)
 app.command(info)
 app.command(convert)
 app.command(analyse)

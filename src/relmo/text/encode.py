@@ -107,10 +107,26 @@ def encode_corpus(files: Sequence[str], settings: TextSettings, folder: Path) ->
     return Corpus(vocabulary, streams["train"], streams.get("valid"), streams.get("test"))
 
 
-def encode_file(file: str, settings: TextSettings, vocabulary: Vocabulary, folder: Path) -> Stream:
-    """One file in the ids of a vocabulary that is there already; `folder` holds the scratch file and the result."""
+def encode_file(
+    file: str,
+    settings: TextSettings,
+    vocabulary: Vocabulary,
+    folder: Path,
+    progress: Callable[[int], object] | None = None,
+) -> Stream:
+    """One file in the ids of a vocabulary that is there already; `folder` holds the scratch file and the result.
+    `progress` is told of the symbols that were read."""
     numbering = Numbering(settings.unit)
-    numbers = write_numbers(number_texts([file], settings, numbering), folder / "file.numbers")
+
+    def pieces() -> Iterator[np.ndarray]:
+        read = 0
+        for piece in number_texts([file], settings, numbering):
+            yield piece
+            read += len(piece)
+            if progress is not None:
+                progress(read)
+
+    numbers = write_numbers(pieces(), folder / "file.numbers")
     stream = renumber(numbers, numbering, numbering.symbols(highest(numbers)), vocabulary, folder / "file.ids")
     (folder / "file.numbers").unlink()
     return stream

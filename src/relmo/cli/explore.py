@@ -1,0 +1,213 @@
+"""`relmo explore [MODEL] [TEXT]`"""
+
+import gc
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from relmo.errors import SettingError
+
+if TYPE_CHECKING:
+    from relmo.explorer.extras import Extras
+    from relmo.explorer.session import Session
+
+INSTALL = "relmo explore needs the packages starlette and uvicorn; try: pip install relmo[explore]"
+FIRST = "prose"
+
+
+@dataclass(frozen=True, kw_only=True)
+class More:
+    """What the page has beside the model."""
+
+    beside: tuple[str, ...] = ()
+    """Another model, or a folder of models, such as the checkpoints of a run: to compare with, and to see when a unit
+    appeared. Of a trained task with ELMo its mix of layers is shown."""
+    train: Path | None = None
+    """The text the model was trained on: what samples have copied from it."""
+    data: Path | None = None
+    """A folder with minimal pairs: BLiMP's .jsonl, Lakretz's .txt, Linzen's .gold, .tab, or .csv of your own. Where
+    none is named, that of RELMO_DATA, or data/ here."""
+    figures: Path | None = None
+    """What relmo analyse meaning --measure printed with --json: parts of speech and senses by layer."""
+
+    def extras(self, device: str) -> "Extras":
+        """All of it, checked."""
+        from relmo.explorer.extras import Extras
+        from relmo.reproduce.data import data_folder
+
+        data = self.data or (usual if (usual := data_folder()).is_dir() else None)
+        return Extras.of(self.beside, train=self.train, data=data, figures=self.figures, device=device)
+
+
+def explore(
+    model: str | None = None,
+    text: str | None = None,
+    *,
+    more: Annotated[More, Parameter(name="*", group="Beside the model")] = More(),  # noqa: B008
+    port: int = 8321,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    export: Path | None = None,
+    browser: bool = True,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    quiet: bool = False,
+) -> None:
+    """Look into a language model with a browser: its units over a text, what they stand for, what breaks without them,
+    how far back it remembers.
+
+    It runs on this machine and is for this machine alone, until Ctrl-C.
+
+        relmo explore
+
+        relmo explore models/mine book.txt
+
+        relmo explore models/epoch-9 book.txt --beside models/epoch-1 --beside models/epoch-3 --train train.txt
+
+        relmo explore code --export page.html
+
+    Parameters
+    ----------
+    model
+        The folder of a language model, bidirectional or not, or of a trained task with ELMo, whose model is looked
+        into; or one that ships: prose, code, anbn-lstm, anbn-gru, small. Without one, prose is opened, and the page
+        offers the others.
+    text
+        A file to look at: plain text, source code, or .conllu; - for standard input. There are others in the page, and
+        room for your own.
+    port
+        Where to listen; 0 takes any that is free.
+    host
+        The address to listen on. Any but this machine's own needs a --token.
+    token
+        A secret of 8 or more characters that requests must bring; the address that is printed carries it.
+    export
+        Write one self-contained page to this .html file, with what was found in the text, and open nothing.
+    browser
+        Open a browser.
+    device
+        Where to compute; auto takes a GPU where there is one.
+    quiet
+        Print the address alone, and no progress.
+    """
+    if export is not None:
+        if export.suffix.lower() not in (".html", ".htm"):
+            raise SettingError(f"{export}: the page is written as .html; name the file so")
+        write(model or FIRST, text, export, device, quiet=quiet)
+        return
+    if not 0 <= port <= 65535:
+        raise SettingError(f"--port is from 0 to 65535, not {port}")
+    try:
+        import uvicorn
+
+        from relmo.explorer.server import Models, check_address
+    except ImportError:
+        raise SettingError(INSTALL) from None
+    check_address(host, token)
+    names = offered(model)
+    models = Models(names, lambda name: opened(name, text if name == names[0] else None, device, more))
+    serve(uvicorn, models, host, port, token, browser=browser)
+
+
+def offered(model: str | None) -> list[str]:
+    """The models that the page can open, the first one first."""
+    from relmo.explorer.examples import shipped
+
+    names = shipped()
+    first = model or (FIRST if FIRST in names else "small")
+    return list(dict.fromkeys([first, *names]))
+
+
+def opened(name: str, text: str | None, device: str, more: More | None = None) -> "Session":
+    """A session with a model, with a text where one is given, and with more beside."""
+    from relmo.explorer.session import Session
+
+    session = Session.open(name, device=device)
+    if more is not None:
+        learnt, session.extras = session.extras.learnt, more.extras(device)
+        session.extras.learnt |= learnt
+    if text is not None:
+        give(session, text)
+    return session
+
+
+def give(session: "Session", file: str) -> None:
+    """The file as the text that is looked at first."""
+    from itertools import islice
+
+    from relmo.analysis.code import language_of
+    from relmo.cli.analyse.given import read_text
+    from relmo.explorer.session import LONGEST
+    from relmo.text.conllu import read_conllu_sentences
+    from relmo.text.corpus import is_conllu
+
+    title = "standard input" if file == "<stdin>" else Path(file).name
+    if is_conllu(file):
+        session.annotate(title, list(islice(read_conllu_sentences(file), 5000)))
+    else:
+        session.give(title, read_text(file)[:LONGEST], language_of(file))
+
+
+def write(model: str, text: str | None, path: Path, device: str, *, quiet: bool) -> None:
+    """The exported page."""
+    from relmo.cli.analyse.given import share_bar
+    from relmo.cli.train import say
+    from relmo.explorer.page import write_page
+
+    session = opened(model, text, device)
+    with share_bar("looking into the model", quiet=quiet) as progress:
+        note = write_page(session, path, progress)
+    if not quiet:
+        say(f"{path}: {path.stat().st_size / 1e6:.1f} MB; {note}")
+
+
+def serve(uvicorn: Any, models: Any, host: str, port: int, token: str | None, *, browser: bool) -> None:
+    """Listens until Ctrl-C; the first model is opened meanwhile, and where that fails there is nothing to show."""
+    from relmo.explorer.server import LOOPBACK, make_app
+
+    failed: list[BaseException] = []
+    app = make_app(models, token=token, hosts=LOOPBACK if host in LOOPBACK else None)
+    config = uvicorn.Config(app, log_level="warning", timeout_keep_alive=5, server_header=False, ws="none")
+    server = uvicorn.Server(config)
+    listener = listen(host, port)
+
+    def prepare() -> None:
+        try:
+            models.get("").answer("about", {"opening": "1"})
+        except BaseException as error:
+            failed.append(error)
+            server.should_exit = True
+        finally:
+            gc.freeze()
+            gc.enable()
+
+    gc.disable()  # while torch is imported, whose many objects it would look through time and again
+    threading.Thread(target=prepare, daemon=True).start()
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{listener.getsockname()[1]}/" + (f"?token={token}" if token else "")
+    print(f"exploring at {address}  (Ctrl-C ends it)", flush=True)
+    if browser:
+        import webbrowser
+
+        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+    server.run(sockets=[listener])
+    if failed:
+        raise failed[0]
+
+
+def listen(host: str, port: int) -> Any:
+    """A socket on the address."""
+    import socket
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(128)  # so that a browser that is faster than the server waits
+    except OSError as error:
+        listener.close()
+        raise SettingError(f"cannot listen on {host} port {port}: {error.strerror}; try --port 0") from None
+    return listener

@@ -1,0 +1,105 @@
+"""One unit: where it is on, how it goes around an event, what it is wired to."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from relmo.analysis.causal import Unit
+from relmo.analysis.features import Document
+from relmo.analysis.stack import Stack
+from relmo.bilm import BiLM
+from relmo.lm import LanguageModel
+from relmo.models.language_model import RecurrentLM
+from relmo.nn.softmax import FullSoftmax
+
+BEFORE, AFTER = 60, 30  # characters of a context
+APART = 20  # symbols between two places that are shown
+LAGS = (-20, 40)  # around an event
+EVENTS = 5000  # that an average is taken over
+SHOWN = 10  # weights
+
+
+def histogram(values: np.ndarray, bins: int = 40) -> dict[str, Any]:
+    """How often which value comes."""
+    counts, edges = np.histogram(values, bins=bins)
+    return {"counts": counts.tolist(), "low": round(float(edges[0]), 4), "high": round(float(edges[-1]), 4)}
+
+
+def contexts(document: Document, values: np.ndarray, count: int) -> list[dict[str, Any]]:
+    """The places with the largest values, not too near to each other, with the text around them."""
+    found: list[dict[str, Any]] = []
+    taken = np.zeros(len(values), dtype=bool)
+    for place in np.argsort(-values, kind="stable").tolist():
+        if taken[place]:
+            continue
+        taken[max(0, place - APART) : place + APART] = True
+        begin, end = document.spans[place].tolist()
+        found.append(
+            {
+                "at": place,
+                "value": round(float(values[place]), 3),
+                "before": document.text[max(0, begin - BEFORE) : begin],
+                "symbol": document.text[begin:end],
+                "after": document.text[end : end + AFTER],
+            }
+        )
+        if len(found) == count:
+            break
+    return found
+
+
+def around(document: Document, values: np.ndarray, event: str) -> dict[str, Any]:
+    """The unit's course around the symbols that an event is: mean and quartiles at each step before and after."""
+    places = np.flatnonzero(np.array(document.symbols) == event)
+    inside = places[(places + LAGS[0] >= 0) & (places + LAGS[1] < len(values))][:EVENTS]
+    if not len(inside):
+        return {"count": 0}
+    rows = values[inside[:, None] + np.arange(LAGS[0], LAGS[1] + 1)]  # (N, lags)
+    lower, median, upper = np.quantile(rows, (0.25, 0.5, 0.75), axis=0)
+    series = {"mean": rows.mean(axis=0), "lower": lower, "median": median, "upper": upper}
+    return {
+        "count": len(inside),
+        "first": LAGS[0],
+        **{name: np.round(row.astype(float), 4).tolist() for name, row in series.items()},
+    }
+
+
+@torch.no_grad()
+def weights(model: LanguageModel | BiLM, stack: Stack, unit: Unit) -> dict[str, Any]:
+    """The strongest weights: from h of its own layer into the unit, by gate; from symbols of the vocabulary into a unit
+    of the first layer; and from a unit of the top layer to the symbols it makes more and less likely."""
+    layer = stack.layers[unit.layer]
+    d = 1 if unit.direction == "backward" else 0
+    hidden = layer.sizes["h"] if layer.hr is None else layer.sizes["c"]
+    gates = {"lstm": "ifgo", "gru": "rzn"}.get(layer.kind, "h")
+    found: dict[str, Any] = {"from": {}, "symbols": {}}
+    if unit.number < hidden:
+        for number, gate in enumerate(gates):
+            row = number * hidden + unit.number
+            found["from"][gate] = strongest(layer.hh[d, row].cpu().numpy())
+    network = model.network
+    if not isinstance(network, RecurrentLM) or not isinstance(model, LanguageModel):
+        return found
+    names = model.vocabulary.symbols
+    if unit.layer == 0 and unit.number < hidden:
+        for number, gate in enumerate(gates):
+            weight = layer.ih[d, number * hidden + unit.number]
+            reach = (network.encoder.embedding.weight @ weight).cpu().numpy()
+            found["symbols"][gate] = [[names[int(i)], w] for i, w in strongest(reach)]
+    top = unit.layer == len(stack.layers) - 1 and layer.hr is None
+    if top and isinstance(network.softmax, FullSoftmax):
+        matrix = network.softmax.weight  # (V, H), or (V, E) after a bottleneck
+        own = (
+            matrix[:, unit.number] if network.bottleneck is None else matrix @ network.bottleneck.weight[:, unit.number]
+        )
+        numbers = own.cpu().numpy()
+        order = np.argsort(numbers)
+        pick = {"more": order[::-1][:SHOWN], "less": order[:SHOWN]}
+        found |= {way: [[names[int(i)], round(float(numbers[i]), 3)] for i in some] for way, some in pick.items()}
+    return found
+
+
+def strongest(row: np.ndarray) -> list[list[Any]]:
+    """The largest of a row of weights by size, each with its place."""
+    return [[int(i), round(float(row[i]), 3)] for i in np.argsort(-np.abs(row), kind="stable")[:SHOWN]]

@@ -1,0 +1,88 @@
+"""What ships to explore: small language models, and texts that suit them."""
+
+import re
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+DATA = Path(str(resources.files("relmo"))) / "data"
+OWN = DATA / "examples"
+
+
+@dataclass(frozen=True)
+class Example:
+    """A model that ships: its name, its folder, what it is; the text, the unit and the colours it is opened with."""
+
+    name: str
+    folder: Path
+    about: str
+    text: str
+    unit: str
+    mode: str = "value"
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A text with a name."""
+
+    name: str
+    title: str
+    text: str
+    language: Literal["python", "c"] | None = None
+
+
+EXAMPLES = (
+    Example(
+        "prose", OWN / "prose", "characters, an LSTM that has read War and Peace", "story", "c0.24", mode="centred"
+    ),
+    Example(
+        "code", OWN / "code", "characters, an LSTM that has read Python's library", "code", "c0.71", mode="centred"
+    ),
+    Example("anbn-lstm", OWN / "anbn-lstm", "an LSTM that counts a's and b's", "counting", "c0.5"),
+    Example("anbn-gru", OWN / "anbn-gru", "a GRU that was taught the same", "counting", "h0.5"),
+    Example("small", DATA / "small", "words, the bidirectional model that ships", "sentences", "c0.0"),
+)
+
+
+def example(name: str) -> Example | None:
+    """The example of this name, where its model is there."""
+    return next((each for each in EXAMPLES if each.name == name and (each.folder / "config.json").is_file()), None)
+
+
+def shipped() -> list[str]:
+    """The names of the models that are there."""
+    return [each.name for each in EXAMPLES if example(each.name) is not None]
+
+
+def passages() -> list[Passage]:
+    """The texts that ship."""
+    files = (
+        ("alice", "Alice's Adventures in Wonderland", DATA / "alice.txt", None),
+        ("code", "A module of relmo", DATA.parent / "generate.py", "python"),
+        ("sentences", "Sentences", DATA / "sentences.txt", None),
+    )
+    found = [
+        Passage(name, title, path.read_text(encoding="utf-8"), language)  # type: ignore[arg-type]
+        for name, title, path, language in files
+        if path.is_file()
+    ]
+    story = [
+        Passage("story", "Alice, chapters I and II", printed(chapters(each.text)))
+        for each in found
+        if each.name == "alice"
+    ]
+    return [*story, *found, Passage("counting", "60 a's, then 60 b's", "a" * 60 + "b" * 60)]
+
+
+def chapters(text: str) -> str:
+    """The first two of the book."""
+    return text[text.index("CHAPTER I") : text.index("CHAPTER III")]
+
+
+def printed(text: str) -> str:
+    """A text of typewriter signs with the quotation marks, apostrophes and dashes of a printed book, which the model of
+    prose has read: `so', "so", isn't -- “so”, ‘so’, isn’t —."""
+    text = re.sub(r" {2,}", " ", re.sub(r"^ +", "", text, flags=re.MULTILINE))
+    text = re.sub(r'"([^"]*)"', "‘\\1’", re.sub(r"(?<=\w)'(?=\w)", "’", text))
+    return re.sub(r"\n{3,}", "\n\n", text.replace("`", "“").replace("'", "”").replace("--", "—")).strip() + "\n"

@@ -1,0 +1,156 @@
+"""What the explorer was given beside a model: other models, the text the model was trained on, published pairs, figures
+that were measured before. A page asks for them by name and never by path."""
+
+import json
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from relmo.bilm import BiLM
+from relmo.errors import CorpusError, ModelError, SettingError
+from relmo.explorer.packs import Pack, find_packs
+from relmo.folder import CONFIG, read_config
+from relmo.lm import LanguageModel
+from relmo.loading import load
+from relmo.references import bundled
+from relmo.task import Task
+
+TASKS = ("classifier", "pairs", "tagger")
+FIGURES = {"pos": "all words", "wsd": "both sets"}  # measurements by layer, and the column that is shown of each
+LARGEST = 1 << 22  # bytes of a file of figures
+
+
+@dataclass
+class Extras:
+    """What was named, checked, and opened when it is asked for.
+
+    models     language models by name, in their order: checkpoints of a run, say
+    tasks      trained tasks by name, whose mixes of layers are shown
+    train      the text the model was trained on
+    packs      minimal pairs by name
+    figures    what was measured by layer
+    """
+
+    models: dict[str, Path] = field(default_factory=dict)
+    tasks: dict[str, Path] = field(default_factory=dict)
+    train: Path | None = None
+    packs: dict[str, Pack] = field(default_factory=dict)
+    figures: list[dict[str, Any]] = field(default_factory=list)
+    device: str = "cpu"
+    learnt: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    opened: dict[str, Any] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(
+        cls,
+        beside: Sequence[str] = (),
+        *,
+        train: Path | None = None,
+        data: Path | None = None,
+        figures: Path | None = None,
+        device: str = "cpu",
+    ) -> "Extras":
+        """What a user names: models, or folders of models; a text; a folder of minimal pairs; a file of figures."""
+        found = cls(train=train, device=device)
+        if train is not None and not train.is_file():
+            raise CorpusError(f"{train}: there is no such file; --train takes the text the model was trained on")
+        folders = [folder for source in beside for folder in models_in(source)]
+        short = [folder.name for folder in folders]
+        for folder in folders:
+            name = folder.name if short.count(folder.name) == 1 else str(folder)
+            kind = read_config(folder).get("kind")
+            if kind in ("lm", "bilm"):
+                found.models[name] = folder
+            elif kind in TASKS:
+                found.tasks[name] = folder
+            else:
+                raise ModelError(f"{folder}: is of kind {kind}; --beside takes language models and trained tasks")
+        if data is not None:
+            found.packs = find_packs(data)
+        if figures is not None:
+            found.figures = read_figures(figures)
+        return found
+
+    def about(self, kind: str) -> dict[str, Any]:
+        """What there is, for a page with a model of a kind; of other models those of the same kind."""
+        same = [name for name, folder in self.models.items() if read_config(folder).get("kind") == kind]
+        return {
+            "beside": same,
+            "train": self.train.name if self.train else "",
+            "packs": [{"name": name, "title": pack.title} for name, pack in self.packs.items()],
+            "figures": self.figures if kind == "bilm" else [],
+            "mixes": bool(self.tasks or self.learnt) and kind == "bilm",
+        }
+
+    def model(self, name: str) -> LanguageModel | BiLM:
+        """One of the models; opened once."""
+        with self.lock:
+            if name not in self.opened:
+                self.opened[name] = load(str(self.models[name]), device=self.device)
+            return self.opened[name]
+
+    def mixes(self) -> list[dict[str, Any]]:
+        """What trained tasks have learnt to take of each layer; of those without ELMo, that they have none."""
+        with self.lock:
+            for name, folder in self.tasks.items():
+                if name not in self.learnt:
+                    task = load(str(folder), device="cpu")
+                    assert isinstance(task, Task)
+                    self.learnt[name] = learnt_mixes(task)
+            return [{"task": name, "mixes": mixes} for name, mixes in self.learnt.items()]
+
+
+def learnt_mixes(task: Task[Any, Any]) -> list[dict[str, Any]]:
+    """The layers' shares and gamma of each of a task's mixes, by where it stands; none where it reads no ELMo."""
+    found = task.network.inputs.mix_weights()
+    return [{"name": place, "shares": mix["weights"], "gamma": mix["gamma"]} for place, mix in found.items()]
+
+
+def models_in(source: str) -> list[Path]:
+    """The folder of a model, or of one that ships; or of those that a folder holds, epoch-9 before epoch-10."""
+    folder = bundled(source) or Path(source)
+    if (folder / CONFIG).is_file() or not folder.is_dir():
+        return [folder]  # says what is wrong when it is read
+    inside = [each for each in folder.iterdir() if (each / CONFIG).is_file()]
+    if not inside:
+        raise ModelError(f"{folder}: neither is a model nor holds folders that are")
+    return sorted(inside, key=lambda each: [(len(n), n) for n in re.findall(r"\d+|\D+", each.name)])
+
+
+def read_figures(path: Path) -> list[dict[str, Any]]:
+    """What `relmo analyse meaning --measure` or `relmo reproduce` printed with --json: of each measurement by layer its
+    rows, ours and published."""
+    wrong = f"{path}: has no figures by layer; write some: relmo analyse meaning --measure pos --json > {path.name}"
+    try:
+        if path.stat().st_size > LARGEST:
+            raise SettingError(f"{path}: is too large for a file of figures")
+        given = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingError(f"{path}: {error.strerror}; --figures takes a file that relmo printed with --json") from None
+    except (ValueError, RecursionError):
+        raise SettingError(f"{path}: is not JSON; --figures takes what relmo printed with --json") from None
+    if not isinstance(given, dict):
+        raise SettingError(wrong)
+    listed = given.get("reproductions")
+    tables = listed if isinstance(listed, list) else [given.get(name) for name in FIGURES]
+    found = [shown for table in tables if (shown := figure_rows(table)) is not None]
+    if not found:
+        raise SettingError(wrong)
+    return found
+
+
+def figure_rows(table: Any) -> dict[str, Any] | None:
+    """The rows of a measurement by layer, one figure each; None where it is none."""
+    if not isinstance(table, dict) or table.get("name") not in FIGURES or not isinstance(table.get("rows"), list):
+        return None
+    column, rows = FIGURES[table["name"]], []
+    for row in table["rows"]:
+        if isinstance(row, dict) and isinstance(row.get("name"), str) and isinstance(row.get("ours"), dict):
+            value = row["ours"].get(column)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                rows.append({"name": row["name"][:80], "value": float(value)})
+    return {"name": table["name"], "title": str(table.get("title"))[:200], "column": column, "rows": rows}

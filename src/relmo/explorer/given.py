@@ -1,0 +1,55 @@
+"""What requests for work hold: texts, numbers and lists out of JSON, checked; and how units are named in it."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from relmo.errors import SettingError
+
+Given = Mapping[str, Any]
+
+
+def string(given: Given, name: str) -> str:
+    """A text among what was given; nothing where there is none."""
+    value = given.get(name, "")
+    if not isinstance(value, str):
+        raise SettingError(f"{name} is a text")
+    return value
+
+
+def number(given: Given, name: str, usual: int, least: int, most: int) -> int:
+    """A whole number between two others."""
+    value = given.get(name, usual)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise SettingError(f"{name} is a number from {least} to {most:,}")
+    return int(value)
+
+
+def real(given: Given, name: str, usual: float) -> float:
+    """A finite number."""
+    value = given.get(name, usual)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise SettingError(f"{name} is a finite number")
+    return float(value)
+
+
+def listed(given: Given, name: str, kind: type = str, *, most: int = 200) -> list[Any]:
+    """A list of not too many of one kind."""
+    value = given.get(name, [])
+    if not isinstance(value, list) or len(value) > most or not all(isinstance(each, kind) for each in value):
+        raise SettingError(f"{name} is a list of at most {most}")
+    return value
+
+
+def plain_unit(unit: Any) -> str:
+    """A unit's name in requests: c0.27, or c0.27b where it reads backwards."""
+    return f"{unit.state}{unit.layer}.{unit.number}{'b' if unit.direction == 'backward' else ''}"
+
+
+def finite(value: Any) -> Any:
+    """A result with None in the place of numbers that JSON has not."""
+    if isinstance(value, dict):
+        return {name: finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,199 @@
+"""The explorer in one file: the page's parts put together, with the answers it shows as JSON inside.
+
+    write_page(session, "page.html", progress)
+
+It opens from a disk or in a notebook, asks no server for anything, and says so to the browser: its policy allows the
+script and the style that stand in it, by their digests, and nothing else.
+"""
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Callable, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from relmo.errors import SettingError
+from relmo.explorer.jobs import Progress
+from relmo.explorer.session import Session, key
+from relmo.explorer.work import Worker
+from relmo.folder import atomic
+
+PARTS: tuple[str, ...] = ("data", "colour", "dom", "picture", "charts", "planes", "text")  # each after those it imports
+PARTS += ("read", "find", "cell", "memory", "experiments", "meaning", "compare", "app")
+IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
+LARGEST, IN_NOTEBOOK = 24_000_000, 6_000_000  # bytes of answers about a text's pages, in a file and in a frame
+PLACE = "__BUNDLE__"
+
+
+def shell() -> str:
+    """The page with a place for its bundle."""
+    folder = resources.files("relmo.explorer") / "static"
+    parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in PARTS]
+    script = "\n".join(IMPORT.sub("", part).replace("\nexport ", "\n") for part in parts)
+    style = (folder / "style.css").read_text(encoding="utf-8")
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{digest(script)}'; style-src 'sha256-{digest(style)}'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    page = page.replace("<head>", f'<head>\n<meta http-equiv="Content-Security-Policy" content="{policy}">', 1)
+    page = page.replace('<link rel="stylesheet" href="static/style.css">', f"<style>{style}</style>")
+    inside = f'<script type="application/json" id="bundle">{PLACE}</script>'
+    return page.replace(
+        '<script type="module" src="static/app.js"></script>', f'{inside}<script type="module">{script}</script>'
+    )
+
+
+def digest(text: str) -> str:
+    """Of a script or a style, as a policy names it."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def with_bundle(page: str, bundle: dict[str, Any]) -> str:
+    """The page with its answers; a text that looks like markup stays a text."""
+    data = json.dumps(bundle, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    before, after = page.split(PLACE, 1)
+    return before + data + after
+
+
+def make_bundle(
+    session: Session, progress: Progress | None = None, *, find: bool = True, largest: int = LARGEST
+) -> dict[str, Any]:
+    """The answers that a page shows of a session's first text, as many as fit: every page with the units that were
+    found, then what was expected there, then all units' states, then all gates; what was found of features; how far
+    back the loss reaches."""
+    tell = progress or (lambda share: None)
+    kept = Kept(session, largest)
+    about, text = kept.ask("about"), session.first
+    chosen = [about["opened"]]
+    if find:
+        worker = Worker(session)
+        given = {"model": session.name, "text": text, "features": usual(session), "ablate": "zero", "symbols": 20_000}
+        found = worker.do("find", given, lambda share: tell(0.5 * share))
+        kept.answers["job:find"] = found
+        chosen = list(dict.fromkeys([*chosen, *(card["unit"] for card in found["found"])]))
+        memory = {"model": session.name, "text": text, "lags": 60, "positions": 16}
+        kept.answers["job:memory"] = worker.do("memory", memory, lambda share: tell(0.5 + 0.2 * share))
+    for unit in chosen:
+        kept.ask("overview", text=text, unit=unit)
+        kept.ask("cell", text=text, unit=unit, event="\n")
+    note = kept.fill(text, chosen, lambda share: tell(0.7 + 0.3 * share))
+    tell(1.0)
+    return {"model": session.name, "text": text, "note": note, "chosen": ",".join(chosen), "answers": kept.answers}
+
+
+class Kept:
+    """The answers of a bundle, and how many more bytes of them it takes."""
+
+    def __init__(self, session: Session, largest: int):
+        self.session, self.largest, self.left = session, largest, largest
+        self.answers: dict[str, Any] = {}
+
+    def ask(self, what: str, **asked: Any) -> Any:
+        """An answer that is kept whatever its size."""
+        given = {name: str(value) for name, value in asked.items()}
+        self.answers[key(self.session.name, what, given)] = answer = self.session.answer(what, given)
+        return answer
+
+    def fits(self, wanted: Sequence[tuple[str, dict[str, Any]]]) -> bool:
+        """Keeps these answers, all or none of them."""
+        found = {}
+        for what, asked in wanted:
+            given = {name: str(value) for name, value in asked.items()}
+            found[key(self.session.name, what, given)] = self.session.answer(what, given)
+        size = len(json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode())
+        if size > self.left:
+            return False
+        self.left -= size
+        self.answers |= found
+        return True
+
+    def fill(self, text: str, chosen: list[str], tell: Progress) -> str:
+        """A text's pages, the most wanted first. -> what there was room for, in words."""
+        reader = self.session.reader(text)
+        of, layers = len(reader), range(len(reader.recorder.stack.layers))
+        carried = reader.recorder.stack.layers[0].states
+        states = (carried, [name for name in reader.states if name not in carried])
+        own = {"text": text, "units": ",".join(chosen)}
+        tiers: list[Callable[[int], list[tuple[str, dict[str, Any]]]]] = [
+            lambda page: [("page", {"text": text, "page": page}), ("some", {**own, "page": page})],
+            lambda page: [("expected", {"text": text, "page": page})],
+        ]
+        for names in states:
+            tiers.append(
+                lambda page, names=names: [  # type: ignore[misc]
+                    ("units", {"text": text, "page": page, "state": state, "layer": layer})
+                    for state in names
+                    for layer in layers
+                ]
+            )
+        reached: list[int] = []
+        for tier, wanted in enumerate(tiers):
+            pages = 0
+            while pages < (reached[0] if reached else of) and self.fits(wanted(pages)):
+                pages += 1
+                tell((tier + pages / of) / len(tiers))
+            reached.append(pages)
+        if not reached[0]:
+            raise SettingError(f"not even one page of the text fits into {self.largest / 1e6:.0f} MB")
+        return told(of, reached, self.largest)
+
+
+def told(of: int, reached: list[int], largest: int) -> str:
+    """How many of a text's pages are in a bundle, and how many of those with all that there is to see."""
+    pages, expected, states, gates = reached
+    limit = f"as many as fit into {largest / 1e6:.0f} MB"
+    first = f"{of} of {of} pages" if pages == of else f"the first {pages} of {of} pages, {limit}"
+    if min(expected, states, gates) == pages:
+        return f"{first}, with all units"
+    more = f"{first}; with all units' states {some(states, pages)}, with all gates {some(gates, pages)}"
+    more += "" if expected == pages else f", with what was expected {some(expected, pages)}"
+    return more + ("" if pages < of else f", {limit}")
+
+
+def some(reached: int, of: int) -> str:
+    """On which pages something is."""
+    return "on all" if reached == of else f"on the first {reached}" if reached else "on none"
+
+
+def usual(session: Session) -> list[str]:
+    """Features that suit the session's first text and change in it."""
+    import numpy as np
+
+    from relmo.analysis.features import tracks
+
+    code = session.passage(session.first).language is not None
+    prose = ("quotes", "column", "to_line_end", "word_position", "sentence_position", "capitalised", "number")
+    names = ("indentation", "depth", "column", "string", "comment", "if") if code else prose
+    document = session.reader(session.first).document.head(20_000)
+    return [name for name in names if np.ptp(tracks(document, [name])[name]) > 0]
+
+
+def write_page(session: Session, path: Path, progress: Progress | None = None) -> str:
+    """An exported page, whole or not at all. -> how much of the text is in it, in words."""
+    bundle = make_bundle(session, progress)
+    with atomic(path) as temporary:
+        temporary.write_text(with_bundle(shell(), bundle), encoding="utf-8")
+    return bundle["note"]
+
+
+class Frame:
+    """The explorer in a notebook: shows itself as a frame with everything inside."""
+
+    def __init__(self, page: str, height: int = 640):
+        self.page, self.height = page, height
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe srcdoc="{html.escape(self.page, quote=True)}" sandbox="allow-scripts allow-downloads" '
+            f'style="width:100%;height:{self.height}px;border:1px solid #ccc" title="relmo explore"></iframe>'
+        )
+
+
+def frame(session: Session, *, find: bool = False, height: int = 640) -> Frame:
+    """A session for a notebook; without what takes long, but where `find` asks for it."""
+    return Frame(with_bundle(shell(), make_bundle(session, find=find, largest=IN_NOTEBOOK)), height)

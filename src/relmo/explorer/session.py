@@ -1,0 +1,353 @@
+"""A model and texts, and what can be asked of them at once: every answer is plain data that becomes JSON.
+
+    session = Session.open("models/mine")
+    session.answer("page", {"text": "alice", "page": "0"})
+
+An answer depends on nothing but the model and what was asked, so a page can keep answers, and a bundle of them is an
+exported page. What takes long is in `work`, on a copy of the model: nothing that is done to units there is seen here.
+"""
+
+import base64
+import hashlib
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import numpy as np
+
+from relmo.analysis.causal import Unit
+from relmo.analysis.code import Language
+from relmo.analysis.connectivity import connectivity
+from relmo.analysis.features import FEATURES, Document, read
+from relmo.bilm import BiLM
+from relmo.errors import ModelError, SettingError
+from relmo.explorer.cells import around, contexts, histogram, weights
+from relmo.explorer.examples import EXAMPLES, Passage, example, passages
+from relmo.explorer.extras import Extras, learnt_mixes
+from relmo.explorer.reader import Reader
+from relmo.lm import LanguageModel, parameter_count
+from relmo.loading import load
+from relmo.task import Task
+from relmo.text.conllu import ConlluWord
+
+LONGEST = 400_000  # characters of a text that is given
+READERS = 6  # texts whose numbers are kept
+TEXTS = 32  # texts of users that are kept
+BINS = 1000  # of the small map of the whole text
+MOST = 200  # units that are named in one request
+BACK = 400  # symbols before one that a gradient is shown for
+UNIT = re.compile(r"([a-z])(\d{1,4})\.(\d{1,6})(b?)")
+
+Answer = dict[str, Any]
+Asked = Mapping[str, str]
+
+
+class Session:
+    """What the explorer holds. Methods that take what was asked give an answer."""
+
+    def __init__(self, model: LanguageModel | BiLM, name: str):
+        self.model, self.name = model, name
+        self.passages: OrderedDict[str, Passage] = OrderedDict((each.name, each) for each in passages())
+        self.own: OrderedDict[str, Passage] = OrderedDict()
+        self.annotated: dict[str, list[list[ConlluWord]]] = {}
+        self.first, self.unit, self.mode = next(iter(self.passages)), "", "value"
+        self.extras = Extras()
+        self.readers: OrderedDict[str, Reader] = OrderedDict()
+        self.lock = threading.RLock()  # a network is run by one thread at a time, and readers fill themselves
+
+    @classmethod
+    def open(cls, source: str, *, device: str = "auto") -> "Session":
+        """The model of a folder, or of an example that ships."""
+        known = example(source)
+        model = load(str(known.folder) if known else source, device=device)
+        learnt = {}
+        if isinstance(model, Task) and model.features.bilm is not None:  # of a task with ELMo, the model it reads
+            learnt, model = {source: learnt_mixes(model)}, model.features.bilm
+        if not isinstance(model, LanguageModel | BiLM):
+            raise ModelError(f"{source}: is not a language model (lm, bilm), which relmo explore takes")
+        session = cls(model, source)
+        session.extras.learnt |= learnt
+        Reader(model, read(model, "a"))  # says at once where there are no recurrent layers
+        if known is not None and known.text in session.passages:
+            session.first, session.unit, session.mode = known.text, known.unit, known.mode
+        elif isinstance(model, BiLM):
+            session.first = "sentences"
+        return session
+
+    def give(self, title: str, text: str, language: Language | None = None) -> None:
+        """Adds the text that the explorer opens with."""
+        self.passages["given"] = Passage("given", title, checked_text(text), language)
+        self.first = "given"
+
+    def annotate(self, title: str, words: list[list[ConlluWord]]) -> None:
+        """As `give`, the sentences of a CoNLL-U file."""
+        self.annotated["given"] = words
+        self.give(title, " ".join(word.form for sentence in words for word in sentence)[:LONGEST])
+
+    def add(self, text: str, language: str | None = None) -> Answer:
+        """Keeps a text of a user's. -> its name, by which it is asked for."""
+        if language not in (None, "python", "c"):
+            raise SettingError(f"language {language}: it can be python or c")
+        name = "own-" + hashlib.sha256(f"{language}\0{text}".encode()).hexdigest()[:16]
+        with self.lock:
+            self.own[name] = Passage(name, "Your text", checked_text(text), language)  # type: ignore[arg-type]
+            self.own.move_to_end(name)
+            while len(self.own) > TEXTS:
+                self.own.popitem(last=False)
+            self.reader(name)  # says at once where there is nothing to read
+        return {"text": name}
+
+    def passage(self, name: str) -> Passage:
+        """A text by its name."""
+        found = self.own.get(name) or self.passages.get(name)
+        if found is None:
+            raise SettingError(f"there is no text {name!r} (any more); open it again")
+        return found
+
+    def document(self, name: str, model: LanguageModel | BiLM | None = None) -> Document:
+        """A text as a model reads it."""
+        passage = self.passage(name)
+        given = self.annotated.get(name, passage.text)
+        return read(model or self.model, given, language=passage.language)
+
+    def reader(self, name: str) -> Reader:
+        """The reader of a text; those used last are kept."""
+        if name not in self.readers:
+            self.readers[name] = Reader(self.model, self.document(name))
+        self.readers.move_to_end(name)
+        while len(self.readers) > READERS:
+            self.readers.popitem(last=False)
+        return self.readers[name]
+
+    def answer(self, what: str, asked: Asked) -> Answer:
+        """What is asked for by name, with its parameters as text."""
+        if what not in ANSWERS:
+            raise SettingError(f"there is nothing called {what!r} to ask for")
+        if what in ("overview", "cell"):
+            with self.lock:
+                reader = self.reader(text_of(asked))
+            reader.fill()  # takes long, and leaves the others their turn
+        with self.lock:
+            return ANSWERS[what](self, asked)
+
+    def about(self, asked: Asked) -> Answer:
+        """The model, the texts, the features that have a name; and where `opening` is asked for what is shown first, so
+        that a page has it at once."""
+        reader = self.reader(self.first)
+        stack, bidirectional = reader.recorder.stack, isinstance(self.model, BiLM)
+        opened = self.unit or f"{stack.layers[0].states[-1]}0.0"
+        first = {"text": self.first, "page": "0"}
+        asks = [("page", first), ("values", first | {"unit": opened})] if "opening" in asked else []
+        return {
+            "name": self.name,
+            "kind": "bilm" if bidirectional else "lm",
+            "cell": stack.layers[0].kind.replace("rnn_tanh", "elman").replace("rnn_relu", "elman"),
+            "unit": "word" if bidirectional else self.model.settings.text.unit,  # type: ignore[union-attr]
+            "layers": len(stack.layers),
+            "directions": stack.directions,
+            "states": reader.states,
+            "carried": list(stack.layers[0].states),
+            "parameters": parameter_count(self.model.network),
+            "texts": [
+                {"name": p.name, "title": p.title, "length": len(p.text), "tagged": p.name in self.annotated}
+                for p in self.passages.values()
+            ],
+            "first": self.first,
+            "opened": opened,
+            "mode": self.mode,
+            "features": [{"name": name, "about": summary(made)} for name, made in FEATURES.items()],
+            "examples": [
+                {"name": each.name, "about": each.about} for each in EXAMPLES if example(each.name) is not None
+            ],
+            **self.extras.about("bilm" if bidirectional else "lm"),
+            "answers": {key(self.name, what, given): self.answer(what, given) for what, given in asks},
+        }
+
+    def page(self, asked: Asked) -> Answer:
+        """A page's symbols, and what stands between them where they are words."""
+        reader, number = self.reader(text_of(asked)), whole_number(asked, "page")
+        reader.page(number)
+        first, last = reader.bounds[number : number + 2]
+        passage, spans = self.passage(text_of(asked)), reader.document.spans[first:last]
+        answer: Answer = {
+            "title": passage.title,
+            "pages": len(reader),
+            "first": first,
+            "symbols": reader.symbols(number),
+            "total": len(reader.document),
+            "left_out": reader.left_out,
+        }
+        if self.model.settings.text.__dict__.get("unit") != "char":
+            text, before = reader.document.text, int(reader.document.spans[first - 1, 1]) if first else 0
+            begins = [before, *spans[:-1, 1].tolist()]
+            answer["gaps"] = [text[a:b] for a, b in zip(begins, spans[:, 0].tolist(), strict=True)]
+        return answer
+
+    def expected(self, asked: Asked) -> Answer:
+        """How surprising each symbol of a page was, in bits, and what was expected after it."""
+        found = self.reader(text_of(asked)).expected(whole_number(asked, "page"))
+        if found is None:
+            return {"bits": [], "likely": []}
+        likely = [[[symbol, round(p, 3)] for symbol, p in each] for each in found.likely]
+        return {"bits": rounded(found.bits, 2), "likely": likely}
+
+    def values(self, asked: Asked) -> Answer:
+        """A unit on a page, with the size that gets the full colour."""
+        found = self.reader(text_of(asked)).values(whole_number(asked, "page"), unit_of(asked))
+        return {"values": rounded(found), "scale": scale(found)}
+
+    def units(self, asked: Asked) -> Answer:
+        """All units of a state of a layer on a page, in steps of a 127th of each one's largest."""
+        reader = self.reader(text_of(asked))
+        state, layer = asked.get("state", "h"), whole_number(asked, "layer")
+        reader.checked(Unit(state, layer, 0))
+        return in_steps(reader.page(whole_number(asked, "page")).states[state][layer])
+
+    def some(self, asked: Asked) -> Answer:
+        """As `units`, those that are named, with commas between."""
+        reader, page = self.reader(text_of(asked)), whole_number(asked, "page")
+        names = asked.get("units", "").split(",")[:MOST]
+        columns = [reader.values(page, unit_of({"unit": name})) for name in names]
+        return {"units": names, **in_steps(np.stack(columns, axis=1))}
+
+    def strip(self, asked: Asked) -> Answer:
+        """Everything of one unit on a page: its states and its gates."""
+        reader, unit = self.reader(text_of(asked)), unit_of(asked)
+        found = {}
+        for name in reader.states:
+            same = unit._replace(state=name)
+            if unit.number < reader.recorder.stack.layers[unit.layer].sizes[name]:
+                found[name] = rounded(reader.values(whole_number(asked, "page"), same), 3)
+        return {"states": found}
+
+    def overview(self, asked: Asked) -> Answer:
+        """A unit over the whole text: a map of it, a histogram, and the places where it is highest and lowest."""
+        reader, unit = self.reader(text_of(asked)), unit_of(asked)
+        values = reader.whole(unit)
+        bins = min(BINS, len(values))
+        sums = np.add.reduceat(values, np.linspace(0, len(values), bins, endpoint=False).astype(int))
+        counts = np.diff([*np.linspace(0, len(values), bins, endpoint=False).astype(int), len(values)])
+        return {
+            "map": rounded(sums / counts, 3),
+            "scale": scale(values),
+            "total": len(values),
+            "bounds": reader.bounds[:-1],  # where pages begin
+            "histogram": histogram(values),
+            "mean": round(float(values.mean(dtype=np.float64)), 4),
+            "sd": round(float(values.std(dtype=np.float64)), 4),
+            "high": contexts(reader.document, values, 20),
+            "low": contexts(reader.document, -values, 20),
+        }
+
+    def cell(self, asked: Asked) -> Answer:
+        """What a unit is wired to, what its gates do, and its course around an event of the text."""
+        reader, unit = self.reader(text_of(asked)), unit_of(asked)
+        first = reader.page(0)
+        saturation = {}
+        for gate in set(first.states) & {"i", "f", "o", "r", "z"}:
+            if unit.number < reader.recorder.stack.layers[unit.layer].sizes[gate]:
+                values = reader.values(0, unit._replace(state=gate))
+                saturation[gate] = [round(float(share), 3) for share in ((values < 0.1).mean(), (values > 0.9).mean())]
+        event = asked.get("event", "\n")[:64]
+        return {
+            "saturation": dict(sorted(saturation.items())),
+            "event": event,
+            "around": around(reader.document, reader.whole(unit), event),
+            "weights": weights(self.model, reader.recorder.stack, unit),
+        }
+
+    def gradient(self, asked: Asked) -> Answer:
+        """What the prediction after a symbol hangs on, the symbols before it on the page."""
+        reader, at = self.reader(text_of(asked)), whole_number(asked, "at")
+        if not 0 <= at < len(reader.document):
+            raise SettingError(f"position {at}: the text has the symbols 0 to {len(reader.document) - 1}")
+        starts = reader.document.starts
+        begin = int(starts[starts <= at][-1]) if isinstance(self.model, BiLM) else max(0, at - BACK)
+        after = reader.document.symbols[begin : at + 2]
+        found = connectivity(self.model, [after], position=at - begin)
+        return {"first": begin, "values": rounded(np.array(found.values)), "symbol": found.symbol, "half": found.half}
+
+    def mixes(self, asked: Asked) -> Answer:
+        """What trained tasks that were given have learnt to take of each layer."""
+        return {"tasks": self.extras.mixes()}
+
+
+def key(model: str, what: str, asked: Asked) -> str:
+    """The name of an answer: the request for it."""
+    return f"{what}?{urlencode(sorted({'model': model, **asked}.items()))}"
+
+
+def summary(made: Callable[..., Any]) -> str:
+    """A function's docstring in one line."""
+    return " ".join((made.__doc__ or "").split())
+
+
+def checked_text(text: str) -> str:
+    """A text that can be read."""
+    if not text.strip():
+        raise SettingError("the text is empty; give one with symbols in it")
+    if len(text) > LONGEST:
+        raise SettingError(f"the text has {len(text):,} characters; at most {LONGEST:,} can be looked at at a time")
+    return text.replace("\r\n", "\n").replace("\0", "\ufffd")
+
+
+def text_of(asked: Asked) -> str:
+    """The name of the text that is asked about."""
+    if "text" not in asked:
+        raise SettingError("no text is named")
+    return asked["text"]
+
+
+def whole_number(asked: Asked, name: str) -> int:
+    """A parameter that is a whole number, 0 where it is not given."""
+    given = asked.get(name, "0")
+    if not re.fullmatch(r"\d{1,9}", given):
+        raise SettingError(f"{name} is {given[:40]!r}; it is a whole number")
+    return int(given)
+
+
+def unit_of(asked: Asked) -> Unit:
+    """The unit that is asked about, such as c0.27, or c0.27b of those that read backwards."""
+    match = UNIT.fullmatch(asked.get("unit", ""))
+    if match is None:
+        raise SettingError(f"unit is {asked.get('unit', '')[:40]!r}; it is named as c0.27: state, layer, number")
+    state, layer, number, backward = match.groups()
+    return Unit(state, int(layer), int(number), "backward" if backward else "forward")
+
+
+def in_steps(array: np.ndarray) -> Answer:
+    """Units' values (T, U) in steps of a 127th of each one's largest, unit by unit."""
+    largest = np.abs(array).max(axis=0) + 1e-12
+    steps = np.rint(array / largest * 127).astype(np.int8).T
+    data = base64.b64encode(np.ascontiguousarray(steps).tobytes()).decode()
+    scales = [scale(column) for column in array.T]
+    return {"largest": rounded(largest), "scales": scales, "data": data, "symbols": len(array)}
+
+
+def rounded(values: np.ndarray, digits: int = 4) -> list[float]:
+    """As numbers of JSON; what is not finite is 0."""
+    return np.round(np.nan_to_num(values.astype(np.float64)), digits).tolist()
+
+
+def scale(values: np.ndarray) -> float:
+    """The absolute value that gets the full colour: the 99th percentile, so that one spike does not bleach the rest."""
+    return round(float(np.quantile(np.abs(values), 0.99)), 4) or 1.0
+
+
+ANSWERS: dict[str, Callable[[Session, Asked], Answer]] = {
+    "about": Session.about,
+    "page": Session.page,
+    "expected": Session.expected,
+    "values": Session.values,
+    "units": Session.units,
+    "some": Session.some,
+    "strip": Session.strip,
+    "overview": Session.overview,
+    "cell": Session.cell,
+    "gradient": Session.gradient,
+    "mixes": Session.mixes,
+}
+"""What can be asked for, by name."""

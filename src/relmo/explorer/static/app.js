@@ -1,0 +1,234 @@
+// The page: its state, which is the address's fragment; its head; which screen is shown.
+
+import { answers, ask, bundle, canonical, Mistake, parseUnit, send, unitName, shownUnit } from "./data.js";
+import { button, choice, download, labelled, make, put, say } from "./dom.js";
+import { savePicture } from "./picture.js";
+import { showRead } from "./read.js";
+import { showFind } from "./find.js";
+import { showCell } from "./cell.js";
+import { showMemory } from "./memory.js";
+import { showExperiments } from "./experiments.js";
+import { showCompare } from "./compare.js";
+import { showMeaning } from "./meaning.js";
+
+const SCREENS = { read: ["Read", showRead], find: ["Find", showFind], cell: ["Cell", showCell],
+  memory: ["Memory", showMemory], experiments: ["Experiments", showExperiments], meaning: ["Meaning", showMeaning],
+  compare: ["Compare", showCompare] };
+const DEFAULTS = { screen: "read", model: "", text: "", page: 0, unit: "", mode: "", at: -1, pins: "", marks: false,
+  likely: true, gates: false, threshold: 0, own: "", language: "", event: "\n", features: "", patterns: "", measure: "r", sort: "",
+  bias: 1, radius: 1, cell: "lstm", languageName: "anbn", pairs: "", other: "", order: 6, sentence: "They sat on the bank of the river .", position: 4,
+  same: false, pack: "", most: 100, conditions: "", swept: false, train: "", feature: "", prompt: "", seed: 0, jacobians: false, beside: false };
+const SHORT = 1500; // characters of a text of one's own that the address carries
+
+let state = { ...DEFAULTS };
+let about = null;
+let current = null;
+let turned = performance.now();
+
+function fromAddress() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  const found = { ...DEFAULTS };
+  for (const [name, value] of given) {
+    if (!(name in DEFAULTS)) continue;
+    const kind = typeof DEFAULTS[name];
+    if (kind === "number") found[name] = Number.isFinite(Number(value)) ? Number(value) : DEFAULTS[name];
+    else found[name] = kind === "boolean" ? value === "true" : value;
+  }
+  if (!(found.screen in SCREENS)) found.screen = "read";
+  if (!/^([a-z])(\d{1,4})\.(\d{1,6})(b?)$/.test(found.unit)) found.unit = "";
+  return found;
+}
+
+function toAddress(push) {
+  const kept = Object.entries(state).filter(([name, value]) => value !== DEFAULTS[name]);
+  const address = `#${new URLSearchParams(kept)}`;
+  try {
+    history[push ? "pushState" : "replaceState"](null, "", address);
+  } catch {
+    // a frame without an address of its own
+  }
+}
+
+const view = {
+  get state() { return state; },
+  get about() { return about; },
+  set(more) {
+    const changed = Object.keys(more).filter((name) => more[name] !== state[name]);
+    if (!changed.length) return;
+    if ("text" in more && more.text !== state.text) Object.assign(more, { page: 0, at: -1, ...more });
+    Object.assign(state, more);
+    toAddress(changed.includes("screen"));
+    if (changed.includes("model")) return start();
+    if (changed.includes("screen") || !current?.update) return show();
+    head();
+    turned = performance.now();
+    Promise.resolve(current.update(changed)).then(() => {
+      document.documentElement.dataset.took = (performance.now() - turned).toFixed(1);
+    }, (error) => say(error.message));
+  },
+  note(more) {
+    Object.assign(state, more);
+    toAddress(false);
+  },
+  neighbour(by) {
+    const unit = parseUnit(state.unit);
+    const size = about.states[unit.state] / about.directions;
+    return unitName({ ...unit, number: (unit.number + by + size) % size });
+  },
+  turn(by) { this.set({ unit: this.neighbour(by) }); },
+  async own(text, language) {
+    try {
+      const { text: name } = await send("api/text", { model: state.model, text, language });
+      this.set({ text: name, page: 0, at: -1, own: text.length <= SHORT ? text : "", language: language ?? "", screen: "read" });
+    } catch (error) {
+      say(error.message);
+    }
+  },
+  download,
+};
+
+function head() {
+  const tabs = Object.entries(SCREENS).filter(([name]) => offered(name)).map(([name, [label]]) =>
+    button(label, () => view.set({ screen: name }), { "aria-current": name === state.screen ? "page" : "false" }));
+  const models = (bundle ? [] : about.examples).map((each) => [each.name, `${each.name}: ${each.about}`]);
+  if (!models.some(([name]) => name === about.name)) models.unshift([about.name, about.name]);
+  const texts = about.texts.map((each) => [each.name, each.title]);
+  if (!texts.some(([name]) => name === state.text)) texts.unshift([state.text, "Your text"]);
+  const kind = `${about.cell.toUpperCase()}, ${about.layers} × ${(about.states.c ?? about.states.h) / about.directions} units, `
+    + `${about.parameters.toLocaleString("en")} weights, reads ${about.unit === "char" ? "characters" : "words"}`;
+  put(document.getElementById("top"), 
+    make("h1", {}, "relmo ", make("span", {}, "explore")),
+    make("nav", { "aria-label": "screens", class: "tabs" }, ...tabs),
+    make("div", { class: "pickers" },
+      bundle ? make("span", { class: "kind" }, about.name) :
+        labelled("Model", choice(models, about.name, (model) => view.set({ model, unit: "", mode: "", text: "", page: 0, at: -1, pins: "" }))),
+      bundle ? null : labelled("Text", choice(texts, state.text, (text) => view.set({ text }))),
+      button("◐", dark, { "aria-label": "light or dark" }),
+      bundle ? null : button("Save page", save, { title: "one self-contained page with what you have looked at" })),
+    make("p", { class: "kind" }, kind));
+  document.title = `${SCREENS[state.screen][0]} · ${about.name} · relmo`;
+}
+
+// A saved page has the screens whose answers it has.
+function offered(name) {
+  if (name === "compare" && about.kind !== "lm") return false;
+  if (name === "meaning" && about.kind !== "bilm") return false;
+  const needed = { find: ["job:find"], memory: ["job:memory", "job:fresh", "job:past"], experiments: ["job:count", "job:agree", "job:gates"],
+    compare: ["job:compare", "job:emerge"], meaning: ["job:meaning", "job:tags"] }[name];
+  return !bundle || !needed || needed.some((job) => [...answers.keys()].some((key) => key === job || key.startsWith(`${job}:`)));
+}
+
+function dark() {
+  const root = document.documentElement;
+  const now = root.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+  root.dataset.theme = now === "dark" ? "light" : "dark";
+  show();
+}
+
+async function save() {
+  try {
+    const unit = parseUnit(state.unit);
+    await ask("units", { model: state.model, text: state.text, page: state.page, state: unit.state, layer: unit.layer });
+    const { html } = await ask("shell", {});
+    const kept = Object.fromEntries([...answers].filter(([key]) => key.startsWith("job") || key.includes(new URLSearchParams({ model: state.model }))));
+    delete kept["shell?"];
+    const bundled = { model: state.model, text: state.text, address: location.hash, answers: kept };
+    const data = JSON.stringify(bundled, (name, value) => (name === "bytes" ? undefined : value)).replaceAll("<", "\\u003c");
+    const place = html.indexOf("__BUNDLE__");
+    view.download(`${state.model.replace(/[^\w-]+/g, "_")}.html`, html.slice(0, place) + data + html.slice(place + "__BUNDLE__".length), "text/html");
+  } catch (error) {
+    say(error.message);
+  }
+}
+
+function show() {
+  head();
+  const root = document.getElementById("screen");
+  put(root);
+  root.dataset.screen = state.screen;
+  current = SCREENS[state.screen][1](root, view);
+}
+
+async function start() {
+  state.model ||= bundle?.model ?? "";
+  about = await ask("about", { ...(state.model ? { model: state.model } : {}), ...(bundle ? {} : { opening: 1 }) });
+  for (const [key, value] of Object.entries(about.answers ?? {})) answers.set(canonical(key), value);
+  about.answers = {};
+  state.model = about.name;
+  answers.set(`about?${new URLSearchParams({ model: about.name })}`, about);
+  if (state.own && state.text.startsWith("own-") && !bundle) {
+    await send("api/text", { model: state.model, text: state.own, language: state.language || null });
+  }
+  state.text ||= bundle?.text ?? about.first;
+  state.unit ||= about.opened;
+  state.mode ||= about.mode;
+  if (!offered(state.screen)) state.screen = "read";
+  if (!(parseUnit(state.unit).state in about.states)) state.unit = about.opened;
+  show();
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || !about) return;
+  if (/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) return;
+  if (event.key === "[" || event.key === "]") view.turn(event.key === "[" ? -1 : 1);
+  else if (event.key === "/") search();
+  else if (event.key === "p" || event.key === "P") savePicture(document.getElementById("screen"), event.key === "p" ? "png" : "svg");
+  else return;
+  event.preventDefault();
+});
+
+// The next place in the page where a text occurs.
+function search() {
+  const text = current?.text;
+  if (!text) return;
+  const box = make("input", { type: "search", "aria-label": "search in this page", placeholder: "search, Enter" });
+  const bar = make("div", { class: "searching" }, box);
+  document.body.append(bar);
+  box.focus();
+  const close = () => { if (document.activeElement === box) text.element.focus(); else bar.remove(); };
+  box.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") return close();
+    if (event.key !== "Enter" || !box.value) return;
+    const [whole, places] = joined(text.spans);
+    const from = text.at < 0 ? 0 : places.indexOf(text.at) + 1;
+    let found = whole.toLowerCase().indexOf(box.value.toLowerCase(), from);
+    if (found < 0) found = whole.toLowerCase().indexOf(box.value.toLowerCase());
+    if (found < 0) return say(`“${box.value}” is not in this page`);
+    text.focus(places[found]);
+    if (!event.shiftKey) close();
+  });
+  box.addEventListener("blur", () => bar.remove());
+}
+
+function joined(spans) {
+  const places = [];
+  let whole = "";
+  spans.forEach((span, i) => {
+    const part = span.textContent + (span.textContent.length > 1 || spans.length < 2 ? " " : "");
+    for (let n = 0; n < part.length; n++) places.push(i);
+    whole += part;
+  });
+  return [whole, places];
+}
+
+addEventListener("popstate", () => {
+  const before = state.model;
+  state = { ...fromAddress() };
+  if (state.model && state.model !== before) return start();
+  state.model = before;
+  state.text ||= about.first;
+  state.unit ||= about.opened;
+  state.mode ||= about.mode;
+  show();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => about && show());
+
+state = fromAddress();
+if (bundle?.address && !location.hash) {
+  for (const [name, value] of new URLSearchParams(bundle.address.slice(1))) {
+    if (name in DEFAULTS) state[name] = typeof DEFAULTS[name] === "number" ? Number(value) : typeof DEFAULTS[name] === "boolean" ? value === "true" : value;
+  }
+}
+start().catch((error) => {
+  document.getElementById("screen").textContent = error instanceof Mistake ? error.message : `The page failed: ${error.message}`;
+});

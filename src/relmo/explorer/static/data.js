@@ -1,0 +1,105 @@
+// Answers: from the bundle in an exported page, else from the server; each is asked for once and kept.
+
+const KEPT = 400;
+const element = document.getElementById("bundle");
+export const bundle = element ? JSON.parse(element.textContent) : null;
+export const answers = new Map();
+if (bundle) for (const [key, value] of Object.entries(bundle.answers)) answers.set(canonical(key), value);
+
+export function canonical(key) {
+  const [what, query] = key.split("?");
+  if (query === undefined) return key;
+  const sorted = [...new URLSearchParams(query)].sort(([a], [b]) => (a < b ? -1 : 1));
+  return `${what}?${new URLSearchParams(sorted)}`;
+}
+
+export class Mistake extends Error {}
+
+async function request(path, options = {}) {
+  if (bundle) throw new Mistake("This is a saved page: it has no model to ask. Run relmo explore for that.");
+  let response;
+  try {
+    response = await fetch(path, options);
+  } catch {
+    throw new Mistake("The explorer no longer answers; is relmo explore still running?");
+  }
+  const answer = await response.json().catch(() => ({ error: `The explorer answered ${response.status}.` }));
+  if (!response.ok) throw new Mistake(answer.error);
+  return answer;
+}
+
+const asking = new Map();
+
+export function known(what, asked) {
+  return answers.get(canonical(`${what}?${new URLSearchParams(asked)}`));
+}
+
+export async function ask(what, asked) {
+  const key = canonical(`${what}?${new URLSearchParams(asked)}`);
+  if (answers.has(key)) return answers.get(key);
+  const made = fromUnits(what, asked);
+  if (made) return made;
+  if (!asking.has(key)) {
+    asking.set(key, request(`api/${key}`).finally(() => asking.delete(key)));
+  }
+  const answer = await asking.get(key);
+  answers.set(key, answer);
+  if (answers.size > KEPT) answers.delete([...answers.keys()].find((old) => !/^(about|job)/.test(old)));
+  return answer;
+}
+
+// A unit's values, or those of its gates, out of those of all units or of some, which an exported page has.
+export function fromUnits(what, asked) {
+  if (what !== "values" && what !== "strip") return null;
+  const unit = parseUnit(asked.unit);
+  const place = { model: asked.model, text: asked.text, page: asked.page };
+  const row = (all, at) => {
+    all.bytes ??= Int8Array.from(atob(all.data), (c) => (c.charCodeAt(0) << 24) >> 24);
+    const steps = all.bytes.subarray(at * all.symbols, (at + 1) * all.symbols);
+    return { values: Array.from(steps, (step) => (step / 127) * all.largest[at]), scale: all.scales[at] };
+  };
+  const of = (state) => {
+    const all = known("units", { ...place, state, layer: unit.layer });
+    const at = all && unit.number + (unit.backward ? all.largest.length / 2 : 0);
+    return all && at < all.largest.length ? row(all, at) : null;
+  };
+  if (what === "strip") {
+    const states = Object.keys(known("about", { model: asked.model })?.states ?? {}).map((state) => [state, of(state)?.values]);
+    return states.length && states.every(([, values]) => values) ? { states: Object.fromEntries(states) } : null;
+  }
+  const some = bundle?.chosen && known("some", { ...place, units: bundle.chosen });
+  return of(unit.state) ?? (some?.units.includes(asked.unit) ? row(some, some.units.indexOf(asked.unit)) : null);
+}
+
+export function send(path, given) {
+  return request(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(given) });
+}
+
+// Long work: tells of the share that is done; `signal` cancels it.
+export async function work(given, tell, signal) {
+  let job = await send("api/jobs", given);
+  while (job.state === "waiting" || job.state === "running") {
+    tell(job.state === "waiting" ? 0 : job.share);
+    await new Promise((done) => setTimeout(done, job.share > 0 ? 250 : 60));
+    if (signal?.aborted) {
+      await request(`api/jobs/${job.job}`, { method: "DELETE" });
+      throw new Mistake("Cancelled.");
+    }
+    job = await request(`api/jobs/${job.job}`);
+  }
+  if (job.state === "done") return job.result;
+  throw new Mistake(job.error ?? "Cancelled.");
+}
+
+export function parseUnit(name) {
+  const found = /^([a-z])(\d+)\.(\d+)(b?)$/.exec(name);
+  return { state: found[1], layer: Number(found[2]), number: Number(found[3]), backward: found[4] === "b" };
+}
+
+export function unitName({ state, layer, number, backward }) {
+  return `${state}${layer}.${number}${backward ? "b" : ""}`;
+}
+
+export function shownUnit(name) {
+  return name.replace(/b$/, "←");
+}

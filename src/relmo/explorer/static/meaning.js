@@ -1,0 +1,117 @@
+// Meaning: a word where it stands, the occurrences in the text that are nearest to it, all of them on a plane; and what the layers are good for.
+
+import { answers, ask, bundle, work } from "./data.js";
+import { button, fixed, labelled, make, put, runner, say, tick } from "./dom.js";
+import { bars } from "./charts.js";
+import { planesOf } from "./planes.js";
+
+export function showMeaning(root, view) {
+  const { about, state } = view;
+  const key = `job:meaning:${state.model}:${state.text}`;
+  const tagsKey = `job:tags:${state.model}:${state.text}`;
+  const result = make("div", {});
+  const layered = make("div", {});
+  const chosen = make("div", { class: "row", role: "group", "aria-label": "the word" });
+  const sentence = make("input", { type: "text", maxlength: "2000", value: state.sentence, oninput: () => {
+    view.note({ sentence: sentence.value, position: 0 });
+    offer();
+  } });
+  const go = runner("Find its nearest occurrences", async (tell, signal) => {
+    const found = await work({ what: "mean", model: state.model, text: state.text, sentence: state.sentence,
+      position: state.position, same_word: state.same }, tell, signal);
+    answers.set(key, found);
+    draw(found);
+  });
+
+  // Words as they stand between spaces, which a sentence of separate words has.
+  function offer() {
+    const words = state.sentence.split(/\s+/).filter(Boolean);
+    put(chosen, ...words.map((word, i) => button(word, () => {
+      view.note({ position: i });
+      offer();
+      chosen.children[i].focus();
+    }, { "aria-pressed": String(i === state.position) })));
+  }
+
+  put(root, make("section", { class: "panel" }, make("h2", {}, "What does a word mean here?"),
+    make("p", {}, "Write a sentence, with spaces around punctuation, and press a word. Its vectors are compared with those of every word of the text, which are made once."),
+    bundle ? null : labelled("Sentence", sentence), bundle ? null : chosen,
+    bundle ? null : tick("among other occurrences of the same word alone", state.same, (on) => view.note({ same: on })), bundle ? null : go), result, layered);
+  offer();
+  if (answers.has(key)) draw(answers.get(key));
+  layers();
+
+  function names(count) {
+    return Array.from({ length: count }, (_, i) => (i ? `Layer ${i}` : "Without context"));
+  }
+
+  function draw(found) {
+    const called = names(found.layers.length);
+    const lists = found.layers.map((layer, i) => make("section", { class: "panel" }, make("h3", {}, called[i]),
+      make("ol", { class: "occurrences" }, ...layer.map((each) => make("li", {}, make("b", {}, fixed(each.cosine, 3)), " ",
+        each.words.slice(Math.max(0, each.position - 6), each.position).join(" "), " ", make("mark", {}, each.words[each.position]), " ",
+        each.words.slice(each.position + 1, each.position + 7).join(" "))))));
+    const neighbours = make("section", { class: "panel" }, make("h3", {}, "Its static vector's neighbours"),
+      found.static.length ? make("ol", { class: "occurrences" }, ...found.static.map(([word, cosine]) => make("li", {}, make("b", {}, fixed(cosine, 3)), ` ${word}`)))
+        : make("p", {}, "the static vectors do not know the word"));
+    put(result, make("h2", {}, `“${found.words[found.position]}” among ${found.symbols.toLocaleString("en")} words`),
+      make("div", { class: "cards layers" }, ...lists, neighbours), scatter(found));
+  }
+
+  function scatter(found) {
+    const { plane } = found;
+    const head = make("h2", {}, `Every “${plane.word}” of the text`);
+    if (plane.count < 3) {
+      const times = ["does not stand", "stands once", "stands twice"][plane.count];
+      return make("section", { class: "panel" }, head, make("p", {}, `The word ${times} in this text; three occurrences or more make a picture. Ask about another word, or open a longer text.`));
+    }
+    const some = plane.points.length < plane.count ? `${plane.points.length} of ${plane.count.toLocaleString("en")} occurrences, drawn by lot` : `All ${plane.count} occurrences`;
+    return make("section", { class: "panel" }, head,
+      make("p", {}, `${some}, on the two directions in which their vectors differ most, layer by layer. Senses that a layer tells apart stand apart.`),
+      planesOf(plane, names(plane.layers.length)));
+  }
+
+  // What is known of the layers: measured before, learnt by tasks, or measured now on a text with tags.
+  function layers() {
+    const parts = about.figures.map((figure) => make("section", { class: "panel" },
+      make("h2", {}, figure.name === "wsd" ? "Which layer tells senses apart?" : "Which layer knows parts of speech?"),
+      bars(figure.rows.map((row) => [row.name, row.value]), { label: `${figure.title}: percent right, ${figure.column}`, digits: 1 })));
+    const tagged = about.texts.find((each) => each.name === state.text)?.tagged;
+    if (tagged && !(bundle && !answers.has(tagsKey))) parts.push(tagPanel());
+    const mixed = make("div", {});
+    put(layered, ...parts, mixed);
+    if (about.mixes) ask("mixes", { model: state.model }).then(({ tasks }) => put(mixed, mixPanel(tasks)), (error) => say(error.message));
+    else if (!parts.length && !bundle) {
+      put(mixed, make("p", { class: "verdict" }, "Of a .conllu text, what each layer knows of parts of speech can be measured here; --figures FILE shows what was measured before, --beside TASK the layers that a trained task has chosen."));
+    }
+  }
+
+  function tagPanel() {
+    const place = make("div", {});
+    const measure = runner("Measure", async (tell, signal) => {
+      const found = await work({ what: "tags", model: state.model, text: state.text }, tell, signal);
+      answers.set(tagsKey, found);
+      put(place, tagBars(found));
+    });
+    if (answers.has(tagsKey)) put(place, tagBars(answers.get(tagsKey)));
+    return make("section", { class: "panel" }, make("h2", {}, "Which layer knows this text's parts of speech?"),
+      make("p", {}, "A linear classifier of each layer's vectors learns the universal tags of four fifths of the sentences and is asked about the others."), bundle ? null : measure, place);
+  }
+
+  function tagBars(found) {
+    const within = (each) => `${fixed(each.low, 1)} to ${fixed(each.high, 1)}`;
+    const rows = found.rows.map((row) => [`${row.name ? `${row.name}, ` : ""}${row.layer ? `layer ${row.layer}` : "without context"}`, row.value, within(row)]);
+    rows.push(["the word's most frequent tag", found.most_frequent.value, within(found.most_frequent)]);
+    return bars(rows, { label: `percent right of ${found.asked.toLocaleString("en")} words, with 95 % intervals; learnt from ${found.words.toLocaleString("en")}`, digits: 1 });
+  }
+
+  function mixPanel(tasks) {
+    const drawn = tasks.map(({ task, mixes }) => (mixes.length ? make("div", {}, ...mixes.map((mix) =>
+      bars(mix.shares.map((share, i) => [i ? `layer ${i}` : "without context", share]), { label: `${task}, ELMo at the ${mix.name}: γ = ${fixed(mix.gamma, 3)}` })))
+      : make("p", {}, `${task} was trained without ELMo.`)));
+    return make("section", { class: "panel" }, make("h2", {}, "Which layers have tasks chosen?"),
+      make("p", {}, "What a task has learnt to take of each layer: shares that sum to one, times γ."), ...drawn);
+  }
+
+  return { update: (changed) => (changed.some((name) => ["text", "model"].includes(name)) ? showMeaning(root, view) : null) };
+}
