@@ -40,7 +40,7 @@ EXAMPLES = (
         "code", OWN / "code", "characters, an LSTM that has read Python's library", "code", "c0.71", mode="centred"
     ),
     Example("anbn-lstm", OWN / "anbn-lstm", "an LSTM that counts a's and b's", "counting", "c0.5"),
-    Example("anbn-gru", OWN / "anbn-gru", "a GRU that was taught the same", "counting", "h0.5"),
+    Example("anbn-gru", OWN / "anbn-gru", "a GRU that was taught the same", "counting", "h0.9"),
     Example("small", DATA / "small", "words, the bidirectional model that ships", "sentences", "c0.0"),
 )
 
