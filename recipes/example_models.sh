@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The small models that `relmo explore` offers when it is given none: minutes on one CPU core.
+# The small models that `relmo explore` offers when it is given none: half an hour of one CPU core.
 #   recipes/example_models.sh DATA OUT [full|reduced]     the folders that ship are then OUT/examples/{prose,code,anbn-lstm,anbn-gru}
 # DATA holds lm/war-and-peace/input.txt; source code is that of the standard library of the Python that runs it. A step whose result is
 # there already is left out, and training goes on where it was stopped: after any interruption, the same command again.
