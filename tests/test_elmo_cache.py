@@ -14,6 +14,7 @@ from relmo.elmo_cache import INDEX, NOTE, VECTORS, Computed, ElmoCache, cache_fo
 from relmo.embed import Embedder
 from relmo.errors import StorageError
 from relmo.models.bilm import BiLMNetwork
+from relmo.outputs import locked
 from relmo.settings import BiLMModelSettings, BiLMSettings
 
 SENTENCES = [["The", "bank", "lends"], ["a"], [], ["The", "bank", "lends"], ["bank", "of", "the", "river", "."]]
@@ -120,7 +121,7 @@ def test_who_waits_for_another_that_appends_computes_nothing_twice(tmp_path: Pat
     other = ElmoCache(tmp_path, model)
     found: list[object] = []
     thread = threading.Thread(target=lambda: found.append(other.vectors(SENTENCES)))
-    with one._locked():
+    with locked(one.folder, wait=True):
         thread.start()
         thread.join(0.5)
         assert thread.is_alive()

@@ -149,7 +149,7 @@ def test_conllu_keeps_its_words_and_compressed_text_is_read(model: BiLM, tmp_pat
     for name, vectors in zip("01", model.embed([["Vámonos"], ["de", "el"]]), strict=True):
         assert np.array_equal(read(tmp_path / "v.npz")[name], vectors)
     (tmp_path / "t.gz").write_bytes(gzip.compress(b"one line\nand one"))
-    assert embed_file(model, tmp_path / "t.gz", tmp_path / "v.npz").sentences == 2
+    assert embed_file(model, tmp_path / "t.gz", tmp_path / "v.npz", overwrite=True).sentences == 2
     embed_file(make(lowercase=True), tmp_path / "a.conllu", tmp_path / "l.npz")
     assert np.array_equal(read(tmp_path / "l.npz")["0"], model.embed([["vámonos"]])[0])
 
@@ -161,7 +161,7 @@ def test_a_line_longer_than_the_reader_takes_at_once_is_still_one_sentence(
     long = " ".join(f"word{i}" for i in range(40))
     for end in ("\n", ""):
         (tmp_path / "t.txt").write_text(f"short\n{long}{end}")
-        assert embed_file(model, tmp_path / "t.txt", tmp_path / "v.npz").sentences == 2
+        assert embed_file(model, tmp_path / "t.txt", tmp_path / "v.npz", overwrite=True).sentences == 2
         assert np.array_equal(read(tmp_path / "v.npz")["1"], model.embed([long])[0])
 
 
@@ -282,6 +282,7 @@ def test_carried_state_is_written_as_embed_gives_it_and_cannot_be_resumed(
 def test_more_sentences_than_safetensors_can_name_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LARGEST_HEADER", 400)
     partial = Partial(tmp_path / "v.safetensors", Layout(None, 2, "float32", False), {}, keep=True)
+    partial.folder.mkdir()
     with partial.open(resume=False):
         for i in range(8):
             partial.append(Sentence(str(i), [str(i)]), np.zeros((1, 2)))

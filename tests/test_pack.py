@@ -10,7 +10,7 @@ import torch
 import relmo
 from relmo.bilm import BiLM
 from relmo.convert import write_original
-from relmo.errors import ModelError, SettingError
+from relmo.errors import ModelError, SettingError, StorageError
 from relmo.folder import sha256
 from relmo.loading import tensors_of
 from relmo.models.bilm import BiLMNetwork
@@ -114,6 +114,6 @@ def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
         pack(tmp_path / "plain", out, card=tmp_path / "latin.md")
     with pytest.raises(SettingError, match="weight files of 0 MB: it must be 1 or more"):
         pack(tmp_path / "plain", out, shard_mb=0)
-    with pytest.raises(ModelError, match="plain: exists already"):
+    with pytest.raises(StorageError, match="plain: exists already; add --overwrite"):
         pack(tmp_path / "plain", tmp_path / "plain")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["latin.md", "plain"]

@@ -309,7 +309,8 @@ def with_a_full_disk(arguments: list[str]) -> None:
 def test_a_disk_that_is_full_for_the_first_process_ends_all(text: Path, tmp_path: Path, team: Start) -> None:
     members = team(2, with_a_full_disk, train(text, tmp_path / "model", RANDOM))
     assert members.end() == [2, 2]
-    assert members.said() == ["error: the disk is full\n", ""]
+    go_on = f"go on with: torchrun --nproc-per-node 2 -m relmo train lm --out {tmp_path / 'model'} --resume"
+    assert members.said() == [f"error: the disk is full; {go_on}\n", ""]
     assert (tmp_path / "model" / CHECKPOINT).exists()
 
 

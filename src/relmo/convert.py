@@ -13,12 +13,10 @@ The format is that of Peters et al. 2018, Deep contextualized word representatio
 
 import io
 import json
-import os
-import shutil
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -29,9 +27,10 @@ import torch
 from torch import Tensor, nn
 
 from relmo.bilm import BiLM
-from relmo.errors import ModelError, SettingError, StorageError
-from relmo.folder import CONFIG, LARGEST_CONFIG, atomic, pick_device, storage_errors, write_json
+from relmo.errors import ModelError, SettingError
+from relmo.folder import CONFIG, LARGEST_CONFIG, OURS, pick_device, write_json
 from relmo.models.bilm import BiLMNetwork, CharacterEncoder
+from relmo.outputs import atomic, new_folder
 from relmo.settings import BiLMModelSettings, BiLMSettings, check_bilm, parse_filters
 from relmo.text.characters import CHARACTERS
 from relmo.text.vocabulary import SentenceVocabulary, escape
@@ -428,13 +427,13 @@ def _shape(shape: tuple[int, ...] | None) -> str:
     return "empty" if shape is None else " x ".join(map(str, shape)) or "a single number"
 
 
-def write_original(model: BiLM, folder: str | Path) -> None:
+def write_original(model: BiLM, folder: str | Path, *, overwrite: bool = False) -> None:
     """Writes options.json, weights.hdf5 and, where the model has a vocabulary, vocab.txt, as the tools for original
     ELMo files read them. The output layer has no place in the format and is left out."""
     settings = model.settings.model
     if settings.input != "char":
         raise ModelError("a model with word input has no place in the original format, which reads characters")
-    with new_folder(Path(folder)) as inside:
+    with new_folder(Path(folder), overwrite=overwrite, ours=OURS) as inside:
         write_hdf5(inside / WEIGHTS, model.network)
         if model.vocabulary is not None:
             with atomic(inside / VOCAB) as temporary:
@@ -485,23 +484,3 @@ def plain_words(vocabulary: SentenceVocabulary) -> list[str]:
     specials = vocabulary.specials
     words = [*specials, *(word for word in vocabulary.symbols if word not in specials)]
     return [escape(word) if any(c.isspace() for c in word) else word for word in words]
-
-
-@contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder of the same name to write into, which takes its place when all went well."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ModelError(f"{folder}: exists already; choose another place, or remove it first")
-    outer = folder.parent / f".{folder.name}.{os.getpid()}"
-    try:
-        with storage_errors(folder):
-            inside = outer / folder.name
-            inside.mkdir(parents=True)
-            yield inside
-            with suppress(FileNotFoundError):
-                folder.rmdir()
-            inside.replace(folder)
-    except StorageError as error:
-        raise StorageError(str(error).replace(str(outer / folder.name), str(folder))) from error
-    finally:
-        shutil.rmtree(outer, ignore_errors=True)

@@ -27,10 +27,11 @@ import numpy as np
 from relmo.bilm import BiLM
 from relmo.embed import CutWords, EmbedOptions
 from relmo.errors import StorageError
-from relmo.folder import storage_errors, write_json
+from relmo.folder import write_json
+from relmo.outputs import locked, storage_errors
 from relmo.references import bilm_digest
 
-NOTE, VECTORS, INDEX, LOCK = "note.json", "vectors.bin", "index.bin", "lock"
+NOTE, VECTORS, INDEX = "note.json", "vectors.bin", "index.bin"
 FORMAT = 1
 KEY_BYTES = 16
 RECORD = np.dtype([("key", f"V{KEY_BYTES}"), ("tokens", "<u4")])
@@ -108,7 +109,7 @@ class ElmoCache:
         index = self.read_index()
         keys = [key_of(words) for words in sentences]
         if any(key not in index for key in keys):
-            with self._locked():
+            with storage_errors(self.folder), locked(self.folder, wait=True):
                 self._append(dict(zip(keys, sentences, strict=True)), say)
             index = self.read_index()
         found = np.array([index[key] for key in keys], dtype=np.int64).reshape(-1, 2)
@@ -187,15 +188,6 @@ class ElmoCache:
                 file.truncate(size)
                 file.seek(size)
             yield vectors, index
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Within it no other process appends."""
-        import fcntl  # not on Windows
-
-        with storage_errors(self.folder), (self.folder / LOCK).open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
 
     def _check_note(self) -> None:
         """The folder must be this biLM's."""

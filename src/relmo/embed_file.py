@@ -30,6 +30,7 @@ import time
 import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -40,8 +41,9 @@ import numpy as np
 from relmo.bilm import BiLM
 from relmo.embed import CutWords, EmbedOptions, pool
 from relmo.errors import CorpusError, SettingError, StorageError
-from relmo.folder import digest, own_tensors, storage_errors, write_json
+from relmo.folder import digest, own_tensors, write_json
 from relmo.hdf5 import new_hdf5
+from relmo.outputs import behind_links, is_special, locked, refuse_existing, settle, storage_errors
 from relmo.text.corpus import STDIN, Errors, is_conllu, read_conllu, read_lines
 
 Pooling = Literal["mean", "max"]
@@ -97,12 +99,14 @@ class Layout(NamedTuple):
         return int(np.prod(self.shape(tokens))) * np.dtype(self.dtype).itemsize
 
 
-def check_out(out: Path) -> None:
-    """The name says a format that can be written here."""
+def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """The name says a format that can be written here, and nothing is lost there; a run that goes on has asked
+    before."""
     if out.suffix.lower() not in WRITERS:
         raise SettingError(f"{out}: the format is told by the name, which must end in {', '.join(WRITERS)}")
-    if out.is_dir():
-        raise StorageError(f"{out}: is a folder; give the name of a file")
+    if resume and overwrite:
+        raise SettingError("--resume goes on with a run, --overwrite begins it anew; give one of them")
+    refuse_existing(out, overwrite=overwrite or (resume and partial_folder(out).exists()))
     if out.suffix.lower() == ".parquet":
         _pyarrow()
 
@@ -117,6 +121,7 @@ def embed_file(
     dtype: Literal["float32", "float16"] = "float32",
     errors: Errors = "strict",
     resume: bool = False,
+    overwrite: bool = False,
     watch: Watch | None = None,
 ) -> Summary:
     """Embeds the sentences of a text or CoNLL-U file (standard input where it is None) into the file `out`.
@@ -125,7 +130,7 @@ def embed_file(
     states are not kept, so with those a run is done at once or not at all.
     """
     source, out, options = STDIN if source is None else source, Path(out), options or EmbedOptions()
-    check_out(out)
+    check_out(out, resume=resume, overwrite=overwrite)
     options.check(model.network.layer_count)
     if dtype not in ("float32", "float16"):
         raise SettingError(f"dtype is {dtype!r}; it can be 'float32' or 'float16'")
@@ -139,21 +144,35 @@ def embed_file(
     partial = Partial(out, layout, note(model, options, pooling, layout), keep=options.state == "reset")
     started, cut = time.monotonic(), model.embedder.cut_words()
     total = count_sentences(source, errors)
-    with partial.open(resume=resume):
-        progress = Progress(partial.count, total, resumed=partial.count)
-        rest = partial.skip_done(read_source(source, model, errors), source)
-        for sentence, vectors in embed_each(model, rest, options, cut):
-            partial.append(sentence, vectors if pooling is None else pool(vectors, pooling))
-            progress.done += 1
-            progress.tokens += len(sentence.tokens)
-            if watch is not None:
-                watch(progress)
-        partial.commit()
-        if not partial.count:
-            raise CorpusError(f"{source}: there is nothing in it; give a file with a sentence a line")
-    model.embedder.cache.forget()  # memory for what follows
-    partial.finish()
+    with only_here(partial.folder):
+        with partial.open(resume=resume, overwrite=overwrite):
+            progress = Progress(partial.count, total, resumed=partial.count)
+            rest = partial.skip_done(read_source(source, model, errors), source)
+            for sentence, vectors in embed_each(model, rest, options, cut):
+                partial.append(sentence, vectors if pooling is None else pool(vectors, pooling))
+                progress.done += 1
+                progress.tokens += len(sentence.tokens)
+                if watch is not None:
+                    watch(progress)
+            partial.commit()
+            if not partial.count:
+                raise CorpusError(f"{source}: there is nothing in it; give a file with a sentence a line")
+        model.embedder.cache.forget()  # memory for what follows
+        partial.finish()
     return Summary(out, progress.done, progress.resumed, progress.tokens, time.monotonic() - started, cut)
+
+
+@contextmanager
+def only_here(folder: Path) -> Iterator[None]:
+    """A folder in which no other process works meanwhile; if nothing stays in it, it goes."""
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def note(model: BiLM, options: EmbedOptions, pooling: Pooling | None, layout: Layout) -> dict[str, Any]:
@@ -223,6 +242,13 @@ def embed_each(
         yield waiting.popleft(), vectors
 
 
+def partial_folder(out: Path) -> Path:
+    """Beside the output, or beside the file that a link points to."""
+    with storage_errors(out):
+        real = out if is_special(out) else behind_links(out)
+    return real.with_name(real.name + ".partial")
+
+
 class Partial:
     """The folder OUT.partial: what is done so far."""
 
@@ -230,22 +256,21 @@ class Partial:
         self.out, self.layout, self.note = out, layout, note
         self.keep = keep
         """Whether a run that is broken off can be resumed; otherwise the folder goes."""
-        self.folder = out.with_name(out.name + ".partial")
+        self.folder = partial_folder(out)
         self.vectors, self.lines = self.folder / "vectors.bin", self.folder / "lines.jsonl"
         self.count = 0
         """Sentences done."""
 
-    def open(self, *, resume: bool) -> "Partial":
+    def open(self, *, resume: bool, overwrite: bool = False) -> "Partial":
         """Begins, or goes on."""
         with storage_errors(self.folder):
             exists = (self.folder / "note.json").exists()
-            if exists and not resume:
-                go_on = "add --resume to go on with it, or " if self.keep else ""
+            if exists and not (resume or overwrite):
+                go_on = "--resume to go on with it, or " if self.keep else ""
                 raise StorageError(
-                    f"{self.folder}: an earlier run was broken off here; {go_on}remove it to start again"
+                    f"{self.folder}: an earlier run was broken off here; add {go_on}--overwrite to start again"
                 )
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if exists:
+            if exists and resume:
                 self._check_note()
                 self._drop_tail()
             else:
@@ -359,9 +384,7 @@ class Partial:
         target = self.folder / "result"
         with storage_errors(self.out):
             WRITERS[self.out.suffix.lower()](self, target)
-            with target.open("rb+") as file:
-                os.fsync(file.fileno())
-            target.replace(self.out)
+            settle(target, self.out)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

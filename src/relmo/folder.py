@@ -1,16 +1,15 @@
 """A model <-> a folder: config.json, model.safetensors (`weights.py`), vocabulary.txt, settings.toml and a card,
 README.md.
 
-Nothing is unpickled. Every file is written under a temporary name and renamed; config.json comes last, so a folder with
-one is whole. Files of tensors carry a digest of themselves.
+Nothing is unpickled. Every file is written under a temporary name and renamed (`outputs.py`); config.json comes last,
+so a folder with one is whole. Files of tensors carry a digest of themselves.
 """
 
-import errno
 import hashlib
 import json
-import os
+import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +20,8 @@ from torch import Tensor, nn
 
 import relmo
 from relmo.config import build
-from relmo.errors import ModelError, SettingError, StorageError
+from relmo.errors import ModelError, SettingError
+from relmo.outputs import atomic
 
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocabulary.txt"
@@ -29,46 +29,14 @@ CARD, SETTINGS = "README.md", "settings.toml"
 BUNDLED = ("small", "words")  # models that ship, by name: a bidirectional language model and word vectors
 EXAMPLES = ("prose", "code", "anbn-lstm", "anbn-gru")  # small language models that ship, to be looked into
 LARGEST_CONFIG = 1 << 22
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-MAKE_ROOM = "free some space and do it again; training goes on with --resume"
+OURS = re.compile(
+    r"config\.json|model.*\.safetensors|(vocabulary|labels|vectors|bilm-vocabulary)\.txt|settings\.toml|README\.md"
+    r"|metrics\.jsonl|report\.json|curves\.png|options\.json|weights\.hdf5|vocab\.txt"
+    r"|run|last|bilm|vectors|tensorboard|seed-\d+"
+)
+"""The names that relmo gives to what it writes in a model's folder."""
 
 S = TypeVar("S")
-
-
-@contextmanager
-def atomic(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` to write to; renamed to `path` when all went well, removed when not."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with storage_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.touch()
-            mode = temporary.stat().st_mode  # as the user's umask says, which safetensors does not ask
-            yield temporary
-            temporary.chmod(mode)
-            with temporary.open("rb+") as file:
-                os.fsync(file.fileno())
-            temporary.replace(path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
-
-
-@contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    """Turns a full disk or a forbidden place into one line."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in FULL:
-            raise StorageError(f"{path}: the disk is full; {MAKE_ROOM}") from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
-            raise StorageError(f"{path}: cannot be written: {error.strerror}; choose another place") from error
-        raise
-    except SafetensorError as error:
-        if any(f"os error {code}" in str(error) for code in FULL) or "No space left" in str(error):
-            raise StorageError(f"{path}: the disk is full; {MAKE_ROOM}") from error
-        raise
 
 
 def write_json(path: Path, value: Any) -> None:

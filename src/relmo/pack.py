@@ -11,10 +11,11 @@ import re
 import shutil
 from pathlib import Path
 
-from relmo.convert import PairOrPath, locate, new_folder
+from relmo.convert import PairOrPath, locate
 from relmo.errors import ModelError, SettingError
-from relmo.folder import CARD, CONFIG, SETTINGS, VOCABULARY, WEIGHTS, atomic, read_config, sha256, write_json
+from relmo.folder import CARD, CONFIG, OURS, SETTINGS, VOCABULARY, WEIGHTS, read_config, sha256, write_json
 from relmo.loading import Model, bundled, load, tensors_of
+from relmo.outputs import atomic, new_folder
 from relmo.task import FILES, FOLDERS
 from relmo.vectors import ABOUT_VECTORS, VECTORS
 from relmo.weights import Record, Stored, write_weights
@@ -35,19 +36,21 @@ def pack(
     precision: Stored = "float32",
     shard_mb: int | None = None,
     card: str | Path | None = None,
+    overwrite: bool = False,
 ) -> Model:
     """Writes the model that `relmo.load(source)` gives as a new folder, and returns it as it was loaded.
 
     precision   how weights are stored: float32, float16 or int8; they are float32 again when they are loaded
     shard_mb    the most megabytes of a weight file; one file holds everything where it is not given
     card        a file with another README.md for the folder
+    overwrite   take the place of a folder that relmo wrote; the model that is read may be in it
     """
     if shard_mb is not None and shard_mb < 1:
         raise SettingError(f"weight files of {shard_mb} MB: it must be 1 or more")
     text = None if card is None else read_card(Path(card))
     source = bundled(source) or source
     model = load(source, device="cpu")
-    with new_folder(Path(destination)) as inside:
+    with new_folder(Path(destination), overwrite=overwrite, ours=OURS) as inside:
         if source is None or locate(source) is not None or not isinstance(source, str | Path):
             model.save_pretrained(inside)
             (inside / WEIGHTS).unlink()

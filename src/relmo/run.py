@@ -13,13 +13,12 @@ stop, and when to write a checkpoint, is for all of them the same.
 import dataclasses
 import json
 import math
-import os
-import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,8 @@ from typing import Any
 import torch
 
 from relmo.errors import ModelError, RelmoError, SettingError, StorageError
-from relmo.folder import VOCABULARY, atomic, pick_device, read_tensors, storage_errors, write_json, write_tensors
+from relmo.folder import CONFIG, OURS, VOCABULARY, pick_device, read_tensors, write_json, write_tensors
+from relmo.outputs import atomic, locked, remove, storage_errors, sweep, temporary_path
 from relmo.parallel import ALONE, Team, join, own_device
 from relmo.settings import TextSettings, TrainSettings
 from relmo.text.encode import Corpus, Stream, encode_corpus, open_stream
@@ -60,13 +60,13 @@ class Reporter:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run is going to take, measured on its first batch."""
+    """What a run is going to take, by its first steps; memory where the system tells it."""
 
     device: str
     predictions: int
     steps: int
     parameters: int
-    memory: int
+    memory: int | None
     seconds: float
     processes: int = 1
 
@@ -79,40 +79,29 @@ def prepare(settings: TrainSettings) -> torch.device:
 
 
 def make_plan(trainer: Trainer, predictions: int) -> Plan:
-    """Times two batches forward and backward, and puts everything back as it was."""
-    random = torch.get_rng_state()
-    cuda = torch.cuda.get_rng_state(trainer.device) if trainer.device.type == "cuda" else None
-    seconds = 0.0
-    for _ in range(2):
-        begun = time.perf_counter()
-        trainer._loss(trainer.batch(0), None).mean.backward()
-        if cuda is not None:
-            torch.cuda.synchronize(trainer.device)
-        seconds = time.perf_counter() - begun
-        trainer.optimizer.zero_grad(set_to_none=True)
-    torch.set_rng_state(random)
-    if cuda is not None:
-        torch.cuda.set_rng_state(cuda, trainer.device)
-    weights = sum(p.numel() * p.element_size() for p in trainer.parameters)
-    moments = {"adamw": 2, "adam": 2, "adagrad": 1, "sgd": 1 if trainer.settings.momentum else 0}
+    """What the run takes, by some steps that leave no trace."""
+    seconds = trainer.rehearse() * trainer.total
     return Plan(
         device=str(trainer.device),
         predictions=predictions,
         steps=trainer.total,
         parameters=sum(p.numel() for p in trainer.parameters),
-        memory=peak_memory(trainer.device) + weights * moments[trainer.settings.optimizer],
-        seconds=seconds * trainer.settings.accumulate * trainer.total,
+        memory=peak_memory(trainer.device),
+        seconds=seconds,
         processes=trainer.team.size,
     )
 
 
-def peak_memory(device: torch.device) -> int:
-    """The most memory held so far, in bytes: by the process, or on the GPU."""
+def peak_memory(device: torch.device) -> int | None:
+    """The most memory held so far, in bytes, by the process, or on the GPU; None where the system does not say."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    import resource  # not on Windows
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    kilobyte = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kilobyte
 
 
 class Metrics:
@@ -242,7 +231,11 @@ def go(
         metrics = Metrics(folder, trainer.number, settings.tensorboard) if team.leads else None
     checkpoints = Checkpoints(trainer, folder / CHECKPOINT)
     log = Log()
-    with stop_on_signal(team) as stopping, closing(trainer.steps()) as steps:
+    with (
+        nullcontext() if metrics is None else closing(metrics),
+        stop_on_signal(team) as stopping,
+        closing(trainer.steps()) as steps,
+    ):
         for step in steps:
             log.add(step)
             if step.number % settings.log_every == 0 or step.valid is not None:
@@ -261,8 +254,6 @@ def go(
                 raise Stopped
     if trainer.validate is None:
         save_averaged(trainer, save)
-    if metrics is not None:
-        metrics.close()
 
 
 def save_averaged(trainer: Trainer, save: Callable[[], None]) -> None:
@@ -275,7 +266,7 @@ def save_averaged(trainer: Trainer, save: Callable[[], None]) -> None:
 
 @contextmanager
 def run_folder(
-    out: Path, kind: str, files: Sequence[str], settings: Any, *, resume: bool, keep: bool
+    out: Path, kind: str, files: Sequence[str], settings: Any, *, resume: bool, keep: bool, overwrite: bool = False
 ) -> Iterator[Team]:
     """The folder of a run: made, with a note of what was asked for; or found again, where the note must say the same.
     Without `keep` (a dry run) nothing new stays of it, nor after a mistake that showed before the first checkpoint.
@@ -286,52 +277,93 @@ def run_folder(
             note["processes"] = team.size
         with team.together():
             if team.leads:
-                stack.enter_context(own_folder(out, note, resume=resume, keep=keep))
+                stack.enter_context(own_folder(out, note, resume=resume, keep=keep, overwrite=overwrite))
         yield team
 
 
 @contextmanager
-def own_folder(out: Path, note: dict[str, Any], *, resume: bool, keep: bool) -> Iterator[None]:
-    """`run_folder` for the process that writes it."""
+def own_folder(out: Path, note: dict[str, Any], *, resume: bool, keep: bool, overwrite: bool) -> Iterator[None]:
+    """`run_folder` for the process that writes it; no other process writes there meanwhile."""
     existed = out.exists()
     if existed and not out.is_dir():
         raise SettingError(f"--out {out}: is a file; give a folder")
-    if (out / "config.json").exists() and not (out / SCRATCH).exists():
-        raise SettingError(f"--out {out}: holds a finished model; choose another folder")
-    if (out / RUN).exists():
-        if not resume:
-            raise SettingError(
-                f"--out {out}: holds a run already; add --resume to go on with it, or choose another folder"
-            )
-        before = read_run(out)
-        wanted = before.get("processes", 1)
-        if note.get("processes", 1) != wanted:
-            with_it = f"with torchrun --nproc-per-node {wanted}" if wanted > 1 else "without torchrun"
-            raise SettingError(
-                f"--resume: the run in {out} has {wanted} process{'es' * (wanted > 1)}, "
-                f"and this is {note.get('processes', 1)}; go on {with_it}"
-            )
-        if json.dumps(note) != json.dumps(before):
-            raise SettingError(
-                f"--resume: {out} was begun with other files or settings; leave them out to go on with it"
-            )
-    begun = (out / RUN).exists()
+    with storage_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        sweep(out)
+        try:
+            check_free(out, note, resume=resume, keep=keep, overwrite=overwrite)
+            with set_aside(out, keep=keep, overwrite=overwrite), storage_errors(out):
+                (out / SCRATCH).mkdir(exist_ok=True)
+                write_json(out / RUN, note)
+                yield
+        finally:
+            if not existed and not (out / RUN).exists() and not (out / CONFIG).exists():
+                remove(out)
+
+
+def processes(count: int) -> str:
+    """So many, in words."""
+    return "1 process" if count == 1 else f"{count} processes"
+
+
+@contextmanager
+def set_aside(out: Path, *, keep: bool, overwrite: bool) -> Iterator[None]:
+    """Takes away what a new run of the folder replaces. After a dry run, and after a mistake that showed before the
+    first checkpoint, the new run goes, and what was there is back."""
+    begun = not overwrite and (out / RUN).exists()
+    aside = temporary_path(out / "before")
+    replaced = [path for path in out.iterdir() if OURS.fullmatch(path.name)] if overwrite and keep else []
+    for path in replaced:
+        aside.mkdir(exist_ok=True)
+        path.rename(aside / path.name)
+    others = {path.name for path in out.iterdir()}
     try:
-        with storage_errors(out):
-            (out / SCRATCH).mkdir(parents=True, exist_ok=True)
-            write_json(out / RUN, note)
-            yield
+        yield
     except RelmoError as error:
-        keep = keep and (begun or (out / CHECKPOINT).exists() or isinstance(error, StorageError))
+        keep = keep and ((out / CHECKPOINT).exists() or isinstance(error, StorageError))
         raise
     finally:
         if not (keep or begun):
-            shutil.rmtree(out if not existed else out / SCRATCH, ignore_errors=True)
+            for path in [path for path in out.iterdir() if path.name not in others]:
+                remove(path)
+            for path in replaced:
+                (aside / path.name).rename(path)
+        remove(aside)
+
+
+def check_free(out: Path, note: dict[str, Any], *, resume: bool, keep: bool, overwrite: bool) -> None:
+    """An error where the folder holds a model, or a run that is not this one's, and neither is to be replaced."""
+    if resume and overwrite:
+        raise SettingError("--resume goes on with a run, --overwrite begins it anew; give one of them")
+    if resume and (out / RUN).exists():
+        check_resumed(out, note)
+        return
+    if (out / RUN).exists() and not (overwrite and keep):
+        ways = "add --resume to go on with it, or --overwrite to begin anew" if keep else "choose another folder"
+        raise SettingError(f"--out {out}: holds a run already; {ways}")
+    if (out / CONFIG).exists() and not overwrite:
+        if resume:
+            read_run(out)  # which says that there is nothing to go on with
+        raise SettingError(f"--out {out}: holds a finished model; add --overwrite to replace it, or choose another")
+
+
+def check_resumed(out: Path, note: dict[str, Any]) -> None:
+    """An error where the run in the folder was asked for with other words."""
+    before = read_run(out)
+    wanted, here = before.get("processes", 1), note.get("processes", 1)
+    if here != wanted:
+        with_it = f"with torchrun --nproc-per-node {wanted}" if wanted > 1 else "without torchrun"
+        raise SettingError(
+            f"--resume: the run in {out} has {processes(wanted)}, and this is {processes(here)}; go on {with_it}"
+        )
+    if json.dumps(note) != json.dumps(before):
+        raise SettingError(f"--resume: {out} was begun with other files or settings; leave them out to go on with it")
 
 
 def remove_scratch(out: Path) -> None:
     """Removes what only the run needed; first renamed, so that a kill in between leaves no half of a run."""
-    shutil.rmtree((out / SCRATCH).rename(out / f".{SCRATCH}.{os.getpid()}"))
+    remove((out / SCRATCH).rename(temporary_path(out / SCRATCH)))
 
 
 def encoded_corpus(files: Sequence[str], text: TextSettings, out: Path, team: Team = ALONE) -> Corpus:
@@ -377,7 +409,8 @@ def read_run(out: Path) -> dict[str, Any]:
     try:
         return json.loads((out / RUN).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        if (out / "config.json").exists():
+        if (out / CONFIG).exists():
+            sweep(out)
             raise SettingError(f"--resume: the run in {out} is finished; there is nothing to go on with") from error
         raise SettingError(f"--resume: there is no run in {out}; start it without --resume") from error
     except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:

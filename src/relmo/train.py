@@ -34,6 +34,7 @@ from relmo.parallel import ALONE, Team
 from relmo.settings import TrainSettings
 
 AHEAD = 3  # batches that are made ahead for a GPU
+REHEARSED, REHEARSAL = 12, 2.0  # steps that are tried to see how long one takes, and seconds for all of them
 
 
 class Batches(Protocol):
@@ -162,6 +163,15 @@ class Trainer:
         return on_device(self.batches.get(*divmod(place, len(self.batches))), self.device)
 
     def _step(self) -> Step:
+        loss, norm, lr, count = self._advance()
+        begun = time.perf_counter()
+        valid, is_best = self._validate_if_due()
+        validating = 0.0 if valid is None else time.perf_counter() - begun
+        epoch = self.number * self.settings.accumulate / len(self.batches)
+        return Step(self.number, epoch, lr, loss, norm, self.clipped, count, valid, is_best, validating)
+
+    def _advance(self) -> tuple[Tensor, Tensor, float, int]:
+        """One step of the optimiser. -> the loss, the gradients' norm, the learning rate, predictions made"""
         settings = self.settings
         lr = learning_rate(settings, self.number, self.total)
         for group in self.optimizer.param_groups:
@@ -175,11 +185,24 @@ class Trainer:
         norm = gradient_norm(self.parameters)
         self._update(norm)
         self.number += 1
-        begun = time.perf_counter()
-        valid, is_best = self._validate_if_due()
-        validating = 0.0 if valid is None else time.perf_counter() - begun
-        epoch = self.number * settings.accumulate / len(self.batches)
-        return Step(self.number, epoch, lr, loss, norm, self.clipped, count, valid, is_best, validating)
+        return loss, norm, lr, count
+
+    def rehearse(self) -> float:
+        """The seconds that a step takes, by some steps from here and there in the first epoch; none leaves a trace."""
+        before = {name: tensor.clone() for name, tensor in self.state()[0].items()}, self.state()[1]
+        count = min(REHEARSED, self.total)
+        seconds: list[float] = []
+        for i in [0, *range(count)]:  # the first is for what is done but once
+            self.number = i * min(self.total, len(self.batches)) // count
+            begun = time.perf_counter()
+            self._advance()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            seconds.append(time.perf_counter() - begun)
+            if self.team.share(sum(seconds) > REHEARSAL and len(seconds) > 1):
+                break
+        self.load_state(*before)
+        return sum(seconds[1:]) / len(seconds[1:])
 
     def _backward(self) -> tuple[Tensor, int]:
         """Gradients of `accumulate` batches. -> mean loss (on the device), predictions made; of all processes."""

@@ -54,6 +54,7 @@ def train_bilm(
     out: Path,
     *,
     resume: bool = False,
+    overwrite: bool = False,
     dry_run: bool = False,
     reporter: Reporter | None = None,
 ) -> dict[str, Any]:
@@ -63,7 +64,7 @@ def train_bilm(
     # with init, what is said of the model is checked when the rest of it is known
     check_bilm(settings if settings.train.init is None else dataclasses.replace(settings, model=BiLMModelSettings()))
     device = prepare(settings.train)
-    with run_folder(out, "bilm", files, settings, resume=resume, keep=not dry_run) as team:
+    with run_folder(out, "bilm", files, settings, resume=resume, overwrite=overwrite, keep=not dry_run) as team:
         start = None
         if settings.train.init is not None and not team.share((out / CHECKPOINT).exists()):
             with team.together():

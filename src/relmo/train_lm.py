@@ -30,6 +30,7 @@ def train_lm(
     out: Path,
     *,
     resume: bool = False,
+    overwrite: bool = False,
     dry_run: bool = False,
     reporter: Reporter | None = None,
 ) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def train_lm(
     if settings.model.cell == "ngram":
         one_process_only("an n-gram model")
     device = prepare(settings.train)
-    with run_folder(out, "lm", files, settings, resume=resume, keep=not dry_run) as team:
+    with run_folder(out, "lm", files, settings, resume=resume, overwrite=overwrite, keep=not dry_run) as team:
         corpus = encoded_corpus(files, settings.text, out, team)
         torch.manual_seed(settings.train.seed)
         if settings.model.cell == "ngram":

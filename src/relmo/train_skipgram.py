@@ -26,6 +26,7 @@ def train_skipgram(
     out: Path,
     *,
     resume: bool = False,
+    overwrite: bool = False,
     dry_run: bool = False,
     reporter: Reporter | None = None,
 ) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def train_skipgram(
     check_skipgram(settings)
     one_process_only("relmo train skipgram")
     device = prepare(settings.train)
-    with run_folder(out, "skipgram", files, settings, resume=resume, keep=not dry_run):
+    with run_folder(out, "skipgram", files, settings, resume=resume, overwrite=overwrite, keep=not dry_run):
         corpus = encoded_corpus(files, settings.text, out)
         counts = word_counts(corpus)
         trainer = make_trainer(corpus, counts, settings, device)

@@ -110,6 +110,7 @@ def train_task(
     out: Path,
     *,
     resume: bool = False,
+    overwrite: bool = False,
     dry_run: bool = False,
     reporter: Reporter | None = None,
 ) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def train_task(
     if settings.train.plot:
         import_pyplot()
     device = prepare(settings.train)
-    with run_folder(out, task.kind, files, settings, resume=resume, keep=not dry_run):
+    with run_folder(out, task.kind, files, settings, resume=resume, overwrite=overwrite, keep=not dry_run):
         data = read_data(task, files, settings, out, device, reporter, dry_run=dry_run)
         if settings.train.seeds == 1 or dry_run:
             results = train_once(task, files, settings, data, out, device, reporter, dry_run=dry_run)

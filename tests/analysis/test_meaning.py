@@ -11,7 +11,7 @@ from relmo.analysis import occurrences
 from relmo.analysis.meaning import meaning, mix_weights
 from relmo.analysis.neighbours import unit
 from relmo.analysis.occurrences import OccurrenceIndex, build_index, quantised
-from relmo.errors import CorpusError, ModelError, SettingError
+from relmo.errors import CorpusError, ModelError, SettingError, StorageError
 from relmo.nn.scalar_mix import ScalarMix
 from relmo.settings import SkipgramSettings
 from relmo.text.vocabulary import Vocabulary
@@ -107,8 +107,13 @@ def test_a_word_is_looked_up_in_every_layer_and_its_own_sentence_left_out(tmp_pa
 def test_mistakes_are_said(tmp_path: Path) -> None:
     model = bilm()
     index = build_index(tmp_path / "index", model, CORPUS)
-    with pytest.raises(SettingError, match="exists already"):
+    with pytest.raises(StorageError, match="exists already; add --overwrite"):
         build_index(tmp_path / "index", model, CORPUS)
+    assert len(build_index(tmp_path / "index", model, CORPUS[:1], overwrite=True)) < len(index)
+    index = build_index(tmp_path / "index", model, CORPUS, overwrite=True)
+    (tmp_path / "index" / "mine.txt").write_text("notes")
+    with pytest.raises(StorageError, match=r"holds what relmo did not write \(mine.txt\)"):
+        build_index(tmp_path / "index", model, CORPUS, overwrite=True)
     with pytest.raises(SettingError, match="'dog' is not among the words"):
         meaning(model, index, "the cat", "dog")
     with pytest.raises(SettingError, match="the words 0 to 1"):

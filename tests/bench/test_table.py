@@ -1,13 +1,12 @@
 """The whole table, of a model small enough to wait for."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from relmo.bench import clock, table
-from relmo.bench.growth import check_plot, draw, made_of
+from relmo.bench.growth import draw, made_of
 from relmo.bench.lstms import Shape
 from relmo.bench.table import Bench, BenchOptions, bench, read_text, take
 from relmo.errors import CorpusError, SettingError
@@ -148,11 +147,3 @@ def test_made_up_sentences_have_the_length_and_the_words_asked_for() -> None:
     text = made_of([str(i) for i in range(50)], 4, 10, 20)
     assert [len(sentence) for sentence in text] == [10] * 4
     assert {word for sentence in text for word in sentence} == {str(i) for i in range(20)}
-
-
-def test_a_plot_needs_its_package_and_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SettingError, match=r"plot\.pdf: the format is told by the name; it can end in \.png or \.svg"):
-        check_plot(tmp_path / "plot.pdf")
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(SettingError, match=r"pip install relmo\[plot\]"):
-        check_plot(tmp_path / "plot.png")

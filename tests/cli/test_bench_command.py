@@ -53,7 +53,7 @@ def test_json_is_one_object_and_threads_are_those_asked_for(capsys: pytest.Captu
 def test_a_mistake_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for given, says in (
         (["--geometry", "huge"], "it can be tiny, small, medium, original"),
-        (["--plot", str(tmp_path / "plot.pdf")], "it can end in .png or .svg"),
+        (["--plot", str(tmp_path / "plot.pdf")], "pictures are .png or .svg"),
         (["--text", str(tmp_path / "none.txt")], "no such file"),
         (["--threads", "0"], "--threads must be 1 or more"),
     ):

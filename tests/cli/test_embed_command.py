@@ -68,7 +68,9 @@ def test_json_is_one_object_with_the_figures_and_quiet_says_nothing(
     assert (status, output.count("\n")) == (0, 1)
     assert (facts["sentences"], facts["tokens"], facts["out"], facts["cut_words"]) == (3, 8, str(out), 0)
     assert facts["tokens_per_second"] == pytest.approx(facts["tokens"] / facts["seconds"], rel=0.1)
-    assert run(capsys, *given, "--quiet") == (0, "", "")
+    refused = f"error: {out}: exists already; add --overwrite to replace it, or give another name\n"
+    assert run(capsys, *given, "--quiet") == (2, "", refused)
+    assert run(capsys, *given, "--quiet", "--overwrite") == (0, "", "")
     with np.load(out) as archive:
         assert archive["0"].shape == (5, 16)
 
@@ -80,7 +82,7 @@ def test_vectors_are_of_the_precision_asked_for_which_is_told(
     given = ["embed", text, "--model", folder, "--out", out, "--device", "cpu", "--precision", "int8"]
     status, output, errors = run(capsys, *given)
     assert (status, errors, " in int8, " in output) == (0, "", True)
-    assert json.loads(run(capsys, *given, "--json")[1])["precision"] == "int8"
+    assert json.loads(run(capsys, *given, "--json", "--overwrite")[1])["precision"] == "int8"
     model = BiLM.from_pretrained(folder, device="cpu")
     model.precision = "int8"
     with h5py.File(out) as file:
@@ -115,8 +117,8 @@ def test_a_word_that_is_cut_is_a_line_on_standard_error(
 def test_carried_state_and_its_batch_size_reach_the_model(
     folder: Path, text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = text.with_name("v.h5")
     for state in ("carry", "warmup"):
+        out = text.with_name(f"{state}.h5")
         run(capsys, "embed", text, "--model", folder, "--out", out, "--state", state, "--batch-size", 1)
         lines = text.read_text().splitlines()
         expected = BiLM.from_pretrained(folder, device="cpu").embed(lines, state=state, batch_size=1)  # type: ignore[arg-type]

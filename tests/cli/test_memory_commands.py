@@ -72,8 +72,9 @@ def test_connectivity_prints_symbols_with_values_and_the_largest(run: Run, folde
 
 
 def test_truncation_sets_models_of_any_kind_side_by_side(run: Run, folder: Path) -> None:
-    options = ["--lengths", "1,2,4", "--positions", 20, "--device", "cpu", "--plot", folder / "past.svg"]
-    status, output, _ = run("truncation", folder / "gru", folder / "ngram", "--text", folder / "text.txt", *options)
+    options = ["--lengths", "1,2,4", "--positions", 20, "--device", "cpu"]
+    given = ["--text", folder / "text.txt", "--plot", folder / "past.svg"]
+    status, output, _ = run("truncation", folder / "gru", folder / "ngram", *given, *options)
     assert status == 0
     assert "all before" in output
     assert "ngram: 2 symbols are enough" in output or "ngram: 4 symbols are enough" in output

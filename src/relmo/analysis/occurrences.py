@@ -19,7 +19,7 @@ written under another name and renamed when it is whole.
 """
 
 import json
-import shutil
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -33,7 +33,8 @@ import numpy as np
 from relmo.analysis.neighbours import Nearest, Search, unit
 from relmo.bilm import BiLM
 from relmo.errors import CorpusError, ModelError, SettingError
-from relmo.folder import storage_errors, write_json
+from relmo.folder import write_json
+from relmo.outputs import new_folder
 from relmo.references import bilm_digest
 from relmo.text.vocabulary import escape, unescape
 
@@ -44,7 +45,7 @@ SENTENCES = 256  # embedded together
 INVERTED_FROM = 200_000  # vectors from which faiss is asked
 TRAINED_ON = 100_000  # vectors that its partition is made from
 CANDIDATES = 20  # times as many as are wanted are looked at again
-PARTIAL = ".partial"
+OURS = re.compile(r"(index|digests)\.json|words\.txt|(tokens|starts)\.npy|layer-\d+\.(vectors|scale|faiss)")
 
 
 @dataclass(frozen=True)
@@ -172,30 +173,22 @@ def build_index(
     *,
     dtype: DTypes = "int8",
     inverted_from: int = INVERTED_FROM,
+    overwrite: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> OccurrenceIndex:
-    """The words of sentences with their vectors, in a new folder. `progress` is told of the words that are in."""
+    """The words of sentences with their vectors, in a new folder, or with `overwrite` in place of an older one that
+    relmo made. `progress` is told of the words that are in."""
     folder = Path(folder)
     if dtype not in DTYPES:
         raise SettingError(f"dtype is {dtype!r}; it can be {' or '.join(DTYPES)}")
-    if folder.exists():
-        raise SettingError(f"{folder}: exists already; give another name, or remove it")
-    partial = folder.with_name(folder.name + PARTIAL)
-    shutil.rmtree(partial, ignore_errors=True)
-    with storage_errors(folder):
-        partial.mkdir(parents=True)
-        try:
-            count = write_vectors(partial, model, sentences, dtype, progress)
-            about = {"model": bilm_digest(model), "layers": model.network.layer_count, "size": model.network.size}
-            write_json(partial / "index.json", about | {"words": count, "dtype": dtype})
-            index = OccurrenceIndex.open(partial)
-            if count >= inverted_from and import_faiss() is not None:
-                for layer in range(index.layers):
-                    write_inverted(index, layer)
-            partial.rename(folder)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
+    with new_folder(folder, overwrite=overwrite, ours=OURS) as inside:
+        count = write_vectors(inside, model, sentences, dtype, progress)
+        about = {"model": bilm_digest(model), "layers": model.network.layer_count, "size": model.network.size}
+        write_json(inside / "index.json", about | {"words": count, "dtype": dtype})
+        index = OccurrenceIndex.open(inside)
+        if count >= inverted_from and import_faiss() is not None:
+            for layer in range(index.layers):
+                write_inverted(index, layer)
     return OccurrenceIndex.open(folder)
 
 

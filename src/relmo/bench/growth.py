@@ -14,7 +14,6 @@ import torch
 from relmo.bench.clock import Case, measure
 from relmo.bench.embedding import EmbeddingBench, vectors
 from relmo.bench.machine import Calibration
-from relmo.errors import SettingError
 from relmo.folder import atomic
 from relmo.settings import BiLMSettings
 
@@ -24,22 +23,11 @@ VOCABULARIES = (10, 30, 100, 300, 1000)  # in 50
 SENTENCES = {"length": 16, "batch": 32, "vocabulary": 50}
 LENGTH, WORDS = 20, 200  # what stays as it is while another one grows
 ROUNDS = 2
-FORMATS = (".png", ".svg")
 PANELS = {
     "length": "words in a sentence",
     "batch": "sentences side by side",
     "vocabulary": "different words in the text",
 }
-
-
-def check_plot(path: Path) -> None:
-    """Whether there can be a plot: asked before anything is timed."""
-    if path.suffix.lower() not in FORMATS:
-        raise SettingError(f"--plot {path}: the format is told by the name; it can end in {' or '.join(FORMATS)}")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise SettingError("--plot needs the package matplotlib; try: pip install relmo[plot]") from None
 
 
 def growth(

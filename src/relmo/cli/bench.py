@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from relmo.cli.output import Overwrite, check_plot
+
 if TYPE_CHECKING:
     from relmo.bench.table import Report, Row
 
@@ -24,6 +26,7 @@ def bench(
     rounds: int | None = None,
     quick: Annotated[bool, Parameter(negative="")] = False,
     plot: Path | None = None,
+    overwrite: Overwrite = False,
     json: bool = False,
     quiet: bool = False,
 ) -> None:
@@ -65,12 +68,11 @@ def bench(
     quiet
         Show no progress.
     """
-    from relmo.bench.growth import check_plot, draw
+    from relmo.bench.growth import draw
     from relmo.bench.table import Bench, BenchOptions
     from relmo.cli.report import print_json
 
-    if plot is not None:
-        check_plot(plot)
+    check_plot(plot, overwrite=overwrite)
     options = BenchOptions(
         what=what, geometry=geometry, dtype=dtype, device=device, threads=threads, text=text, tokens=tokens,
         rounds=rounds, quick=quick,

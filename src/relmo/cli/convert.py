@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from relmo.cli.output import Overwrite
+
 if TYPE_CHECKING:
     from relmo.loading import Model
 
@@ -15,6 +17,7 @@ def convert(
     precision: Literal["float32", "float16", "int8"] | None = None,
     shard_mb: int | None = None,
     card: Path | None = None,
+    overwrite: Overwrite = False,
     json: bool = False,
     quiet: bool = False,
 ) -> None:
@@ -36,7 +39,7 @@ def convert(
         A folder that relmo saved, or small or words, which ship with it; or a folder or .zip with original files, or
         the path of an options file with the weights beside it.
     destination
-        The folder to write, which must not exist yet.
+        The folder to write.
     weights
         The original weights, where they do not lie beside the options.
     precision
@@ -64,12 +67,14 @@ def convert(
     if not original and precision is None:
         if shard_mb is not None or card is not None:
             raise SettingError("--shard-mb and --card are for a relmo folder: give a --precision too, such as float32")
-        facts = to_original(where, destination)
+        facts = to_original(where, destination, overwrite=overwrite)
     else:
         from relmo.pack import pack
 
         pair = where if weights is None else (where, weights)
-        model = pack(pair, destination, precision=precision or "float32", shard_mb=shard_mb, card=card)
+        model = pack(
+            pair, destination, precision=precision or "float32", shard_mb=shard_mb, card=card, overwrite=overwrite
+        )
         lost = "original files hold no output layer: the model embeds, but does not predict words"
         facts = {"format": "relmo", "precision": precision or "float32", "parameters": parameters(model)}
         facts["note"] = lost if original else ""
@@ -82,7 +87,7 @@ def convert(
         print(f"wrote {destination}: {facts['parameters']:,} parameters{how}{note}")
 
 
-def to_original(source: str | Path, destination: Path) -> dict[str, Any]:
+def to_original(source: str | Path, destination: Path, *, overwrite: bool) -> dict[str, Any]:
     """A relmo folder as original ELMo files. -> what there is to say about it"""
     from relmo.bilm import BiLM
     from relmo.convert import write_original
@@ -95,7 +100,7 @@ def to_original(source: str | Path, destination: Path) -> dict[str, Any]:
             f"{source}: only bidirectional language models (bilm) can become original ELMo files; give a --precision "
             "for another relmo folder"
         )
-    write_original(model, destination)
+    write_original(model, destination, overwrite=overwrite)
     lost = "the output layer is left out: the original format has no place for it"
     return {
         "format": "original",

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from relmo.errors import ModelError, SettingError
+from relmo.cli.output import Overwrite
+from relmo.errors import ModelError, SettingError, StorageError
 
 if TYPE_CHECKING:
     from relmo.bilm import BiLM
@@ -48,6 +49,7 @@ def embed(
     tokenizer: Literal["words", "whitespace"] | None = None,
     errors: Literal["strict", "replace"] = "strict",
     resume: Annotated[bool, Parameter(negative="")] = False,
+    overwrite: Overwrite = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
     quiet: bool = False,
@@ -85,18 +87,22 @@ def embed(
     from relmo.embed import EmbedOptions
     from relmo.embed_file import check_out, embed_file
 
-    check_out(out)
+    check_out(out, resume=resume, overwrite=overwrite)
     asked = {"state": vectors.state, "batch_size": vectors.batch_size, "tokens_per_batch": vectors.tokens_per_batch}
     options = EmbedOptions(layers=parse_layers(vectors.layers), **asked)  # type: ignore[arg-type]
-    stored: dict[str, Any] = {"pooling": vectors.pooling, "dtype": vectors.dtype}
+    how: dict[str, Any] = {"pooling": vectors.pooling, "dtype": vectors.dtype, "errors": errors}
+    how |= {"resume": resume, "overwrite": overwrite}
     loaded = load(model, tokenizer, device, vectors.precision)
     watch = Watcher(quiet=quiet)
     try:
-        summary = embed_file(loaded, file, out, options, **stored, errors=errors, resume=resume, watch=watch.show)
+        summary = embed_file(loaded, file, out, options, **how, watch=watch.show)
     except KeyboardInterrupt:
         watch.close()
         print(f"stopped; {watch.how_to_go_on(resumable=vectors.state == 'reset')}", file=sys.stderr)
         sys.exit(130)
+    except StorageError as error:
+        go_on = "; " + watch.how_to_go_on(resumable=True) if watch.progress and vectors.state == "reset" else ""
+        raise StorageError(f"{error}{go_on}") from error
     finally:
         watch.close()
     report(summary, model, vectors.precision, json=json, quiet=quiet)

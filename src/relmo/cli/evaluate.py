@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from relmo.cli.output import Overwrite
 from relmo.errors import ModelError, SettingError
+from relmo.outputs import refuse_existing
 
 if TYPE_CHECKING:
     from relmo.evaluate import BiScore, Score
@@ -16,6 +18,7 @@ def evaluate(
     model: str,
     *files: str,
     words: Path | None = None,
+    overwrite: Overwrite = False,
     batch: int = 16,
     confusion: bool = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
@@ -61,6 +64,8 @@ def evaluate(
         raise SettingError("no files to score: relmo evaluate MODEL FILE…")
     if batch < 1:
         raise SettingError(f"batch must be 1 or more, not {batch}")
+    if words is not None:
+        refuse_existing(words, overwrite=overwrite)
     loaded = load(model, device=device)
     if isinstance(loaded, Task):
         if words is not None:

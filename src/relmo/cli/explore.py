@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from relmo.cli.output import Overwrite
 from relmo.errors import SettingError
+from relmo.outputs import refuse_existing
 
 if TYPE_CHECKING:
     from relmo.explorer.extras import Extras
@@ -51,6 +53,7 @@ def explore(
     host: str = "127.0.0.1",
     token: str | None = None,
     export: Path | None = None,
+    overwrite: Overwrite = False,
     browser: bool = True,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     quiet: bool = False,
@@ -95,6 +98,7 @@ def explore(
     if export is not None:
         if export.suffix.lower() not in (".html", ".htm"):
             raise SettingError(f"{export}: the page is written as .html; name the file so")
+        refuse_existing(export, overwrite=overwrite)
         write(model or FIRST, text, export, device, quiet=quiet)
         return
     if not 0 <= port <= 65535:
@@ -160,7 +164,7 @@ def write(model: str, text: str | None, path: Path, device: str, *, quiet: bool)
     with share_bar("looking into the model", quiet=quiet) as progress:
         note = write_page(session, path, progress)
     if not quiet:
-        say(f"{path}: {path.stat().st_size / 1e6:.1f} MB; {note}")
+        say(f"{path}: {note}")
 
 
 def serve(uvicorn: Any, models: Any, host: str, port: int, token: str | None, *, browser: bool) -> None:

@@ -38,9 +38,10 @@ class Terminal(Reporter):
             lines += [
                 ("parameters", f"{plan.parameters:,}"),
                 ("steps", f"{plan.steps:,}"),
-                ("memory", f"about {plan.memory / 2**30:.2f} GB{' each' if plan.processes > 1 else ''}"),
                 ("time", f"about {duration(plan.seconds)}, validation aside"),
             ]
+        if plan.steps and plan.memory is not None:
+            lines.append(("memory", f"about {plan.memory / 2**30:.2f} GB{' each' if plan.processes > 1 else ''}"))
         for name, value in lines:
             self.console.print(f"  {name:<30}{value}", soft_wrap=True)
 

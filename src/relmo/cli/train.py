@@ -14,7 +14,7 @@ from cyclopts import App, ArgumentCollection, Parameter
 from cyclopts.config import Dict
 
 from relmo.config import build, check_keys, parse_override, read_preset, read_toml
-from relmo.errors import SettingError
+from relmo.errors import SettingError, StorageError
 from relmo.settings import (
     BiLMModelSettings,
     BiLMSettings,
@@ -64,6 +64,8 @@ class RunOptions:
     """The folder to write the model to."""
     resume: bool = False
     """Go on with the run in --out from its last checkpoint; it needs no other arguments."""
+    overwrite: Annotated[bool, Parameter(negative="")] = False
+    """Begin anew where --out holds a model or a run already, in its place."""
     dry_run: bool = False
     """Print the plan (symbols, steps, parameters, memory, time) and stop."""
     preset: str | None = None
@@ -193,22 +195,24 @@ def program() -> str:
 def run(function: Callable[..., dict[str, Any]], files: list[str], settings: Any, options: RunOptions) -> None:
     """Runs a kind's training function, shows its progress and prints its results."""
     from relmo.cli.report import Terminal, print_json, print_table
-    from relmo.run import Stopped, read_run
+    from relmo.run import CHECKPOINT, Stopped, read_run
 
     if options.resume and not files:
         files = read_run(options.out)["files"]
     if not files:
         raise SettingError("no corpus: give one or more text files, or - for standard input")
     reporter = Terminal(quiet=options.quiet or not speaks())
+    kind = type(settings).__name__.removesuffix("Settings").lower()
+    go_on = f"go on with: {program()} train {kind} --out {options.out} --resume"
+    how = {name: getattr(options, name) for name in ("resume", "overwrite", "dry_run")}
     try:
-        results = function(
-            files, settings, options.out, resume=options.resume, dry_run=options.dry_run, reporter=reporter
-        )
+        results = function(files, settings, options.out, reporter=reporter, **how)
     except Stopped:
         reporter.close()
-        kind = type(settings).__name__.removesuffix("Settings").lower()
-        say(f"stopped; go on with: {program()} train {kind} --out {options.out} --resume")
+        say(f"stopped; {go_on}")
         sys.exit(130)
+    except StorageError as error:
+        raise StorageError(f"{error}; {go_on}" if (options.out / CHECKPOINT).exists() else str(error)) from error
     finally:
         reporter.close()
     if options.dry_run or not speaks():

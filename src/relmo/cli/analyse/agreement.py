@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from relmo.cli.output import Overwrite, check_plot
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def agreement(
     asked: Annotated[Asked, Parameter(name="*", group="Units")] = Asked(),  # noqa: B008
     control: bool = True,
     plot: Path | None = None,
+    overwrite: Overwrite = False,
     seed: int = 0,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
@@ -111,14 +113,12 @@ def agreement(
         Show no progress.
     """
     from relmo.analysis import agreement as library
-    from relmo.analysis import show
     from relmo.cli.analyse.given import load_language_model, print_tables, share_bar
     from relmo.cli.report import print_json
     from relmo.cli.reproduce import sayer, warnings_said
     from relmo.text.minimal_pairs import read_pairs
 
-    if plot is not None:
-        show.check_picture(plot)
+    check_plot(plot, overwrite=overwrite)
     if not files:
         raise SettingError("minimal pairs are needed: relmo analyse agreement MODEL PAIRS…")
     asked.check()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from relmo.cli.output import Overwrite, check_plot
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def cells(
     symbols: int | None = None,
     list_features: bool = False,
     plot: Path | None = None,
+    overwrite: Overwrite = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
     quiet: bool = False,
@@ -132,7 +134,6 @@ def cells(
     quiet
         Show no progress.
     """
-    from relmo.analysis import show
     from relmo.analysis.cells import find_cells
     from relmo.cli.analyse.given import load_language_model, print_tables, read_document, share_bar
     from relmo.cli.report import print_json
@@ -143,8 +144,7 @@ def cells(
         return
     if model is None or file is None:
         raise SettingError("a model and a text are needed: relmo analyse cells MODEL FILE")
-    if plot is not None:
-        show.check_picture(plot)
+    check_plot(plot, overwrite=overwrite)
     checks.check()
     if symbols is not None and symbols < 1:
         raise SettingError(f"--symbols must be 1 or more, not {symbols}")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from relmo.cli.output import Overwrite, check_plot
 from relmo.errors import ModelError, SettingError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def compare(
     beside: Annotated[Beside, Parameter(name="*", group="Comparison")] = Beside(),  # noqa: B008
     symbols: int = 100_000,
     plot: Path | None = None,
+    overwrite: Overwrite = False,
     seed: int = 0,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
@@ -82,13 +84,11 @@ def compare(
         Show no progress.
     """
     from relmo.analysis import compare as library
-    from relmo.analysis import show
     from relmo.cli.analyse.given import print_tables, read_document, share_bar
     from relmo.cli.report import print_json
 
     beside.check()
-    if plot is not None:
-        show.check_picture(plot)
+    check_plot(plot, overwrite=overwrite)
     loaded = load_models(models, device)
     first = next(iter(loaded.values()))
     library.check_alike(loaded)

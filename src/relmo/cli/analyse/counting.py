@@ -1,12 +1,18 @@
 """`relmo analyse counting LANGUAGE`"""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from cyclopts import Parameter
 
+from relmo.cli.output import Overwrite, check_plot
 from relmo.errors import SettingError
+
+if TYPE_CHECKING:
+    from relmo.analysis.counting import Counting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +44,7 @@ def counting(
     each: bool = False,
     save: Path | None = None,
     plot: Path | None = None,
+    overwrite: Overwrite = False,
     json: bool = False,
     quiet: bool = False,
     training: Annotated[Training, Parameter(name="*", group="Training")] = Training(),  # noqa: B008
@@ -70,13 +77,11 @@ def counting(
         Show no progress.
     """
     from relmo.analysis import counting as library
-    from relmo.analysis import show
     from relmo.analysis.languages import language_of
     from relmo.cli.analyse.given import print_tables, share_bar
     from relmo.cli.report import print_json
 
-    if plot is not None:
-        show.check_picture(plot)
+    check_plot(plot, overwrite=overwrite)
     language_of(language)
     chosen = [cell.strip() for cell in cells.split(",") if cell.strip()]
     if not chosen:
@@ -87,6 +92,8 @@ def counting(
     )
     for cell in chosen:
         library.check(cell, options)
+    folders = Folders(save, language, each, overwrite)
+    folders.check(chosen, range(training.seed, training.seed + training.seeds))
     results = []
     for cell in chosen:
         with share_bar(f"{language}, {cell}", quiet=quiet) as progress:
@@ -94,13 +101,44 @@ def counting(
                 results += library.counting_each(language, cell, options, progress=progress)  # type: ignore[arg-type]
             else:
                 results.append(library.counting(language, cell, options, progress=progress))  # type: ignore[arg-type]
-    if save is not None:
-        for one in results:
-            seed = f"-{one.tried[0].seed}" if each else ""
-            one.model.save_pretrained(save / f"{one.language}-{one.cell}{seed}", results={"balanced": one.balanced})
+    for one in results:
+        folders.save(one)
     if plot is not None:
         library.draw_counting(results, plot)
     if json:
         print_json({"networks": [one.as_dict() for one in results]})
     else:
         print_tables(library.counting_table(results))
+
+
+class Folders(NamedTuple):
+    """Where the networks are saved, if anywhere, each in a folder of its own."""
+
+    save_in: Path | None
+    language: str
+    each: bool
+    overwrite: bool
+
+    def place(self, cell: str, seed: int) -> Path:
+        """The folder of one network."""
+        assert self.save_in is not None
+        return self.save_in / (f"{self.language}-{cell}-{seed}" if self.each else f"{self.language}-{cell}")
+
+    def check(self, cells: Sequence[str], seeds: Iterable[int]) -> None:
+        """Raises where one is there already, before anything is trained."""
+        from relmo.folder import OURS
+        from relmo.outputs import check_replaceable
+
+        if self.save_in is not None:
+            for cell, seed in product(cells, seeds):
+                check_replaceable(self.place(cell, seed), overwrite=self.overwrite, ours=OURS)
+
+    def save(self, counted: "Counting") -> None:
+        """Writes one network."""
+        from relmo.folder import OURS
+        from relmo.outputs import new_folder
+
+        if self.save_in is not None:
+            folder = self.place(counted.cell, counted.tried[0].seed)
+            with new_folder(folder, overwrite=self.overwrite, ours=OURS) as inside:
+                counted.model.save_pretrained(inside, results={"balanced": counted.balanced})

@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relmo.errors import ModelError
+from relmo.errors import ModelError, SettingError
+from relmo.outputs import refuse_existing
 
 if TYPE_CHECKING:
     from relmo.analysis.code import Language
@@ -82,10 +83,8 @@ def print_tables(*tables: "Table") -> None:
         print(*(f"- {note}" for note in table.notes), sep="\n", end="\n" if table.notes else "")
 
 
-def check_out(path: Path, kinds: tuple[str, ...]) -> Path:
-    """Raises at once where the name of an output file says no kind that can be written."""
-    from relmo.errors import SettingError
-
+def check_out(path: Path, kinds: tuple[str, ...], *, overwrite: bool) -> None:
+    """Raises at once where the name of an output file says no kind that can be written, or the file exists."""
     if path.suffix.lower() not in kinds:
         raise SettingError(f"{path}: can be written as {' or '.join(kinds)}; name the file so")
-    return path
+    refuse_existing(path, overwrite=overwrite)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from relmo.cli.output import Overwrite, check_plot
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def gradients(
     jacobian: int = 0,
     direction: Literal["forward", "backward"] = "forward",
     plot: Path | None = None,
+    overwrite: Overwrite = False,
     seed: int = 0,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
@@ -83,13 +85,11 @@ def gradients(
         Show no progress.
     """
     from relmo.analysis import gradients as library
-    from relmo.analysis import show
     from relmo.analysis.fresh import fresh_flows, untrained
     from relmo.cli.analyse.given import load_language_model, print_tables, share_bar
     from relmo.cli.report import print_json
 
-    if plot is not None:
-        show.check_picture(plot)
+    check_plot(plot, overwrite=overwrite)
     if jacobian < 0:
         raise SettingError(f"--jacobian must be 0 or more, not {jacobian}")
     networks = fresh_networks(fresh, seed, models=bool(models))

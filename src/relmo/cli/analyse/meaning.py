@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from relmo.cli.output import Overwrite
 from relmo.errors import ModelError, SettingError
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ class Corpus:
     index: Path | None = None
     """The folder of a corpus with its vectors."""
     build: tuple[Path, ...] = ()
-    """Write this folder anew from these files: a sentence a line, or .conllu."""
+    """Write this folder from these files: a sentence a line, or .conllu."""
+    overwrite: Overwrite = False
     dtype: Literal["int8", "float16"] = "int8"
     """How --build stores vectors: int8, or float16, twice as large."""
     k: int = 10
@@ -152,9 +154,8 @@ def build_from(corpus: Corpus, model: "BiLM", *, quiet: bool) -> dict[str, Any]:
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
         task = bar.add_task("words", total=None)
         told: Callable[..., None] = partial(bar.update, task)
-        made = build_index(
-            corpus.index, model, sentences(), dtype=corpus.dtype, progress=lambda count: told(completed=count)
-        )
+        how: dict[str, Any] = {"dtype": corpus.dtype, "overwrite": corpus.overwrite}
+        made = build_index(corpus.index, model, sentences(), progress=lambda count: told(completed=count), **how)
     return {"folder": str(corpus.index), "words": len(made)}
 
 

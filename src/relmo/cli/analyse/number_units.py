@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from relmo.cli.output import Overwrite, check_plot
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def number_units(
     trees: Annotated[Trees, Parameter(name="*", group="Syntax units")] = Trees(),  # noqa: B008
     control: bool = True,
     plot: Path | None = None,
+    overwrite: Overwrite = False,
     gates: Path | None = None,
     seed: int = 0,
     device: Literal["auto", "cpu", "cuda"] = "auto",
@@ -112,13 +114,12 @@ def number_units(
         Show no progress.
     """
     from relmo.analysis import number_units as library
-    from relmo.analysis import show
     from relmo.cli.analyse.given import load_language_model, print_tables, share_bar
     from relmo.cli.report import print_json
     from relmo.cli.reproduce import sayer, warnings_said
 
-    for path in filter(None, (plot, gates)):
-        show.check_picture(path)
+    check_plot(plot, overwrite=overwrite)
+    check_plot(gates, overwrite=overwrite)
     numbers.check()
     sentences = read_trees(trees)
     loaded = load_language_model(model, device)

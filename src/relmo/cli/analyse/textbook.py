@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from relmo.cli.output import Overwrite, check_plot
+
 
 def activations(
     *names: str,
@@ -9,6 +11,7 @@ def activations(
     high: float = 6.0,
     points: int = 241,
     plot: Path | None = None,
+    overwrite: Overwrite = False,
     json: bool = False,
 ) -> None:
     """Activation functions and their derivatives: how large a slope can be, and how much of x is flat.
@@ -33,12 +36,10 @@ def activations(
         Print one JSON object with all points.
     """
     from relmo.analysis import activations as library
-    from relmo.analysis import show
     from relmo.cli.analyse.given import print_tables
     from relmo.cli.report import print_json
 
-    if plot is not None:
-        show.check_picture(plot)
+    check_plot(plot, overwrite=overwrite)
     found = library.activations(names or library.SHOWN, low=low, high=high, points=points)
     if plot is not None:
         library.draw_activations(found, plot)
@@ -56,6 +57,7 @@ def clipping(
     clip: float = 0.5,
     steps: int = 200,
     plot: Path | None = None,
+    overwrite: Overwrite = False,
     json: bool = False,
 ) -> None:
     """Why gradients are clipped: a cliff in the loss of a recurrent network with one unit, descent with and without.
@@ -80,12 +82,10 @@ def clipping(
         Print one JSON object with the surface and all steps.
     """
     from relmo.analysis import clipping as library
-    from relmo.analysis import show
     from relmo.cli.analyse.given import print_tables
     from relmo.cli.report import print_json
 
-    if plot is not None:
-        show.check_picture(plot)
+    check_plot(plot, overwrite=overwrite)
     cliff = library.clipping(start=(w, b), lr=lr, clip=clip, steps=steps)
     if plot is not None:
         library.draw_clipping(cliff, plot)

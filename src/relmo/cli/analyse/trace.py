@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from relmo.cli.output import Overwrite, check_plot
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ def trace(
     symbols: int = 2000,
     out: Path | None = None,
     plot: Path | None = None,
+    overwrite: Overwrite = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
     quiet: bool = False,
@@ -66,10 +68,9 @@ def trace(
     from relmo.cli.report import print_json
     from relmo.cli.reproduce import sayer, warnings_said
 
-    if plot is not None:
-        show.check_picture(plot)
+    check_plot(plot, overwrite=overwrite)
     if out is not None:
-        check_out(out, show.ARRAYS)
+        check_out(out, show.ARRAYS, overwrite=overwrite)
     loaded = load_language_model(model, device)
     document = read_document(loaded, file, symbols=symbols or None)
     with warnings_said(sayer(quiet=quiet)), share_bar("reading", quiet=quiet) as progress:

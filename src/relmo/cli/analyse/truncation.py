@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
+from relmo.cli.output import Overwrite, check_plot
 from relmo.errors import SettingError
 
 
@@ -13,6 +14,7 @@ def truncation(
     positions: int = 1000,
     direction: Literal["forward", "backward"] = "forward",
     plot: Path | None = None,
+    overwrite: Overwrite = False,
     seed: int = 0,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
@@ -46,7 +48,6 @@ def truncation(
     quiet
         Show no progress.
     """
-    from relmo.analysis import show
     from relmo.analysis import truncation as library
     from relmo.cli.analyse.given import load_language_model, print_tables, share_bar
     from relmo.cli.analyse.gradients import numbers, text_or_bundled
@@ -54,8 +55,7 @@ def truncation(
 
     if not models:
         raise SettingError("no model to look at: relmo analyse truncation MODEL…")
-    if plot is not None:
-        show.check_picture(plot)
+    check_plot(plot, overwrite=overwrite)
     chosen = numbers(lengths, "--lengths") if lengths else [*map(float, library.LENGTHS)]
     if any(number != int(number) for number in chosen):
         raise SettingError(f"--lengths takes whole numbers with commas between them, not {lengths}")

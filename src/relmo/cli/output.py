@@ -1,0 +1,19 @@
+"""Files that commands write: looked at before any work is done, so that nobody loses what was there."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from relmo.outputs import refuse_existing
+
+Overwrite = Annotated[bool, Parameter(negative="", help="Replace the output where it exists already.")]
+
+
+def check_plot(path: Path | None, *, overwrite: bool) -> None:
+    """Raises at once where a picture, if one is asked for, could not be drawn or would replace another file."""
+    from relmo.analysis.show import check_picture
+
+    if path is not None:
+        check_picture(path)
+        refuse_existing(path, overwrite=overwrite)
