@@ -24,9 +24,11 @@ import torch
 
 import relmo
 from relmo.cli import main
+from relmo.cli.report import Terminal
 from relmo.errors import CorpusError, RelmoError, SettingError, StorageError
 from relmo.folder import read_tensors
-from relmo.run import CHECKPOINT, Plan, Reporter, read_metrics
+from relmo.outputs import locked
+from relmo.run import CHECKPOINT, Plan, Reporter, peak_memory, read_metrics
 from relmo.settings import LanguageModelSettings, LMSettings, TextSettings, TrainSettings
 from relmo.train import Step
 from relmo.train_lm import train_lm
@@ -92,8 +94,8 @@ def unbroken(
 
 
 def assert_same(out: Path, expected: Path) -> None:
-    """The two folders hold the same model, to the bit, and the same record of how it came about."""
-    assert sorted(p.name for p in out.iterdir() if p.name[0] != ".") == sorted(p.name for p in expected.iterdir())
+    """The two folders hold the same model, to the bit, and the same record of how it came about; and nothing else."""
+    assert sorted(p.name for p in out.iterdir()) == sorted(p.name for p in expected.iterdir())
     tensors, _ = read_tensors(out / "model.safetensors")
     wanted, _ = read_tensors(expected / "model.safetensors")
     assert tensors.keys() == wanted.keys()
@@ -174,7 +176,7 @@ def test_kills_at_random_moments_change_nothing(
 
 def killed_at_rename(arguments: list[str], number: int, after: bool) -> None:
     """Runs the command and dies for good right before (or after) the file of that number is put in its place."""
-    replace, unlink, remove = Path.replace, Path.unlink, os.unlink
+    replace, rename, unlink, remove = Path.replace, Path.rename, Path.unlink, os.unlink
     calls = itertools.count(1)
 
     def die(happens: Callable[[], Any]) -> Any:
@@ -185,6 +187,7 @@ def killed_at_rename(arguments: list[str], number: int, after: bool) -> None:
         return result
 
     Path.replace = lambda self, target: die(lambda: replace(self, target))  # type: ignore[method-assign]
+    Path.rename = lambda self, target: die(lambda: rename(self, target))  # type: ignore[method-assign]
     Path.unlink = lambda self, **options: self.exists() and die(lambda: unlink(self))  # type: ignore[method-assign]
     os.unlink = lambda *path, **options: die(lambda: remove(*path, **options))  # type: ignore[assignment]
     main(arguments)
@@ -203,11 +206,11 @@ def test_a_kill_at_every_single_change_of_the_folder_can_be_resumed(
             break
         assert first.exitcode == -signal.SIGKILL
         deaths += 1
-        if (out / "run").exists():
-            begun = (out / "run" / "run.json").exists()
-            second = forked(main, resume(out) if begun else train(text, out, BRIEF))
-            second.join()
-            assert second.exitcode == 0, number
+        finished = (out / "config.json").exists() and not (out / "run").exists()
+        begun = finished or (out / "run" / "run.json").exists()
+        second = forked(main, resume(out) if begun else train(text, out, BRIEF))
+        second.join()
+        assert second.exitcode == (2 if finished else 0), number  # then there is nothing to do, but to tidy up
         assert_same(out, expected)
         shutil.rmtree(out.parent)
     assert deaths > 20
@@ -356,6 +359,103 @@ def test_a_folder_with_a_finished_model_and_a_file_are_refused(text: Path, tmp_p
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
     with pytest.raises(SettingError, match="is a file; give a folder"):
         train_lm([str(text)], SMALL, out / "config.json")
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_finished_model_and_a_run_are_replaced_when_asked_to(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    train_lm([str(text)], SMALL, tmp_path / "other" / "model")
+    train_lm([str(text)], changed(seed=7), out)
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(SettingError, match="holds a finished model; add --overwrite to replace it, or choose another"):
+        train_lm([str(text)], SMALL, out)
+    with pytest.raises(InterruptedError):
+        train_lm([str(text)], changed(checkpoint_every=0.0), out, overwrite=True, reporter=Recorder(stop_after=4))
+    with pytest.raises(SettingError, match="add --resume to go on with it, or --overwrite to begin anew"):
+        train_lm([str(text)], SMALL, out)
+    with pytest.raises(SettingError, match="give one of them"):
+        train_lm([str(text)], SMALL, out, overwrite=True, resume=True)
+    train_lm([str(text)], SMALL, out, overwrite=True)
+    assert (out / "notes.txt").read_text() == "mine"
+    (out / "notes.txt").unlink()
+    assert_same(out, tmp_path / "other" / "model")
+
+
+def test_what_was_to_be_replaced_is_back_after_a_mistake_and_a_dry_run(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    train_lm([str(text)], SMALL, out)
+    before = contents(out)
+    with pytest.raises(CorpusError, match="no such file"):
+        train_lm([str(tmp_path / "alcie.txt")], SMALL, out, overwrite=True)
+    assert contents(out) == before
+    train_lm([str(text)], SMALL, out, overwrite=True, dry_run=True)
+    assert contents(out) == before
+    (tmp_path / "link").symlink_to(out)
+    train_lm([str(text)], changed(seed=7), tmp_path / "link", overwrite=True)
+    assert (tmp_path / "link").is_symlink()
+    assert contents(out).keys() == before.keys()
+    assert contents(out) != before
+
+
+def test_a_second_process_in_one_folder_is_told_so_and_changes_nothing(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    with pytest.raises(InterruptedError):
+        train_lm([str(text)], changed(checkpoint_every=0.0), out, reporter=Recorder(stop_after=4))
+    before = contents(out)
+    with locked(out):
+        for how in ({"resume": True}, {"overwrite": True}, {}):
+            with pytest.raises(StorageError, match="model: another process is at work here"):
+                train_lm([str(text)], changed(checkpoint_every=0.0), out, **how)
+    assert contents(out) == before
+
+
+def test_a_run_needs_nothing_that_windows_does_not_have(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    monkeypatch.setitem(sys.modules, "resource", None)
+    recorder = Recorder()
+    train_lm([str(text)], SMALL, tmp_path / "model", reporter=recorder)
+    assert recorder.events[0].memory is None
+    Terminal(quiet=True).plan(recorder.events[0])
+
+
+def test_memory_is_told_in_the_unit_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    on_linux = peak_memory(torch.device("cpu"))
+    monkeypatch.setattr(sys, "platform", "darwin")  # which counts bytes, not kilobytes
+    on_macos = peak_memory(torch.device("cpu"))
+    assert on_linux is not None
+    assert on_macos is not None
+    assert 100 < on_linux / on_macos < 2000
+
+
+def test_relmo_is_imported_and_embeds_where_windows_lacks_modules() -> None:
+    hide = "import sys; sys.modules |= dict.fromkeys(['fcntl', 'resource', 'pwd', 'grp', 'termios'])"
+    embed = "import relmo, relmo.cli; print(relmo.load().embed(['A bank .'], layers='top')[0].shape)"
+    done = subprocess.run([sys.executable, "-c", f"{hide}; {embed}"], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("(3, 256)\n", "")
+
+
+def test_tensorboard_is_closed_when_a_run_is_stopped(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[bool] = []
+
+    class Board:
+        def add_scalar(self, *_: object) -> None:
+            pass
+
+        def close(self) -> None:
+            closed.append(True)
+
+    monkeypatch.setattr("relmo.run.tensorboard_writer", lambda folder: Board())
+    with pytest.raises(InterruptedError):
+        train_lm([str(text)], changed(tensorboard=True), tmp_path / "model", reporter=Recorder(stop_after=4))
+    assert closed == [True]
 
 
 def test_resuming_where_there_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

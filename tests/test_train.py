@@ -460,3 +460,29 @@ def test_a_run_stopped_while_parameters_are_frozen_goes_on_to_the_bit() -> None:
     list(resumed.steps())
     for found, wanted in zip(resumed.parameters, unbroken.parameters, strict=True):
         assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adagrad", "sgd"])
+def test_a_rehearsal_trains_as_the_run_does_and_leaves_no_trace(optimizer: str) -> None:
+    ids = np.random.default_rng(0).integers(0, 9, 400)
+    settings = TrainSettings(optimizer=optimizer, batch=4, unroll=5, epochs=2, average=0.9, momentum=0.5)  # type: ignore[arg-type]
+    network = RecurrentLM(LanguageModelSettings(hidden=6, embedding=4, dropout=0.3), vocab_size=9)
+    trainer = Trainer(network, Lanes(ids, batch=4, unroll=5), settings)
+    twin = copy.deepcopy(network)
+    modes: list[bool] = []
+    loss = trainer.loss
+    trainer.loss = lambda batch, carry: modes.append(network.training) or loss(batch, carry)  # type: ignore[assignment]
+    network.eval()  # as one finds it that was loaded
+    random = torch.get_rng_state()
+    assert trainer.rehearse() > 0
+    assert modes
+    assert all(modes)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert trainer.number == 0
+    steps = list(trainer.steps())
+    fresh = Trainer(twin, Lanes(ids, batch=4, unroll=5), settings)
+    for one, other in zip(steps, fresh.steps(), strict=True):
+        assert torch.equal(one.loss, other.loss)
+        assert torch.equal(one.norm, other.norm)
+    for one, other in zip(trainer.parameters, fresh.parameters, strict=True):
+        assert torch.equal(one, other)

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from statistics import median
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -199,10 +200,10 @@ class Trainer:
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
             seconds.append(time.perf_counter() - begun)
-            if self.team.share(sum(seconds) > REHEARSAL and len(seconds) > 1):
+            if self.team.share(sum(seconds[1:]) > REHEARSAL):
                 break
         self.load_state(*before)
-        return sum(seconds[1:]) / len(seconds[1:])
+        return median(seconds[1:])
 
     def _backward(self) -> tuple[Tensor, int]:
         """Gradients of `accumulate` batches. -> mean loss (on the device), predictions made; of all processes."""

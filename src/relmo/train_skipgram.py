@@ -35,7 +35,8 @@ def train_skipgram(
     check_skipgram(settings)
     one_process_only("relmo train skipgram")
     device = prepare(settings.train)
-    with run_folder(out, "skipgram", files, settings, resume=resume, overwrite=overwrite, keep=not dry_run):
+    unchecked = torch.sparse.check_sparse_tensor_invariants(enable=False)  # said aloud, lest torch warn of it
+    with unchecked, run_folder(out, "skipgram", files, settings, resume=resume, overwrite=overwrite, keep=not dry_run):
         corpus = encoded_corpus(files, settings.text, out)
         counts = word_counts(corpus)
         trainer = make_trainer(corpus, counts, settings, device)
@@ -99,8 +100,7 @@ def fit(
         matrix = network.words.weight.detach().cpu().numpy() * (counts > 0)[:, None]
         WordVectors(vocabulary, matrix, settings).save_pretrained(out)
 
-    with torch.sparse.check_sparse_tensor_invariants(enable=False):  # else torch warns that it does not check
-        go(trainer, out, save, reporter)
+    go(trainer, out, save, reporter)
 
 
 def finish(trainer: Trainer, counts: np.ndarray, out: Path, files: Sequence[str]) -> dict[str, Any]:
