@@ -62,7 +62,7 @@ def test_a_device_is_written_into_and_its_failure_is_one_line(tmp_path: Path) ->
     write(link, "text")
     assert link.is_symlink()
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)  # noqa: PTH116
-    with pytest.raises(StorageError, match="/dev/full: the disk is full; free some space and do it again"):
+    with pytest.raises(StorageError, match="/dev/full: the disk is full; free some space, then do it again"):
         write(Path("/dev/full"), "text")
 
 

@@ -245,4 +245,4 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 def disk_full(path: Path) -> str:
     """The message."""
-    return f"{path}: the disk is full; free some space and do it again"
+    return f"{path}: the disk is full; free some space, then do it again"

@@ -101,8 +101,8 @@ def embed(
         print(f"stopped; {watch.how_to_go_on(resumable=vectors.state == 'reset')}", file=sys.stderr)
         sys.exit(130)
     except StorageError as error:
-        go_on = "; " + watch.how_to_go_on(resumable=True) if watch.progress and vectors.state == "reset" else ""
-        raise StorageError(f"{error}{go_on}") from error
+        begun = watch.progress is not None and vectors.state == "reset"
+        raise StorageError(f"{error}{', with --resume' if begun else ''}") from error
     finally:
         watch.close()
     report(summary, model, vectors.precision, json=json, quiet=quiet)
