@@ -1,6 +1,6 @@
 """What relmo wrote and reads back: is it a file, is it of a size that it can have, is it still what was written?
 
-    note = unsealed(folder / "run.json", "start again")        a JSON object that carries a digest of itself
+    note = read_sealed(folder / "run.json", "start again")     a JSON object that carries a digest of itself
     write_json(path, {"files": {"ids": fingerprint(ids)}})     of a file: {"bytes": …, "sha256": …}
     check_file(ids, note["files"]["ids"], "start again")       the size first, so that no wrong file is read to its end
 
@@ -51,13 +51,14 @@ def sealed(values: dict[str, Any]) -> dict[str, Any]:
     return values | {SEAL: hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()}
 
 
-def unsealed(path: Path, advice: str) -> dict[str, Any]:
-    """The values in a JSON file, which `sealed` gave their digest."""
+def read_sealed(path: Path, advice: str) -> dict[str, Any]:
+    """What `sealed` gave, from a JSON file."""
     found = read_json(path, advice)
-    values = {name: value for name, value in found.items() if name != SEAL}
-    if found != sealed(values):
+    if SEAL not in found:
+        raise ModelError(f"{path}: has no checksum (it is damaged, or an older relmo wrote it); {advice}")
+    if found != sealed({name: value for name, value in found.items() if name != SEAL}):
         raise ModelError(f"{path}: {DAMAGED}; {advice}")
-    return values
+    return found
 
 
 def sha256(path: Path) -> str:
