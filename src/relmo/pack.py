@@ -12,8 +12,9 @@ import shutil
 from pathlib import Path
 
 from relmo.convert import PairOrPath, locate
+from relmo.digests import sha256
 from relmo.errors import ModelError, SettingError
-from relmo.folder import CARD, CONFIG, OURS, SETTINGS, VOCABULARY, WEIGHTS, read_config, sha256, write_json
+from relmo.folder import CARD, CONFIG, OURS, SETTINGS, VOCABULARY, WEIGHTS, read_config, text_digests, write_json
 from relmo.loading import Model, bundled, load, tensors_of
 from relmo.outputs import atomic, new_folder
 from relmo.task import FILES, FOLDERS
@@ -64,7 +65,8 @@ def pack(
         (inside / VECTORS).unlink(missing_ok=True)
         record = write_weights(inside, tensors_of(model), precision, shard_mb)
         write_card(inside, text, record)
-        write_json(inside / CONFIG, read_config(inside) | {"stored": record._asdict()})
+        config = read_config(inside) | {"stored": record._asdict(), "digests": text_digests(inside)}
+        write_json(inside / CONFIG, config)
     return model
 
 

@@ -4,21 +4,21 @@
     with_corpus = OccurrenceIndex.open("index")
     with_corpus.nearest(vector, layer=2, k=10)        places of the nearest words, and their cosines
 
-    index.json        which model, how many words, layers, numbers a vector, how they are stored
+    index.json        which model, how many words, layers, numbers a vector, how they are stored, digests of other files
     words.txt         the distinct words, a line each
     tokens.npy        the number of each word of the corpus in words.txt
     starts.npy        where sentences begin, and the end
     layer-K.vectors   the vectors with length 1, one after the other: float16, or int8, each with its own scale
     layer-K.scale     of int8: what its numbers are to be multiplied with, float32
+    layer-K.checks    a checksum for each 256 vectors and their scales
     layer-K.faiss     where there are many and faiss is installed: an inverted file, asked for candidates
 
 Vectors are mapped from the files, and memory holds a piece of them at a time. A search goes through all of them and is
 exact, up to how they are stored; with faiss (pip install relmo[index]) it looks at some hundred cells of a partition
 and then at the stored vectors of the candidates. Among the occurrences of one word it is always exact. A folder is
-written under another name and renamed when it is whole.
+written under another name and renamed when it is whole. What is read is compared with its checksum the first time.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -27,11 +27,13 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
+from zlib import crc32
 
 import numpy as np
 
 from relmo.analysis.neighbours import Nearest, Search, unit
 from relmo.bilm import BiLM
+from relmo.digests import check_file, check_regular, fingerprint, read_sealed, sealed
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.folder import write_json
 from relmo.outputs import new_folder
@@ -41,11 +43,13 @@ from relmo.text.vocabulary import escape, unescape
 DTypes = Literal["float16", "int8"]
 DTYPES: tuple[DTypes, ...] = ("float16", "int8")
 AT_ONCE = 1 << 15  # vectors looked at together
+BLOCK = 256  # vectors that have a checksum in common
 SENTENCES = 256  # embedded together
 INVERTED_FROM = 200_000  # vectors from which faiss is asked
 TRAINED_ON = 100_000  # vectors that its partition is made from
 CANDIDATES = 20  # times as many as are wanted are looked at again
-OURS = re.compile(r"(index|digests)\.json|words\.txt|(tokens|starts)\.npy|layer-\d+\.(vectors|scale|faiss)")
+OURS = re.compile(r"index\.json|words\.txt|(tokens|starts)\.npy|layer-\d+\.(vectors|scale|faiss|checks)")
+REBUILD = "build the index again"
 
 
 @dataclass(frozen=True)
@@ -59,20 +63,15 @@ class OccurrenceIndex:
     def open(cls, folder: str | Path) -> "OccurrenceIndex":
         """An index that `build_index` wrote."""
         folder = Path(folder)
-        try:
-            about = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-            layers, size, count = (int(about[name]) for name in ("layers", "size", "words"))
-            known = about["dtype"] in DTYPES
-        except FileNotFoundError:
-            raise ModelError(f"{folder}: is no index of a corpus; make one: relmo analyse meaning --build") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise ModelError(f"{folder}: index.json is damaged ({error}); build the index again") from None
-        width = 2 if about["dtype"] == "float16" else 1
-        for layer in range(layers):
-            file = folder / f"layer-{layer}.vectors"
-            if not known or not file.exists() or file.stat().st_size != count * size * width:
-                raise ModelError(f"{file}: is not what index.json says; build the index again")
-        return cls(folder, about)
+        if not (folder / "index.json").exists():
+            raise ModelError(f"{folder}: is no index of a corpus; make one: relmo analyse meaning --build")
+        index = cls(folder, read_sealed(folder / "index.json", REBUILD))
+        for layer in range(index.layers):
+            for file, size in index._sizes(layer).items():
+                check_regular(file, REBUILD)
+                if file.stat().st_size != size:
+                    raise ModelError(f"{file}: is not what index.json says; {REBUILD}")
+        return index
 
     def __len__(self) -> int:
         return int(self.about["words"])
@@ -85,19 +84,18 @@ class OccurrenceIndex:
     @cached_property
     def words(self) -> list[str]:
         """The distinct words."""
-        place = str(self.folder / "words.txt")
-        text = (self.folder / "words.txt").read_text(encoding="utf-8")
-        return [unescape(line, place) for line in text.split("\n")[:-1]]
+        path = self._known("words.txt")
+        return [unescape(line, str(path)) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
     @cached_property
     def tokens(self) -> np.ndarray:
         """The number of each word of the corpus; (N,)."""
-        return np.load(self.folder / "tokens.npy", mmap_mode="r", allow_pickle=False)
+        return np.load(self._known("tokens.npy"), mmap_mode="r", allow_pickle=False)
 
     @cached_property
     def starts(self) -> np.ndarray:
         """Where sentences begin, and the end; (sentences + 1,)."""
-        return np.load(self.folder / "starts.npy", allow_pickle=False)
+        return np.load(self._known("starts.npy"), allow_pickle=False)
 
     def sentence(self, place: int) -> tuple[list[str], int]:
         """The words of the sentence around a place of the corpus, and the place in it."""
@@ -113,6 +111,7 @@ class OccurrenceIndex:
 
     def vectors(self, layer: int, places: np.ndarray | slice) -> np.ndarray:
         """The vectors at some places; (n, D) float32, with length 1 up to rounding."""
+        self._check(layer, places)
         stored = self._stored(layer)[places].astype(np.float32)
         if self.about["dtype"] == "int8":
             stored *= self._scales(layer)[places][:, None]
@@ -146,7 +145,45 @@ class OccurrenceIndex:
         return np.memmap(self.folder / f"layer-{layer}.vectors", self.about["dtype"], mode="r", shape=shape)
 
     def _scales(self, layer: int) -> np.ndarray:
+        if self.about["dtype"] != "int8":
+            return np.zeros(0, dtype=np.float32)
         return np.memmap(self.folder / f"layer-{layer}.scale", np.float32, mode="r", shape=(len(self),))
+
+    def _sizes(self, layer: int) -> dict[Path, int]:
+        """How many bytes the files of a layer must have that are not read at once."""
+        numbers, scaled = len(self) * int(self.about["size"]), self.about["dtype"] == "int8"
+        sizes = {"vectors": numbers * (1 if scaled else 2), "scale": len(self) * 4 if scaled else 0}
+        return {self.folder / f"layer-{layer}.{name}": size for name, size in sizes.items()}
+
+    def _known(self, name: str) -> Path:
+        """The path of a file, after it was found to be the one that index.json was written for."""
+        check_file(self.folder / name, self.about["files"].get(name), REBUILD)
+        return self.folder / name
+
+    @cached_property
+    def _checks(self) -> list[np.ndarray]:
+        """The checksums of each layer's blocks of vectors."""
+        return [np.fromfile(self._known(f"layer-{layer}.checks"), dtype="<u4") for layer in range(self.layers)]
+
+    @cached_property
+    def _checked(self) -> np.ndarray:
+        """Which blocks of each layer were found right; (layers, blocks)."""
+        return np.zeros((self.layers, -(-len(self) // BLOCK)), dtype=bool)
+
+    def _check(self, layer: int, places: np.ndarray | slice) -> None:
+        """An error where a vector at these places is in a block that is not as it was written."""
+        if isinstance(places, slice):
+            begin, end, _ = places.indices(len(self))
+            blocks = np.arange(begin // BLOCK, -(-end // BLOCK))
+        else:
+            blocks = np.unique(places // BLOCK)
+        todo = blocks[~self._checked[layer, blocks]]
+        for block, checksum in zip(todo, checksums(self, layer, todo), strict=True):
+            if checksum != self._checks[layer][block]:
+                raise ModelError(
+                    f"{self.folder / f'layer-{layer}.vectors'}: is damaged (a checksum does not match); {REBUILD}"
+                )
+            self._checked[layer, block] = True
 
     def _inverted(self, layer: int) -> Any:
         """faiss's index of a layer, mapped from its file; None where there is none, or no faiss."""
@@ -156,7 +193,7 @@ class OccurrenceIndex:
             return None
         opened = self.__dict__.setdefault("_opened", {})
         if layer not in opened:
-            opened[layer] = faiss.read_index(str(file), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
+            opened[layer] = faiss.read_index(str(self._known(file.name)), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
         return opened[layer]
 
     def _candidates(self, layer: int, vector: np.ndarray, count: int) -> np.ndarray:
@@ -184,11 +221,14 @@ def build_index(
     with new_folder(folder, overwrite=overwrite, ours=OURS) as inside:
         count = write_vectors(inside, model, sentences, dtype, progress)
         about = {"model": bilm_digest(model), "layers": model.network.layer_count, "size": model.network.size}
-        write_json(inside / "index.json", about | {"words": count, "dtype": dtype})
-        index = OccurrenceIndex.open(inside)
+        index = OccurrenceIndex(inside, about | {"words": count, "dtype": dtype, "files": {}})
+        checks = [write_checks(index, layer) for layer in range(index.layers)]
+        names = ["words.txt", "tokens.npy", "starts.npy", *checks]
+        index.about["files"] |= {name: fingerprint(inside / name) for name in names}
         if count >= inverted_from and import_faiss() is not None:
             for layer in range(index.layers):
                 write_inverted(index, layer)
+        write_json(inside / "index.json", sealed(index.about))
     return OccurrenceIndex.open(folder)
 
 
@@ -229,6 +269,21 @@ def write_vectors(
     return count
 
 
+def checksums(index: OccurrenceIndex, layer: int, blocks: Iterable[int]) -> Iterator[int]:
+    """Of some blocks of a layer's vectors, each with its scales."""
+    stored, scales = index._stored(layer), index._scales(layer)
+    for block in blocks:
+        rows = slice(block * BLOCK, (block + 1) * BLOCK)
+        yield crc32(stored[rows].tobytes(), crc32(scales[rows].tobytes()))
+
+
+def write_checks(index: OccurrenceIndex, layer: int) -> str:
+    """The checksums of all blocks of a layer. -> the file's name"""
+    blocks, name = range(-(-len(index) // BLOCK)), f"layer-{layer}.checks"
+    np.fromiter(checksums(index, layer, blocks), dtype="<u4").tofile(index.folder / name)
+    return name
+
+
 def groups(sentences: Iterable[str | Sequence[str]]) -> Iterator[list[str | Sequence[str]]]:
     """Some sentences at a time."""
     rest = iter(sentences)
@@ -264,4 +319,6 @@ def write_inverted(index: OccurrenceIndex, layer: int) -> None:
     inverted.train(index.vectors(layer, np.sort(drawn)))
     for begin in range(0, count, AT_ONCE):
         inverted.add(index.vectors(layer, slice(begin, begin + AT_ONCE)))
-    faiss.write_index(inverted, str(index.folder / f"layer-{layer}.faiss"))
+    name = f"layer-{layer}.faiss"
+    faiss.write_index(inverted, str(index.folder / name))
+    index.about["files"][name] = fingerprint(index.folder / name)
