@@ -18,7 +18,6 @@ and then at the stored vectors of the candidates. Among the occurrences of one w
 written under another name and renamed when it is whole.
 """
 
-import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -32,7 +31,8 @@ import numpy as np
 
 from relmo.analysis.neighbours import Nearest, Search, unit
 from relmo.bilm import BiLM
-from relmo.errors import CorpusError, ModelError, SettingError
+from relmo.errors import CorpusError, ModelError, SettingError, shown
+from relmo.files import is_file, read_json
 from relmo.folder import storage_errors, write_json
 from relmo.references import bilm_digest
 from relmo.text.vocabulary import escape, unescape
@@ -45,6 +45,8 @@ INVERTED_FROM = 200_000  # vectors from which faiss is asked
 TRAINED_ON = 100_000  # vectors that its partition is made from
 CANDIDATES = 20  # times as many as are wanted are looked at again
 PARTIAL = ".partial"
+ABOUT, WORDS, TOKENS, STARTS = "index.json", "words.txt", "tokens.npy", "starts.npy"
+MOST_LAYERS = 1000
 
 
 @dataclass(frozen=True)
@@ -58,20 +60,38 @@ class OccurrenceIndex:
     def open(cls, folder: str | Path) -> "OccurrenceIndex":
         """An index that `build_index` wrote."""
         folder = Path(folder)
+        if not is_file(folder / ABOUT):
+            raise ModelError(f"{folder}: is no index of a corpus; make one: relmo analyse meaning --build")
         try:
-            about = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-            layers, size, count = (int(about[name]) for name in ("layers", "size", "words"))
-            known = about["dtype"] in DTYPES
-        except FileNotFoundError:
-            raise ModelError(f"{folder}: is no index of a corpus; make one: relmo analyse meaning --build") from None
+            about = read_json(folder / ABOUT)
+            sizes = [about[name] for name in ("layers", "size", "words")]
+            right = about["dtype"] in DTYPES and all(type(n) is int and 0 < n < 1 << 40 for n in sizes)
         except (ValueError, KeyError, TypeError) as error:
-            raise ModelError(f"{folder}: index.json is damaged ({error}); build the index again") from None
-        width = 2 if about["dtype"] == "float16" else 1
-        for layer in range(layers):
-            file = folder / f"layer-{layer}.vectors"
-            if not known or not file.exists() or file.stat().st_size != count * size * width:
-                raise ModelError(f"{file}: is not what index.json says; build the index again")
-        return cls(folder, about)
+            raise ModelError(f"{folder}: {ABOUT} is damaged ({error}); build the index again") from None
+        if not right or sizes[0] > MOST_LAYERS:
+            raise ModelError(f"{folder}: {ABOUT} is damaged: it says {shown(about)}; build the index again")
+        index = cls(folder, about)
+        index.check_files()
+        return index
+
+    def check_files(self) -> None:
+        """The files are there, with as many numbers as there are words, and these within bounds."""
+        width = 2 if self.about["dtype"] == "float16" else 1
+        expected = {f"layer-{layer}.vectors": len(self) * self.about["size"] * width for layer in range(self.layers)}
+        if width == 1:
+            expected |= {f"layer-{layer}.scale": len(self) * 4 for layer in range(self.layers)}
+        for name, size in expected.items():
+            if not is_file(self.folder / name) or (self.folder / name).stat().st_size != size:
+                raise damaged(self.folder / name)
+        if len(self.tokens) != len(self) or self.tokens.min() < 0 or self.tokens.max() >= len(self.words):
+            raise damaged(self.folder / TOKENS)
+        if (
+            len(self.starts) < 2
+            or self.starts[0] != 0
+            or self.starts[-1] != len(self)
+            or np.diff(self.starts).min() < 1
+        ):
+            raise damaged(self.folder / STARTS)
 
     def __len__(self) -> int:
         return int(self.about["words"])
@@ -84,19 +104,24 @@ class OccurrenceIndex:
     @cached_property
     def words(self) -> list[str]:
         """The distinct words."""
-        place = str(self.folder / "words.txt")
-        text = (self.folder / "words.txt").read_text(encoding="utf-8")
-        return [unescape(line, place) for line in text.split("\n")[:-1]]
+        path = self.folder / WORDS
+        if not is_file(path):
+            raise damaged(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except ValueError:
+            raise damaged(path) from None
+        return [unescape(line, str(path)) for line in text.split("\n")[:-1]]
 
     @cached_property
     def tokens(self) -> np.ndarray:
         """The number of each word of the corpus; (N,)."""
-        return np.load(self.folder / "tokens.npy", mmap_mode="r", allow_pickle=False)
+        return read_array(self.folder / TOKENS, np.int32)
 
     @cached_property
     def starts(self) -> np.ndarray:
         """Where sentences begin, and the end; (sentences + 1,)."""
-        return np.load(self.folder / "starts.npy", allow_pickle=False)
+        return read_array(self.folder / STARTS, np.int64)
 
     def sentence(self, place: int) -> tuple[list[str], int]:
         """The words of the sentence around a place of the corpus, and the place in it."""
@@ -150,12 +175,15 @@ class OccurrenceIndex:
     def _inverted(self, layer: int) -> Any:
         """faiss's index of a layer, mapped from its file; None where there is none, or no faiss."""
         file = self.folder / f"layer-{layer}.faiss"
-        faiss = import_faiss() if file.exists() else None
+        faiss = import_faiss() if is_file(file) else None
         if faiss is None:
             return None
         opened = self.__dict__.setdefault("_opened", {})
         if layer not in opened:
-            opened[layer] = faiss.read_index(str(file), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
+            try:
+                opened[layer] = faiss.read_index(str(file), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
+            except RuntimeError:
+                raise damaged(file) from None
         return opened[layer]
 
     def _candidates(self, layer: int, vector: np.ndarray, count: int) -> np.ndarray:
@@ -163,6 +191,24 @@ class OccurrenceIndex:
         inverted.nprobe = max(8, inverted.nlist // 8)
         _, places = inverted.search(unit(vector[None]), min(count, len(self)))
         return np.sort(places[0][places[0] >= 0]).astype(np.int64)
+
+
+def damaged(path: Path) -> ModelError:
+    """What to say of a file of an index."""
+    return ModelError(f"{path}: is not what index.json says, or damaged; build the index again")
+
+
+def read_array(path: Path, dtype: Any) -> np.ndarray:
+    """A list of numbers, mapped from its file."""
+    try:
+        if not is_file(path):
+            raise ValueError("no ordinary file")
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OSError, SyntaxError, TypeError):
+        raise damaged(path) from None
+    if not isinstance(found, np.ndarray) or found.ndim != 1 or found.dtype != dtype or not len(found):
+        raise damaged(path)
+    return found
 
 
 def build_index(
@@ -187,7 +233,7 @@ def build_index(
         try:
             count = write_vectors(partial, model, sentences, dtype, progress)
             about = {"model": bilm_digest(model), "layers": model.network.layer_count, "size": model.network.size}
-            write_json(partial / "index.json", about | {"words": count, "dtype": dtype})
+            write_json(partial / ABOUT, about | {"words": count, "dtype": dtype})
             index = OccurrenceIndex.open(partial)
             if count >= inverted_from and import_faiss() is not None:
                 for layer in range(index.layers):
@@ -230,9 +276,9 @@ def write_vectors(
                 progress(count)
     if not count:
         raise CorpusError("the corpus is empty; give one with words in it")
-    np.save(folder / "tokens.npy", np.concatenate(tokens))
-    np.save(folder / "starts.npy", np.array(starts, dtype=np.int64))
-    (folder / "words.txt").write_text("".join(escape(word) + "\n" for word in numbers), encoding="utf-8")
+    np.save(folder / TOKENS, np.concatenate(tokens))
+    np.save(folder / STARTS, np.array(starts, dtype=np.int64))
+    (folder / WORDS).write_text("".join(escape(word) + "\n" for word in numbers), encoding="utf-8")
     return count
 
 

@@ -21,8 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relmo.errors import CorpusError
+from relmo.errors import CorpusError, shown
+from relmo.files import read_bytes
 from relmo.text.corpus import read_lines
+from relmo.text.readers import DIGITS
 
 POS = ("NOUN", "VERB", "ADJ", "ADV")
 _POS_OF_TYPE = {"1:": "NOUN", "2:": "VERB", "3:": "ADJ", "4:": "ADV", "5:": "ADJ"}
@@ -71,7 +73,7 @@ class SenseIndex:
         numbered: dict[Lemma, list[tuple[int, str]]] = {}
         for number, line in enumerate(read_lines(path), start=1):
             key, *fields = line.text.split(" ")
-            if len(fields) != 3 or not fields[1].isdecimal():
+            if len(fields) != 3 or not fields[1].isdecimal() or len(fields[1]) >= DIGITS:
                 raise CorpusError(
                     f"{path}:{number}: expected 'key offset number count' as in WordNet's index.sense, "
                     f"found {line.text[:60]!r}"
@@ -149,7 +151,7 @@ def read_framework(data: str | Path, gold: str | Path) -> list[SenseSentence]:
             if token.tag == "instance":
                 name, lemma = token.get("id", ""), Lemma(token.get("lemma", ""), token.get("pos", ""))
                 if name not in keys:
-                    raise CorpusError(f"{gold}: has no line for {name!r} of {data}; the two files belong together")
+                    raise CorpusError(f"{gold}: has no line for {shown(name)} of {data}; the two files belong together")
                 if lemma.pos not in POS or start == len(words):
                     raise CorpusError(f"{data}: {name} has no text, or pos {lemma.pos!r}, not {', '.join(POS)}")
                 tagged.append(Tagged(start, len(words), lemma, keys[name], name))
@@ -165,7 +167,9 @@ def _gold_keys(path: str | Path) -> dict[str, tuple[str, ...]]:
     for number, line in enumerate(read_lines(path), start=1):
         name, *senses = line.text.split() or [""]
         if not senses or name in keys:
-            raise CorpusError(f"{path}:{number}: expected an instance's name, new, and its sense keys: {line.text!r}")
+            raise CorpusError(
+                f"{path}:{number}: expected an instance's name, new, and its sense keys: {shown(line.text)}"
+            )
         keys[name] = tuple(senses)
     return keys
 
@@ -173,11 +177,9 @@ def _gold_keys(path: str | Path) -> dict[str, tuple[str, ...]]:
 def _xml(path: str | Path) -> ElementTree.Element:
     """The root of an XML file. Entities, with which a short file can grow without end, are refused."""
     try:
-        if (size := Path(path).stat().st_size) > LARGEST_XML:
-            raise CorpusError(f"{path}: has {size:,} bytes; a set of the framework has fewer than {LARGEST_XML:,}")
-        text = Path(path).read_bytes()
-    except OSError as error:
-        raise CorpusError(f"{path}: cannot be read ({error.strerror})") from error
+        text = read_bytes(path, LARGEST_XML)
+    except ValueError as error:
+        raise CorpusError(f"{path}: cannot be read ({error}); give a set of the framework") from error
     if b"<!DOCTYPE" in text or b"<!ENTITY" in text:
         raise CorpusError(f"{path}: declares a document type, which the framework's files do not; remove it")
     try:
