@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 LARGEST = 1 << 22
-LARGEST_TOML = 1 << 16  # tomllib takes time that grows with the square of a key's length
+LARGEST_TOML = 1 << 16
+MOST_DOTS = 100  # in a line of TOML; tomllib takes time and memory that grow with the square of a key's parts
 
 
 def is_file(path: str | Path) -> bool:
@@ -62,6 +63,8 @@ def read_json(path: str | Path) -> Any:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """The tables of a TOML text."""
+    if any(line.count(".") > MOST_DOTS for line in text.split("\n") if not line.startswith("#")):
+        raise ValueError("a key has too many dots")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError:

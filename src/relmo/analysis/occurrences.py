@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, Literal
 
 import numpy as np
@@ -203,10 +204,10 @@ def read_array(path: Path, dtype: Any) -> np.ndarray:
     try:
         if not is_file(path):
             raise ValueError("no ordinary file")
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError, SyntaxError, TypeError):
+        found = np.lib.format.open_memmap(path, mode="r")
+    except (ValueError, EOFError, OSError, SyntaxError, TypeError, OverflowError, TokenError):
         raise damaged(path) from None
-    if not isinstance(found, np.ndarray) or found.ndim != 1 or found.dtype != dtype or not len(found):
+    if found.ndim != 1 or found.dtype != dtype or not len(found):
         raise damaged(path)
     return found
 

@@ -141,7 +141,7 @@ def read_figures(path: Path) -> list[dict[str, Any]]:
 
 def figure_rows(table: Any) -> dict[str, Any] | None:
     """The rows of a measurement by layer, one figure each; None where it is none."""
-    if not isinstance(table, dict) or table.get("name") not in FIGURES or not isinstance(table.get("rows"), list):
+    if not isinstance(table, dict) or not isinstance(table.get("rows"), list) or table.get("name") not in [*FIGURES]:
         return None
     column, rows = FIGURES[table["name"]], []
     for row in table["rows"]:

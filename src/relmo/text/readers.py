@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from relmo.errors import CorpusError, shown
+from relmo.files import is_file
 from relmo.text.corpus import Errors, Line, is_conllu, read_lines
 
 TEXT = ("text", "sentence", "review")
@@ -434,7 +435,7 @@ def folder_examples(folder: Path, split: Split, errors: Errors) -> Iterator[Labe
     """A folder for each label, with a text in each .txt file, as the original IMDB reviews; `unsup` has no labels."""
     labels = sorted(path for path in folder.iterdir() if path.is_dir() and path.name != "unsup")
     for label in labels:
-        for file in sorted(label.glob("*.txt")):
+        for file in sorted(file for file in label.glob("*.txt") if is_file(file)):
             text = " ".join(line.text for line in read_lines(file, errors=errors))
             yield Labelled(some_words(text, split, str(file)), label.name)
 
