@@ -17,10 +17,10 @@ from fuzz_models import WORDS, Subject, digest
 from relmo.analysis.occurrences import OccurrenceIndex, build_index
 from relmo.cli.train import saved_settings
 from relmo.config import build, check_keys, read_toml, to_toml
+from relmo.digests import sha256
 from relmo.elmo_cache import ElmoCache
 from relmo.embed_file import embed_file
 from relmo.explorer.extras import Extras
-from relmo.folder import sha256
 from relmo.run import METRICS, Reporter, read_metrics, read_run
 from relmo.settings import (
     BiLMModelSettings,

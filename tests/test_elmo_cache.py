@@ -1,8 +1,11 @@
 """The cache of a biLM's layers: what is in it is what the biLM gives, whatever was killed, cut or done at once."""
 
+import json
 import multiprocessing
+import os
 import shutil
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +13,7 @@ import pytest
 import torch
 
 from relmo.bilm import BiLM
-from relmo.elmo_cache import INDEX, NOTE, VECTORS, Computed, ElmoCache, cache_folder, key_of
+from relmo.elmo_cache import FORMAT, INDEX, NOTE, RECORD, VECTORS, Computed, ElmoCache, cache_folder, key_of
 from relmo.embed import Embedder
 from relmo.errors import StorageError
 from relmo.models.bilm import BiLMNetwork
@@ -100,7 +103,7 @@ def test_what_a_kill_left_half_written_is_written_over(tmp_path: Path) -> None:
     check(cache.vectors(SENTENCES[:2]), tiny(), SENTENCES[:2])
     check(cache.vectors(SENTENCES), tiny())
     assert (cache.folder / VECTORS).stat().st_size == 9 * cache.token_bytes
-    assert (cache.folder / INDEX).stat().st_size == 4 * 20
+    assert (cache.folder / INDEX).stat().st_size == 4 * RECORD.itemsize
 
 
 def test_an_error_while_embedding_leaves_what_was_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,12 +160,69 @@ def test_damage_and_other_versions_are_one_clear_line(tmp_path: Path) -> None:
     (cache.folder / VECTORS).write_bytes(whole[:-1])
     with pytest.raises(StorageError, match="shorter than its index says; remove"):
         cache.vectors(SENTENCES)
-    (cache.folder / NOTE).write_text('{"format": 0}')
-    with pytest.raises(StorageError, match="of another biLM or version; remove"):
-        ElmoCache(tmp_path, tiny())
-    (cache.folder / NOTE).write_text("{")
-    with pytest.raises(StorageError, match="cannot be read"):
-        ElmoCache(tmp_path, tiny())
+    note = json.loads((cache.folder / NOTE).read_text())
+    for other, says in (
+        (json.dumps(note | {"format": FORMAT - 1}), "of another biLM or version; remove"),
+        ("{", r"note.json: is damaged \(.*\); remove"),
+        ("[]", "is no JSON object"),
+        ("\udcff", "is damaged"),
+    ):
+        (cache.folder / NOTE).write_text(other, errors="surrogateescape")
+        with pytest.raises(StorageError, match=says):
+            ElmoCache(tmp_path, tiny())
+
+
+def flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("place", [0, 20, -1])
+def test_a_bit_of_the_vectors_that_changed_is_noticed_when_its_sentence_is_read(place: int, tmp_path: Path) -> None:
+    cache = ElmoCache(tmp_path, tiny())
+    cache.vectors(SENTENCES)
+    flip(cache.folder / VECTORS, place)
+    kept = cache.vectors(SENTENCES)
+    with pytest.raises(StorageError, match=r"vectors.bin: is damaged .*; remove .*, it is made again"):
+        kept.batch(range(len(SENTENCES)))
+    shutil.rmtree(cache.folder)
+    check(ElmoCache(tmp_path, tiny()).vectors(SENTENCES), tiny())
+
+
+@pytest.mark.parametrize("place", range(0, 3 * RECORD.itemsize, 4))
+def test_a_bit_of_the_index_that_changed_is_an_error_or_changes_nothing(place: int, tmp_path: Path) -> None:
+    cache = ElmoCache(tmp_path, tiny())
+    cache.vectors(SENTENCES)
+    flip(cache.folder / INDEX, place)
+    with suppress(StorageError):  # a key that nobody asks for is made again
+        check(cache.vectors(SENTENCES), tiny())
+
+
+def test_a_sentence_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ElmoCache(tmp_path, tiny()).vectors(SENTENCES)
+    kept = ElmoCache(tmp_path, tiny()).vectors(SENTENCES)
+    kept.batch([0, 1, 2])
+    monkeypatch.setattr("relmo.elmo_cache.checksum", None)
+    check(kept, tiny(), SENTENCES[:3])
+
+
+@pytest.mark.parametrize("name", [INDEX, VECTORS, NOTE])
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    cache = ElmoCache(tmp_path, tiny())
+    cache.vectors(SENTENCES)
+    (cache.folder / name).unlink()
+    os.mkfifo(cache.folder / name)
+    with pytest.raises(StorageError, match=f"{name}: is not a regular file; remove"):
+        ElmoCache(tmp_path, tiny()).vectors(SENTENCES)
+
+
+def test_an_index_that_promises_too_much_is_not_read_into_memory(tmp_path: Path) -> None:
+    cache = ElmoCache(tmp_path, tiny())
+    cache.vectors(SENTENCES)
+    os.truncate(cache.folder / INDEX, 1 << 40)
+    with pytest.raises(StorageError, match="shorter than its index says"):
+        cache.vectors(SENTENCES)
 
 
 def test_a_disk_without_room_is_an_error_before_anything_is_computed(

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,75 @@ def test_lines_whose_vectors_never_reached_the_disk_are_done_again(model: BiLM, 
     assert embed_file(model, text, tmp_path / "v.npz", resume=True).resumed == 3
     for name, array in read(tmp_path / "whole.npz").items():
         assert np.array_equal(read(tmp_path / "v.npz")[name], array)
+
+
+def damage(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+def change_line(path: Path, number: int, **values: Any) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    replace_line(path, number, json.dumps(json.loads(lines[number]) | values).encode() + b"\n")
+
+
+def replace_line(path: Path, number: int, line: bytes) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[number] = line
+    path.write_bytes(b"".join(lines))
+
+
+def pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "the first vectors": (lambda f: damage(f / "vectors.bin", 0), r"lines.jsonl:1: .* damaged"),
+    "the last vectors": (lambda f: damage(f / "vectors.bin", -1), r"lines.jsonl:4: .* damaged"),
+    "a letter": (lambda f: damage(f / "lines.jsonl", 12), r"lines.jsonl:1: .* damaged"),
+    "a token": (lambda f: change_line(f / "lines.jsonl", 2, tokens=["A"] * 6), r"lines.jsonl:3: .* damaged"),
+    "tokens": (lambda f: change_line(f / "lines.jsonl", 2, tokens=[]), r"lines.jsonl:3: .* damaged"),
+    "no tokens": (lambda f: change_line(f / "lines.jsonl", 0, tokens=None), r"lines.jsonl:1: .* damaged"),
+    "numbers": (lambda f: change_line(f / "lines.jsonl", 0, tokens=[1]), r"lines.jsonl:1: .* damaged"),
+    "a surrogate": (lambda f: change_line(f / "lines.jsonl", 0, text="\ud800"), r"lines.jsonl:1: .* damaged"),
+    "a checksum": (lambda f: change_line(f / "lines.jsonl", 0, checksum="x"), r"lines.jsonl:1: .* damaged"),
+    "no UTF-8": (lambda f: replace_line(f / "lines.jsonl", 0, b"\xff\n"), r"lines.jsonl:1: .* damaged"),
+    "nested": (lambda f: replace_line(f / "lines.jsonl", 1, b"[" * 99_999 + b"\n"), r"lines.jsonl:2: .* damaged"),
+    "a lost line": (lambda f: replace_line(f / "lines.jsonl", 0, b""), r"lines.jsonl:2: .* damaged"),
+    "a note": (lambda f: (f / "note.json").write_bytes(b"[]"), "note.json: is damaged"),
+    "a note's bytes": (lambda f: (f / "note.json").write_bytes(b"\xff"), "note.json: is damaged"),
+    "a nested note": (lambda f: (f / "note.json").write_bytes(b"[" * 99_999), "note.json: is damaged"),
+    "an empty note": (lambda f: (f / "note.json").write_bytes(b"{}"), "was begun with another model"),
+    "no vectors": (lambda f: (f / "vectors.bin").unlink(), "vectors.bin: is missing"),
+    "a pipe of lines": (lambda f: pipe(f / "lines.jsonl"), "lines.jsonl: is not a regular file"),
+    "a pipe of vectors": (lambda f: pipe(f / "vectors.bin"), "vectors.bin: is not a regular file"),
+    "a piped note": (lambda f: pipe(f / "note.json"), "note.json: is not a regular file"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_to_what_was_done_is_one_line_with_what_to_do(
+    name: str, model: BiLM, text: Path, tmp_path: Path
+) -> None:
+    stop_after(model, text, tmp_path / "v.npz", 4)
+    change, says = DAMAGES[name]
+    change(tmp_path / "v.npz.partial")
+    with pytest.raises(StorageError, match=says + r".* remove .* to start again") as caught:
+        embed_file(model, text, tmp_path / "v.npz", resume=True)
+    assert len(str(caught.value)) < 1000
+
+
+def test_pipes_in_place_of_what_a_kill_left_of_a_result_are_not_written_to(
+    model: BiLM, text: Path, tmp_path: Path
+) -> None:
+    embed_file(model, text, tmp_path / "whole.h5")
+    stop_after(model, text, tmp_path / "v.h5", 4)
+    for name in ("result", "index.json"):
+        pipe(tmp_path / "v.h5.partial" / name)
+    embed_file(model, text, tmp_path / "v.h5", resume=True)
+    assert (tmp_path / "v.h5").read_bytes() == (tmp_path / "whole.h5").read_bytes()
 
 
 def test_a_broken_off_run_is_not_overwritten_nor_mixed_with_another(model: BiLM, text: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A model comes back from its folder as it was; a damaged folder says so in one line, before memory is taken."""
 
 import json
+import os
 import resource
 import stat
 from collections.abc import Callable
@@ -15,11 +16,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import relmo
+from relmo.digests import sha256
 from relmo.errors import ModelError, RelmoError, StorageError, VocabularyError
-from relmo.folder import atomic, read_tensors, sha256, write_json, write_tensors
+from relmo.folder import (
+    BUNDLED,
+    EXAMPLES,
+    atomic,
+    read_config,
+    read_tensors,
+    text_digests,
+    write_json,
+    write_tensors,
+)
 from relmo.lm import LanguageModel
 from relmo.models import make_language_model
 from relmo.models.ngram import NGramLM
+from relmo.references import bundled
 from relmo.settings import LanguageModelSettings, LMSettings
 from relmo.text.vocabulary import SPECIALS, Vocabulary
 
@@ -226,7 +238,51 @@ def test_an_ngram_model_whose_tables_are_of_other_sizes_is_refused(sizes: Any, t
     one_line(folder)
 
 
+def older(folder: Path) -> None:
+    """The folder as relmo once saved it, without digests of its text files."""
+    change(folder, lambda config: config.pop("digests"))
+
+
+def test_a_folder_without_digests_of_its_text_files_is_loaded(folder: Path) -> None:
+    older(folder)
+    assert relmo.load(folder, device="cpu").perplexity(TEXT) == make().perplexity(TEXT)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("old", "new"), [("a\nb\n", "b\na\n"), ("z\n", "Z\n"), ("z\n", ""), ("z\n", "z\r\n")])
+def test_a_vocabulary_that_was_changed_is_refused(old: str, new: str, folder: Path) -> None:
+    path = folder / "vocabulary.txt"
+    path.write_bytes(path.read_bytes().replace(old.encode(), new.encode()))
+    assert "vocabulary.txt: is damaged" in one_line(folder)
+
+
+@pytest.mark.parametrize(
+    "digests",
+    [None, 3, [], {}, {"vocabulary.txt": None}, {"vocabulary.txt": {}}, {"vocabulary.txt": {"bytes": 68, "sha256": 3}}],
+    ids=str,
+)
+def test_digests_that_are_none_are_refused(digests: Any, folder: Path) -> None:
+    change(folder, lambda config: config.update(digests=digests))
+    one_line(folder)
+
+
+@pytest.mark.parametrize("has_digests", [True, False])
+def test_a_pipe_in_place_of_a_vocabulary_is_not_waited_for(has_digests: bool, folder: Path) -> None:
+    if not has_digests:
+        older(folder)
+    (folder / "vocabulary.txt").unlink()
+    os.mkfifo(folder / "vocabulary.txt")
+    assert "vocabulary.txt: is not a regular file" in one_line(folder)
+
+
+@pytest.mark.parametrize("name", [*BUNDLED, *EXAMPLES])
+def test_models_that_ship_have_digests_of_their_text_files(name: str) -> None:
+    folder = bundled(name)
+    assert folder is not None
+    assert read_config(folder)["digests"] == text_digests(folder)
+
+
 def test_a_vocabulary_of_another_length_is_refused(folder: Path) -> None:
+    older(folder)
     path = folder / "vocabulary.txt"
     whole = path.read_text()
     path.write_text(whole + "ß\n")
@@ -238,9 +294,18 @@ def test_a_vocabulary_of_another_length_is_refused(folder: Path) -> None:
 
 
 def test_a_vocabulary_with_duplicates_names_both_lines(folder: Path) -> None:
+    older(folder)
     path = folder / "vocabulary.txt"
     path.write_text(path.read_text().replace("z\n", "a\n"))
     assert ":30: 'a' is on line 5 already" in one_line(folder, VocabularyError)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_refused_by_name(number: float, folder: Path) -> None:
+    tensors, _ = read_tensors(folder / "model.safetensors")
+    tensors["softmax.bias"][1] = number
+    write_tensors(folder / "model.safetensors", tensors)
+    assert "'softmax.bias' has numbers that are not finite" in one_line(folder)
 
 
 def test_tensors_and_values_come_back_from_a_file(tmp_path: Path) -> None:

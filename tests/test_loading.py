@@ -14,8 +14,8 @@ import torch
 import relmo
 from relmo.bilm import BiLM
 from relmo.convert import write_original
+from relmo.digests import sha256
 from relmo.errors import ModelError, SettingError
-from relmo.folder import sha256
 from relmo.loading import load_bilm
 from relmo.models.bilm import BiLMNetwork
 from relmo.settings import BiLMModelSettings, BiLMSettings, SkipgramSettings

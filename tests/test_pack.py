@@ -10,8 +10,8 @@ import torch
 import relmo
 from relmo.bilm import BiLM
 from relmo.convert import write_original
+from relmo.digests import sha256
 from relmo.errors import ModelError, SettingError
-from relmo.folder import sha256
 from relmo.loading import tensors_of
 from relmo.models.bilm import BiLMNetwork
 from relmo.pack import HEADING, pack
@@ -75,6 +75,15 @@ def test_packing_what_is_packed_changes_nothing_more(tmp_path: Path) -> None:
     one, two = (tensors_of(relmo.load(tmp_path / name, device="cpu")) for name in ("one", "two"))
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert sha256(tmp_path / "one" / "model.safetensors") == sha256(tmp_path / "three" / "model.safetensors")
+
+
+def test_a_folder_without_digests_of_its_text_files_gets_them(tmp_path: Path) -> None:
+    save(tmp_path / "plain")
+    config = json.loads((tmp_path / "plain" / "config.json").read_text())
+    digests = config.pop("digests")
+    (tmp_path / "plain" / "config.json").write_text(json.dumps(config))
+    pack(tmp_path / "plain", tmp_path / "packed")
+    assert json.loads((tmp_path / "packed" / "config.json").read_text())["digests"] == digests
 
 
 def test_original_files_are_packed_too(tmp_path: Path) -> None:

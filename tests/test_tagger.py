@@ -7,14 +7,15 @@ import pytest
 import torch
 
 import relmo
-from relmo.errors import CorpusError, SettingError
+from relmo.errors import CorpusError, ModelError, SettingError
+from relmo.references import Reference
 from relmo.tagger import Tagger
 from relmo.task import Labels, by_length, count_labels
 from relmo.task_settings import InputSettings
 from relmo.text.vocabulary import Vocabulary
 from relmo.vectors import WordVectors
 from relmo.word_features import WordFeatures, WordVocabulary, count_words
-from tagging import conllu, settings, tiny_bilm
+from tagging import conllu, settings, tiny_bilm, word_bilm
 
 SENTENCES = [["The", "dog"], ["Rex", "sees", "the", "Cat", "."], ["a"] * 30, ["dog"]]
 
@@ -65,6 +66,20 @@ def test_saved_and_loaded_it_predicts_the_same(tmp_path: Path) -> None:
     assert (tmp_path / "m" / "labels.txt").read_text() == "NOUN\nDET\nVERB\n"
     again.save_pretrained(tmp_path / "n")
     assert (tmp_path / "n" / "model.safetensors").read_bytes() == (tmp_path / "m" / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["labels.txt", "vocabulary.txt", "bilm-vocabulary.txt"])
+def test_lines_of_a_text_file_that_changed_places_are_noticed(name: str, tmp_path: Path) -> None:
+    made = settings(input={"elmo": "x", "elmo_tune": True})
+    reference = {"elmo": Reference("x", "y")}
+    known = WordFeatures(made.input, count_words(SENTENCES, made.input), bilm=word_bilm(), references=reference)
+    Tagger.begin(made, known, Labels(["NOUN", "DET"]), torch.device("cpu")).save_pretrained(tmp_path / "m")
+    relmo.load(tmp_path / "m", device="cpu")
+    path = tmp_path / "m" / name
+    *lines, one, other = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, other, one, ""]))
+    with pytest.raises(ModelError, match=rf"{name}: is damaged \(its checksum does not match\); restore it"):
+        relmo.load(tmp_path / "m", device="cpu")
 
 
 def test_a_file_is_scored_against_its_tags(tmp_path: Path) -> None:

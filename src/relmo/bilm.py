@@ -27,6 +27,7 @@ from relmo.folder import (
     SETTINGS,
     VOCABULARY,
     atomic,
+    known_text,
     pick_device,
     read_config,
     read_settings,
@@ -102,7 +103,7 @@ class BiLM:
             raise ModelError(f"{folder}: is a {config['kind']} model, not a bidirectional language model (bilm)")
         settings = read_settings(folder, config, BiLMSettings, check_bilm)
         size = config.get("vocab_size")
-        vocabulary = None if size is None else SentenceVocabulary.load(folder / VOCABULARY)
+        vocabulary = None if size is None else SentenceVocabulary.load(known_text(folder, config, VOCABULARY))
         if vocabulary is not None and len(vocabulary) != size:
             raise ModelError(f"{folder}: {VOCABULARY} has {len(vocabulary)} words, config.json says {size}")
         if vocabulary is None and settings.model.input == "word":

@@ -3,7 +3,7 @@
     CACHE/elmo-0123456789abcdef/     one folder for each biLM, named by its digest
       note.json                      how many layers of what size, and the whole digest
       vectors.bin                    float16 (tokens, layers, size), sentence after sentence, only ever appended to
-      index.bin                      a record for each sentence: a hash of its words, how many they are
+      index.bin                      a record for each sentence: a hash of its words, how many they are, a checksum
 
 Choices:
 - Vectors are appended first, and written through to the disk; then their records are, which publishes them. Whatever a
@@ -11,29 +11,31 @@ Choices:
 - Whoever appends holds a lock on the folder, and looks at what is there before computing anything; readers need no
   lock, as what is published never changes.
 - A sentence's vectors depend on its words alone, so the hash of the words is the key.
+- The checksum is of the key and the vectors. It is compared when a sentence is first read, not in every epoch.
 """
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol
+from zlib import crc32
 
 import numpy as np
 
 from relmo.bilm import BiLM
+from relmo.digests import check_regular, read_json
 from relmo.embed import CutWords, EmbedOptions
 from relmo.errors import StorageError
 from relmo.folder import storage_errors, write_json
 from relmo.references import bilm_digest
 
 NOTE, VECTORS, INDEX, LOCK = "note.json", "vectors.bin", "index.bin", "lock"
-FORMAT = 1
+FORMAT = 2
 KEY_BYTES = 16
-RECORD = np.dtype([("key", f"V{KEY_BYTES}"), ("tokens", "<u4")])
+RECORD = np.dtype([("key", f"V{KEY_BYTES}"), ("tokens", "<u4"), ("checksum", "<u4")])
 PUBLISH_BYTES = 64 << 20  # a kill loses so much
 SPARE_BYTES = 64 << 20  # what is left of a disk
 
@@ -61,14 +63,38 @@ class Computed:
 
 
 class Kept:
-    """Layers that are in a cache: where each sentence begins in it, and how many words it has."""
+    """Layers that are in a cache, whose folder messages name: the key of each sentence, where it begins, how many words
+    it has, and its checksum."""
 
-    def __init__(self, vectors: np.ndarray, starts: np.ndarray, lengths: np.ndarray):
-        self.vectors, self.starts, self.lengths = vectors, starts, lengths
+    def __init__(self, folder: Path, vectors: np.ndarray, keys: Sequence[bytes], places: np.ndarray):
+        self.folder, self.vectors, self.keys = folder, vectors, keys
+        self.starts, self.lengths, self.checksums = places.T
+        self.checked = np.zeros(len(keys), dtype=bool)
 
     def batch(self, which: Iterable[int]) -> list[np.ndarray]:
         """As `ElmoVectors`."""
-        return [self.vectors[self.starts[i] : self.starts[i] + self.lengths[i]] for i in which]
+        return [self._sentence(i) for i in which]
+
+    def _sentence(self, i: int) -> np.ndarray:
+        found = self.vectors[self.starts[i] : self.starts[i] + self.lengths[i]]
+        if not self.checked[i]:
+            if checksum(self.keys[i], found) != self.checksums[i]:
+                raise StorageError(
+                    f"{self.folder / VECTORS}: is damaged (the checksum of a sentence does not match); "
+                    f"{make_again(self.folder)}"
+                )
+            self.checked[i] = True
+        return found
+
+
+def checksum(key: bytes, vectors: np.ndarray) -> int:
+    """Of a sentence's key and its layers, as they are kept."""
+    return crc32(np.ascontiguousarray(vectors).view(np.uint8).data, crc32(key))
+
+
+def make_again(folder: Path) -> str:
+    """What to do with a cache that is damaged."""
+    return f"remove {folder}, it is made again"
 
 
 def rounded(vectors: np.ndarray) -> np.ndarray:
@@ -111,18 +137,18 @@ class ElmoCache:
             with self._locked():
                 self._append(dict(zip(keys, sentences, strict=True)), say)
             index = self.read_index()
-        found = np.array([index[key] for key in keys], dtype=np.int64).reshape(-1, 2)
-        return Kept(self._open(), found[:, 0], found[:, 1])
+        found = np.array([index[key] for key in keys], dtype=np.int64).reshape(-1, 3)
+        return Kept(self.folder, self._open(), keys, found)
 
-    def read_index(self) -> dict[bytes, tuple[int, int]]:
-        """Where each sentence begins, and how many words it has, by the hash of its words."""
+    def read_index(self) -> dict[bytes, tuple[int, int, int]]:
+        """Where each sentence begins, how many words it has, and its checksum, by the hash of its words."""
         records = self._records()
         tokens = records["tokens"].astype(np.int64)
         starts = np.cumsum(tokens) - tokens
         keys = records["key"].tobytes()
         return {
             keys[KEY_BYTES * i : KEY_BYTES * (i + 1)]: place
-            for i, place in enumerate(zip(starts.tolist(), tokens.tolist(), strict=True))
+            for i, place in enumerate(zip(starts.tolist(), tokens.tolist(), records["checksum"].tolist(), strict=True))
         }
 
     def _records(self) -> np.ndarray:
@@ -130,12 +156,14 @@ class ElmoCache:
         path, vectors = self.folder / INDEX, self.folder / VECTORS
         if not path.exists():
             return np.zeros(0, dtype=RECORD)
-        count = path.stat().st_size // RECORD.itemsize
-        records = np.fromfile(path, dtype=RECORD, count=count)
-        there = vectors.stat().st_size if vectors.exists() else 0
-        if int(records["tokens"].sum(dtype=np.int64)) * self.token_bytes > there:
-            raise StorageError(f"{vectors}: is shorter than its index says; remove {self.folder}, it is made again")
-        return records
+        for file in (path, vectors):
+            check_regular(file, make_again(self.folder), StorageError)
+        count, tokens = path.stat().st_size // RECORD.itemsize, vectors.stat().st_size // self.token_bytes
+        if count <= tokens + 1:  # only one sentence has no words
+            records = np.fromfile(path, dtype=RECORD, count=count)
+            if int(records["tokens"].sum(dtype=np.int64)) <= tokens:
+                return records
+        raise StorageError(f"{vectors}: is shorter than its index says; {make_again(self.folder)}")
 
     def _open(self) -> np.ndarray:
         """The published vectors (tokens, layers, size), not read until they are looked at."""
@@ -155,12 +183,13 @@ class ElmoCache:
             say(f"ELMo: embedding {len(missing):,} sentences, {tokens:,} words, once; kept in {self.folder}")
         cut = self.model.embedder.cut_words()
         with storage_errors(self.folder), self._files(records) as (vectors, index):
-            waiting: list[tuple[bytes, int]] = []
+            waiting: list[tuple[bytes, int, int]] = []
             unpublished = 0
             arrays = self.model.embedder.stream(list(missing.values()), EmbedOptions(), cut)
             for key, array in zip(missing, arrays, strict=True):
-                vectors.write(rounded(array).tobytes())
-                waiting.append((key, array.shape[1]))
+                kept = rounded(array)
+                vectors.write(kept.tobytes())
+                waiting.append((key, len(kept), checksum(key, kept)))
                 unpublished += array.shape[1] * self.token_bytes
                 if unpublished >= PUBLISH_BYTES:
                     publish(vectors, index, waiting)
@@ -200,15 +229,12 @@ class ElmoCache:
     def _check_note(self) -> None:
         """The folder must be this biLM's."""
         path = self.folder / NOTE
-        try:
-            note = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise StorageError(f"{path}: cannot be read ({error}); remove {self.folder}, it is made again") from error
+        note = read_json(path, make_again(self.folder), StorageError)
         if note != self.note:
-            raise StorageError(f"{path}: is of another biLM or version; remove {self.folder}, it is made again")
+            raise StorageError(f"{path}: is of another biLM or version; {make_again(self.folder)}")
 
 
-def publish(vectors: BinaryIO, index: BinaryIO, waiting: list[tuple[bytes, int]]) -> None:
+def publish(vectors: BinaryIO, index: BinaryIO, waiting: list[tuple[bytes, int, int]]) -> None:
     """Writes vectors through to the disk, then the records that point to them."""
     for file in (vectors, index):
         if file is index:

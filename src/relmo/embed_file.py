@@ -4,10 +4,12 @@ Work is never lost. While it goes on, everything is appended to a folder beside 
 
     note.json       what is computed: the model's digest, layers, state, dtype …; a resumed run must ask for the same
     vectors.bin     the numbers of all sentences, one after another
-    lines.jsonl     one line a sentence, its text and tokens, written when its vectors are on disk
+    lines.jsonl     one line a sentence, its text and tokens, and a checksum of them and of its vectors; written when
+                    these are on disk
 
-A half-written tail is dropped on resuming, and what is kept is compared with the input as it is read again. When all is
-there, the target is written from it under a temporary name in that folder, renamed, and the folder removed.
+A half-written tail is dropped on resuming; any other damage is an error. What is kept is compared with the input as it
+is read again. When all is there, the target is written from it under a temporary name in that folder, renamed, and the
+folder removed.
 
 Sentences are numbered from 0 by the lines of the input (a blank line is a sentence without tokens); of CoNLL-U, by its
 sentences.
@@ -34,10 +36,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
+from zlib import crc32
 
 import numpy as np
 
 from relmo.bilm import BiLM
+from relmo.digests import check_regular, read_json
 from relmo.embed import CutWords, EmbedOptions, pool
 from relmo.errors import CorpusError, SettingError, StorageError
 from relmo.folder import digest, own_tensors, storage_errors, write_json
@@ -48,6 +52,8 @@ Pooling = Literal["mean", "max"]
 Watch = Callable[["Progress"], object]
 
 COMMIT_SECONDS, COMMIT_BYTES = 2.0, 256 << 20  # a crash loses so much, and the window of sentences under way
+LONGEST = 1 << 26  # bytes of a line of lines.jsonl
+CHECKED = 1 << 20  # bytes of vectors that are looked at together
 ROW_GROUP_BYTES = 16 << 20
 LARGEST_HEADER = 100_000_000  # what safetensors reads
 
@@ -258,35 +264,43 @@ class Partial:
         return self
 
     def _check_note(self) -> None:
-        try:
-            found = json.loads((self.folder / "note.json").read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError):
-            raise StorageError(
-                f"{self.folder / 'note.json'}: is damaged; remove {self.folder} to start again"
-            ) from None
+        again = f"remove {self.folder} to start again"
+        found = read_json(self.folder / "note.json", again, StorageError)
         for name in self.note | found:
             mine, theirs = self.note.get(name), found.get(name)
             if mine != theirs:
-                what = "another model" if name == "model" else f"{name} {theirs!r}, not {mine!r}"
+                what = "another model" if name == "model" else f"{name:.40} {theirs!r:.40}, not {mine!r:.40}"
                 raise StorageError(
                     f"{self.folder}: was begun with {what}; resume it as it was begun, or remove it to start again"
                 )
+        for path in (self.vectors, self.lines):
+            check_regular(path, again, StorageError)
 
     def _drop_tail(self) -> None:
-        """Keeps whole sentences: a line with its end, whose vectors are all there."""
-        here, lines, vectors = self.vectors.stat().st_size, 0, 0
-        with self.lines.open("rb") as file:
-            for line in file:
-                try:
-                    after = vectors + self.layout.size(len(json.loads(line)["tokens"]))
-                except (ValueError, KeyError, TypeError):
+        """Keeps whole sentences: a line with its end, whose vectors are all there. Lines at the end that are none were
+        cut short by a kill; elsewhere, and where a checksum is wrong, something was damaged."""
+        here, lines, vectors, broken = self.vectors.stat().st_size, 0, 0, 0
+        with self.lines.open("rb") as file, self.vectors.open("rb") as numbers:
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), start=1):
+                entry = parse_line(line)
+                if entry is None:
+                    broken = broken or number
+                    continue
+                sentence, checksum = entry
+                size = self.layout.size(len(sentence.tokens))
+                if vectors + size > here:
                     break
-                if not line.endswith(b"\n") or after > here:
-                    break
-                lines, vectors = lines + len(line), after
+                if broken or checksum != checksum_of(numbers, size, line_of(sentence)):
+                    raise StorageError(
+                        f"{self.lines}:{broken or number}: the sentence or its vectors are damaged (the checksum does "
+                        f"not match); remove {self.folder} to start again"
+                    )
+                lines, vectors = lines + len(line), vectors + size
                 self.count += 1
         os.truncate(self.lines, lines)
         os.truncate(self.vectors, vectors)
+        for begun in ("result", "index.json"):
+            (self.folder / begun).unlink(missing_ok=True)
 
     def skip_done(self, sentences: Iterator[Sentence], source: str | Path) -> Iterator[Sentence]:
         """The input after what is done, which must be what was done."""
@@ -301,11 +315,12 @@ class Partial:
     def append(self, sentence: Sentence, vectors: np.ndarray) -> None:
         """A sentence more; on disk within moments."""
         data = np.ascontiguousarray(vectors, dtype=self.layout.dtype).reshape(-1).data.cast("B")
+        line = line_of(sentence)
+        checksum = crc32(data, crc32(line))
         with storage_errors(self.vectors):
             while data:
                 data = data[self._files[0].write(data) :]
-        line = json.dumps(sentence._asdict(), ensure_ascii=False, separators=(",", ":"))
-        self._pending.append(line.encode("utf-8") + b"\n")
+        self._pending.append(line[:-1] + b',"checksum":%d}\n' % checksum)
         self.count += 1
         self._held += vectors.nbytes
         if self._held > COMMIT_BYTES or time.monotonic() - self._last > COMMIT_SECONDS:
@@ -339,7 +354,8 @@ class Partial:
         """Those done."""
         with self.lines.open("rb") as file:
             for line in file:
-                yield Sentence(**json.loads(line))
+                value = json.loads(line)
+                yield Sentence(value["text"], value["tokens"])
 
     def arrays(self) -> Iterator[tuple[Sentence, np.ndarray]]:
         """Those done, with their vectors, read one after another."""
@@ -363,6 +379,33 @@ class Partial:
                 os.fsync(file.fileno())
             target.replace(self.out)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def line_of(sentence: Sentence) -> bytes:
+    """A sentence as JSON."""
+    return json.dumps(sentence._asdict(), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def parse_line(line: bytes) -> tuple[Sentence, int] | None:
+    """The sentence in a whole line of lines.jsonl, and the checksum; None where there is none."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not line.endswith(b"\n") or not isinstance(value, dict) or value.keys() != {"text", "tokens", "checksum"}:
+        return None
+    text, tokens, checksum = value["text"], value["tokens"], value["checksum"]
+    if not isinstance(text, str) or not isinstance(tokens, list) or not all(isinstance(t, str) for t in tokens):
+        return None
+    return Sentence(text, tokens), checksum
+
+
+def checksum_of(vectors: BinaryIO, size: int, line: bytes) -> int:
+    """Of a sentence's line and of its vectors, the next `size` bytes of a file, read a piece at a time."""
+    checksum = crc32(line)
+    for start in range(0, size, CHECKED):
+        checksum = crc32(vectors.read(min(CHECKED, size - start)), checksum)
+    return checksum
 
 
 def write_hdf5(partial: Partial, path: Path) -> None:

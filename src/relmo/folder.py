@@ -2,7 +2,7 @@
 README.md.
 
 Nothing is unpickled. Every file is written under a temporary name and renamed; config.json comes last, so a folder with
-one is whole. Files of tensors carry a digest of themselves.
+one is whole. Files of tensors carry a digest of themselves, config.json has those of the text files.
 """
 
 import errno
@@ -21,12 +21,17 @@ from torch import Tensor, nn
 
 import relmo
 from relmo.config import build
+from relmo.digests import check_file, check_regular, fingerprint
 from relmo.errors import ModelError, SettingError, StorageError, shown
 from relmo.files import is_file, parse_json, read_json
 
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocabulary.txt"
 CARD, SETTINGS = "README.md", "settings.toml"
+LABELS, BILM_VOCABULARY = "labels.txt", "bilm-vocabulary.txt"  # of a task's model
+TEXTS = (VOCABULARY, LABELS, BILM_VOCABULARY)
+"""Text files that a model is loaded from."""
+RESTORE = "restore it from a copy"
 BUNDLED = ("small", "words")  # models that ship, by name: a bidirectional language model and word vectors
 EXAMPLES = ("prose", "code", "anbn-lstm", "anbn-gru")  # small language models that ship, to be looked into
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -111,7 +116,7 @@ def open_tensors(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, framework="pt") as file:
             yield file
-    except SafetensorError as error:
+    except (SafetensorError, OSError, RuntimeError) as error:  # torch says RuntimeError of a file it cannot map
         raise ModelError(f"{path}: the file is damaged ({error}); restore it from a copy or train again") from error
 
 
@@ -122,12 +127,6 @@ def digest(tensors: dict[str, Tensor], values: Any = None) -> str:
         sha.update(name.encode())
         sha.update(tensors[name].contiguous().flatten().view(torch.uint8).numpy().data)
     return sha.hexdigest()
-
-
-def sha256(path: Path) -> str:
-    """The checksum of a file, as sha256sum prints it."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def own_tensors(network: nn.Module) -> dict[str, Tensor]:
@@ -143,7 +142,25 @@ def own_tensors(network: nn.Module) -> dict[str, Tensor]:
 def save_config(folder: Path, kind: str, values: dict[str, Any]) -> None:
     """config.json: what kind of model this is, and what its loader needs to know."""
     header = {"format_version": FORMAT_VERSION, "kind": kind, "relmo_version": relmo.__version__}
-    write_json(folder / CONFIG, header | values)
+    write_json(folder / CONFIG, header | values | {"digests": text_digests(folder)})
+
+
+def text_digests(folder: Path) -> dict[str, Any]:
+    """The fingerprints of a model's text files, for its config.json."""
+    return {name: fingerprint(folder / name) for name in TEXTS if (folder / name).is_file()}
+
+
+def known_text(folder: Path, config: dict[str, Any], name: str) -> Path:
+    """The path of one of a model's text files, after it was found to be the one that config.json was written for."""
+    path = folder / name
+    if "digests" not in config:  # a folder that an older relmo saved
+        check_regular(path, f"the model folder is incomplete; {RESTORE}")
+        return path
+    digests = config["digests"]
+    if not isinstance(digests, dict) or name not in digests:
+        raise ModelError(f"{folder / CONFIG}: is damaged (it has no digest of {name}); {RESTORE}")
+    check_file(path, digests[name], RESTORE)
+    return path
 
 
 def read_config(folder: Path) -> dict[str, Any]:

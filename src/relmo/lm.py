@@ -25,6 +25,7 @@ from relmo.folder import (
     SETTINGS,
     VOCABULARY,
     atomic,
+    known_text,
     pick_device,
     read_config,
     read_settings,
@@ -75,7 +76,7 @@ class LanguageModel:
         if config["kind"] != "lm":
             raise ModelError(f"{folder}: is a {config['kind']} model, not a language model (lm)")
         settings = read_settings(folder, config, LMSettings, check_lm)
-        vocabulary = Vocabulary.load(folder / VOCABULARY)
+        vocabulary = Vocabulary.load(known_text(folder, config, VOCABULARY))
         if len(vocabulary) != config.get("vocab_size"):
             raise ModelError(
                 f"{folder}: {VOCABULARY} has {len(vocabulary)} symbols, config.json says {config.get('vocab_size')}"

@@ -12,8 +12,9 @@ import shutil
 from pathlib import Path
 
 from relmo.convert import PairOrPath, locate, new_folder
+from relmo.digests import sha256
 from relmo.errors import ModelError, SettingError
-from relmo.folder import CARD, CONFIG, SETTINGS, VOCABULARY, WEIGHTS, atomic, read_config, sha256, write_json
+from relmo.folder import CARD, CONFIG, SETTINGS, VOCABULARY, WEIGHTS, atomic, read_config, text_digests, write_json
 from relmo.loading import Model, bundled, load, tensors_of
 from relmo.task import FILES, FOLDERS
 from relmo.vectors import ABOUT_VECTORS, VECTORS
@@ -61,7 +62,8 @@ def pack(
         (inside / VECTORS).unlink(missing_ok=True)
         record = write_weights(inside, tensors_of(model), precision, shard_mb)
         write_card(inside, text, record)
-        write_json(inside / CONFIG, read_config(inside) | {"stored": record._asdict()})
+        config = read_config(inside) | {"stored": record._asdict(), "digests": text_digests(inside)}
+        write_json(inside / CONFIG, config)
     return model
 
 

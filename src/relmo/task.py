@@ -17,15 +17,25 @@ from torch import Tensor, nn
 from relmo.batch import on_device
 from relmo.config import to_toml
 from relmo.errors import CorpusError, ModelError
-from relmo.folder import CARD, SETTINGS, atomic, pick_device, read_config, read_settings, save_config
+from relmo.folder import (
+    BILM_VOCABULARY,
+    CARD,
+    LABELS,
+    SETTINGS,
+    atomic,
+    known_text,
+    pick_device,
+    read_config,
+    read_settings,
+    save_config,
+)
 from relmo.models.inputs import TaskNetwork, WordBatch
 from relmo.scores import Report
 from relmo.text.tokenize import Token, split_whitespace, tokenize
 from relmo.text.vocabulary import Vocabulary
 from relmo.weights import load_weights, save_weights
-from relmo.word_features import BILM, BILM_VOCABULARY, VECTORS, Say, Sentences, WordFeatures, Words
+from relmo.word_features import BILM, VECTORS, Say, Sentences, WordFeatures, Words
 
-LABELS = "labels.txt"
 FILES, FOLDERS = (LABELS, BILM_VOCABULARY), (BILM, VECTORS)
 """Of a task's model, beside what models of every kind have; not all of them are always there."""
 TOKENS_PER_BATCH, MOST = 4096, 256  # words and examples that are predicted side by side; they change the speed only
@@ -102,7 +112,7 @@ class Task(Generic[Example, Prediction]):
         if config["kind"] != cls.kind:
             raise ModelError(f"{folder}: is a {config['kind']} model, not a {cls.kind}")
         settings = read_settings(folder, config, cls.settings_type, cls.check)
-        labels = Labels.load(folder / LABELS)
+        labels = Labels.load(known_text(folder, config, LABELS))
         if len(labels) != config.get("labels"):
             raise ModelError(f"{folder}: {LABELS} has {len(labels)} labels, config.json says {config.get('labels')}")
         where = pick_device(device)

@@ -26,6 +26,7 @@ from relmo.folder import (
     SETTINGS,
     VOCABULARY,
     atomic,
+    known_text,
     read_config,
     read_settings,
     save_config,
@@ -58,7 +59,7 @@ class WordVectors:
         config = read_config(folder)
         if config["kind"] != "skipgram":
             raise ModelError(f"{folder}: is a {config['kind']} model, not word vectors (skipgram)")
-        vocabulary, dimensions = Vocabulary.load(folder / VOCABULARY), config.get("dimensions")
+        vocabulary, dimensions = Vocabulary.load(known_text(folder, config, VOCABULARY)), config.get("dimensions")
         if len(vocabulary) != config.get("vocab_size"):
             raise ModelError(
                 f"{folder}: {VOCABULARY} has {len(vocabulary)} symbols, config.json says {config.get('vocab_size')}"

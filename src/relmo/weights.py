@@ -243,8 +243,20 @@ def read_stored(folder: Path, record: Record, expected: dict[str, Kept]) -> dict
     parts: dict[str, list[Tensor]] = {}
     for file_name, digest in zip(record.names, record.digests or (None,), strict=True):
         for name, tensor in read_tensors(folder / file_name, digest)[0].items():
+            if not finite(tensor):
+                raise ModelError(
+                    f"{folder / file_name}: '{name}' has numbers that are not finite (NaN, infinity); restore it from "
+                    "a copy or train again"
+                )
             parts.setdefault(name, []).append(tensor)
     return {
         name: part[0] if len(part) == 1 else torch.cat(part).reshape(expected[name].shape)
         for name, part in parts.items()
     }
+
+
+def finite(tensor: Tensor) -> bool:
+    """Whether all its numbers are; in one pass that takes no memory."""
+    if not tensor.is_floating_point() or not tensor.numel():
+        return True
+    return all(math.isfinite(extreme) for extreme in tensor.aminmax())

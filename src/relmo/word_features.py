@@ -20,7 +20,7 @@ from relmo.bilm import BiLM
 from relmo.elmo_cache import Computed, ElmoCache, ElmoVectors, cache_folder
 from relmo.embed import CutWords
 from relmo.errors import ModelError
-from relmo.folder import VOCABULARY, atomic, pick_device, read_settings
+from relmo.folder import BILM_VOCABULARY, VOCABULARY, atomic, known_text, pick_device, read_settings
 from relmo.models.bilm import BiLMNetwork
 from relmo.models.elmo import Elmo, sentence_ids, without_output
 from relmo.models.inputs import ElmoParts, WordBatch, WordInputs
@@ -41,7 +41,6 @@ from relmo.vectors import WordVectors
 from relmo.weights import Unfilled, check_room
 
 BILM, VECTORS = "bilm", "vectors"  # folders of copies
-BILM_VOCABULARY = "bilm-vocabulary.txt"
 MARGIN = 1  # columns of padding beside the widest filter's that a batch's words keep
 
 Words = Sequence[str]
@@ -156,7 +155,7 @@ class WordFeatures:
     @classmethod
     def load(cls, folder: Path, config: dict[str, Any], settings: InputSettings, device: str) -> "WordFeatures":
         """Those of a model that was saved; the models it is built on must be those it was trained with."""
-        vocabulary = WordVocabulary.load(folder / VOCABULARY)
+        vocabulary = WordVocabulary.load(known_text(folder, config, VOCABULARY))
         if len(vocabulary) != config.get("vocab_size"):
             raise ModelError(
                 f"{folder}: {VOCABULARY} has {len(vocabulary)} words, config.json says {config.get('vocab_size')}"
@@ -343,7 +342,7 @@ def read_tuned(folder: Path, config: dict[str, Any], device: str) -> BiLM:
     settings = read_settings(folder, {"settings": config.get("bilm")}, BiLMSettings, check_bilm)
     vocabulary = None
     if settings.model.input == "word":
-        vocabulary = SentenceVocabulary.load(folder / BILM_VOCABULARY)
+        vocabulary = SentenceVocabulary.load(known_text(folder, config, BILM_VOCABULARY))
 
     def make() -> BiLMNetwork:
         return BiLMNetwork(settings.model, vocab_size=None if vocabulary is None else len(vocabulary))

@@ -11,7 +11,7 @@ import pytest
 
 import relmo
 from relmo.cli import main
-from relmo.folder import sha256
+from relmo.digests import sha256
 from relmo.vectors import WordVectors
 
 ALICE = Path(relmo.__file__).parent / "data" / "alice.txt"

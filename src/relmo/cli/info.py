@@ -38,7 +38,8 @@ def info(model: str = "small", *, json: bool = False, quiet: bool = False) -> No
 def gather(model: str) -> dict[str, Any]:
     """What there is to say about a model."""
     from relmo.convert import locate
-    from relmo.folder import digest, read_config, sha256
+    from relmo.digests import sha256
+    from relmo.folder import digest, read_config
     from relmo.loading import bundled, load, tensors_of
     from relmo.weights import read_record
 
@@ -64,7 +65,8 @@ def gather(model: str) -> dict[str, Any]:
 def gather_original(original: "Original") -> dict[str, Any]:
     """What there is to say about original ELMo files."""
     from relmo.convert import read_files
-    from relmo.folder import digest, sha256
+    from relmo.digests import sha256
+    from relmo.folder import digest
     from relmo.loading import tensors_of
 
     model = read_files(original, device="cpu")
