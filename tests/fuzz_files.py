@@ -337,7 +337,7 @@ FILES = [
     Subject("explorer", make_explorer, use_explorer, special=False),
     Subject("index in int8", partial(make_index, dtype="int8"), use_index, whole=("model/*",)),
     Subject("index in float16", partial(make_index, dtype="float16"), use_index, whole=("model/*",)),
-    Subject("cache", make_cache, use_cache, whole=("model/*",)),
-    Subject("embed --resume", make_partial, use_partial, whole=("model/*", "text.txt")),
+    Subject("cache", make_cache, use_cache, covered=("cache/*",), whole=("model/*",)),
+    Subject("embed --resume", make_partial, use_partial, covered=("out.npz.partial/*",), whole=("model/*", "text.txt")),
     *runs(),
 ]

@@ -21,6 +21,7 @@ import tagging
 from relmo import weights
 from relmo.bilm import BiLM
 from relmo.classifier import Classifier
+from relmo.cli.info import flatten, gather, show
 from relmo.config import to_toml
 from relmo.folder import CONFIG, read_config, write_json
 from relmo.models.bilm import BiLMNetwork
@@ -67,6 +68,7 @@ def digest(*values: Any) -> str:
 def use_model(folder: Path) -> str:
     """Loads a model of any kind and asks it something."""
     model = relmo.load(folder, device="cpu")
+    [show(value) for _, value in flatten(gather(str(folder)))]
     if isinstance(model, BiLM):
         found = model.embed([WORDS, ["a"]])
         return digest(*found, *(model.log_probs([WORDS]) if model.vocabulary is not None else ()))
@@ -163,7 +165,7 @@ def make_pairs(folder: Path) -> None:
     make_task(SentencePairs, sentence_tasks.pairs_settings(model={"network": "esim"}), folder, ["yes", "no"])
 
 
-COVERED = ("*.safetensors",)
+COVERED = ("*.safetensors", "*vocabulary.txt", "*labels.txt")
 MODELS = [
     Subject("bilm", lambda folder: small_models.bilm().save_pretrained(folder), use_model, COVERED),
     Subject("bilm of words", lambda folder: tagging.word_bilm().save_pretrained(folder), use_model, COVERED),
@@ -173,7 +175,7 @@ MODELS = [
     Subject("skipgram", make_vectors, use_model, COVERED),
     Subject("classifier", make_classifier, use_model, COVERED),
     Subject("pairs", make_pairs, use_model, COVERED),
-    Subject("tagger", lambda folder: make_with_parts(folder, tagging.tiny_bilm()), use_model, (*COVERED, "*/*.txt")),
+    Subject("tagger", lambda folder: make_with_parts(folder, tagging.tiny_bilm()), use_model, COVERED),
     Subject(
         "tagger, tuned bilm",
         lambda folder: make_with_parts(folder, tagging.word_bilm(), elmo_tune=True),

@@ -8,11 +8,14 @@ do about it.
 import json
 import os
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 LARGEST = 1 << 22
 LARGEST_TOML = 1 << 16
+MOST_LEVELS = 50
+TOO_DEEP = "it is nested too deeply"
 MOST_DOTS = 100  # in a line of TOML; tomllib takes time and memory that grow with the square of a key's parts
 
 
@@ -44,14 +47,7 @@ def read_small(path: str | Path, largest: int = LARGEST) -> str:
 
 def parse_json(text: str) -> Any:
     """The value of a JSON text."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        raise
-    except ValueError as error:  # Python reads no more than some thousands of digits
-        raise ValueError("a whole number has too many digits") from error
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+    return _checked(json.loads, text)
 
 
 def read_json(path: str | Path) -> Any:
@@ -65,11 +61,24 @@ def parse_toml(text: str) -> dict[str, Any]:
     """The tables of a TOML text."""
     if any(line.count(".") > MOST_DOTS for line in text.split("\n") if not line.startswith("#")):
         raise ValueError("a key has too many dots")
+    found: dict[str, Any] = _checked(tomllib.loads, text)
+    return found
+
+
+def _checked(parse: Callable[[str], Any], text: str) -> Any:
+    """What a parser makes of a text; what is nested so deeply that others could not go through it is refused."""
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+        value = parse(text)
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError):
         raise
-    except ValueError as error:
+    except ValueError as error:  # Python reads no more than some thousands of digits
         raise ValueError("a whole number has too many digits") from error
     except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+        raise ValueError(TOO_DEEP) from error
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        insides = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
+        level = [each for inside in insides for each in inside]
+        if not level:
+            return value
+    raise ValueError(TOO_DEEP)

@@ -205,7 +205,7 @@ def check_room(folder: Path, config: dict[str, Any], make: Callable[[], nn.Modul
     there = sum(file.stat().st_size for file in files if is_file(file))
     if numbers > there:  # a number takes a byte or more
         raise ModelError(
-            f"{folder}: config.json calls for {numbers:,} weights, the files of weights have {there:,} bytes"
+            f"{folder}: config.json is damaged: it calls for {numbers:,} weights, the files have {there:,} bytes"
         )
 
 

@@ -12,12 +12,12 @@ Of sentences that end in the words to be compared, what follows them is not read
 """
 
 import csv
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from relmo.errors import CorpusError, shown
+from relmo.files import parse_json
 from relmo.text.corpus import read_lines
 from relmo.text.readers import DIGITS
 
@@ -64,8 +64,8 @@ def read_blimp(path: Path) -> Iterator[MinimalPair]:
 def blimp_fields(text: str, place: str) -> dict[str, Any]:
     """A line of BLiMP, which has the two sentences and the phenomenon."""
     try:
-        line = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+        line = parse_json(text)
+    except ValueError as error:
         raise CorpusError(f"{place}: is not a JSON object on a line of its own ({error})") from error
     if not isinstance(line, dict) or not all(isinstance(line.get(name), str) for name in BLIMP):
         raise CorpusError(f"{place}: expected the texts {', '.join(BLIMP)}, as BLiMP's files have them")

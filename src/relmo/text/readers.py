@@ -9,14 +9,13 @@ are looked for are in TEXT, FIRST, SECOND, LABELS, SCORES, WORDS and TAGS. Raw t
 given; CoNLL files, trees and lists of words in JSON are split already.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from relmo.errors import CorpusError, shown
-from relmo.files import is_file
+from relmo.files import is_file, parse_json
 from relmo.text.corpus import Errors, Line, is_conllu, read_lines
 
 TEXT = ("text", "sentence", "review")
@@ -310,8 +309,8 @@ def json_rows(path: str | Path, errors: Errors) -> Iterator[Row]:
         if not text.strip():
             continue
         try:
-            value = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
+            value = parse_json(text)
+        except ValueError as error:
             raise CorpusError(f"{place}: is not a JSON object on a line of its own ({error})") from error
         if not isinstance(value, dict):
             raise CorpusError(f"{place}: expected a JSON object, found {text[:60]}")

@@ -13,7 +13,6 @@ SemCor with "_", the framework with spaces: here a phrase is several words of it
     framework and empirical comparison
 """
 
-import json
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from relmo.errors import CorpusError, shown
-from relmo.files import read_bytes
+from relmo.files import parse_json, read_bytes
 from relmo.text.corpus import read_lines
 from relmo.text.readers import DIGITS
 
@@ -120,8 +119,8 @@ def read_semcor(path: str | Path) -> Iterator[SenseSentence]:
 def _semcor_line(text: str, place: str) -> tuple[list[str], list[list[str]]]:
     """Tokens and their keys, of the same number and of the right types."""
     try:
-        line: Any = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+        line: Any = parse_json(text)
+    except ValueError as error:
         raise CorpusError(f"{place}: is not a JSON object on a line of its own ({error})") from error
     tokens: Any
     keys: Any
