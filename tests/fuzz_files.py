@@ -317,7 +317,7 @@ def runs() -> list[Subject]:
                 f"run of {kind}",
                 partial(make_run, kind=kind),
                 partial(use_run, kind=kind),
-                covered=("out/run/checkpoint.safetensors",),
+                covered=("out/run/*",),
                 whole=("corpus.txt", "words.conllu", "elmo/*"),
             )
         )

@@ -112,7 +112,8 @@ def read_tensors(path: Path, known: str | None = None) -> tuple[dict[str, Tensor
 def open_tensors(path: Path) -> Iterator[Any]:
     """A safetensors file; one that is missing, cut short or no such file is one clear line."""
     if not is_file(path):
-        raise ModelError(f"{path}: no such file; the model folder is incomplete")
+        what = "is not a regular file" if os.path.lexists(path) else "no such file"
+        raise ModelError(f"{path}: {what}; the model folder is incomplete")
     try:
         with safe_open(path, framework="pt") as file:
             yield file

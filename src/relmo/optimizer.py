@@ -13,6 +13,14 @@ from torch import Tensor, nn
 from relmo.nn.kernels import adagrad_triton
 from relmo.settings import TrainSettings
 
+MOMENTS = {
+    "adamw": ("exp_avg", "exp_avg_sq"),
+    "adam": ("exp_avg", "exp_avg_sq"),
+    "adagrad": ("sum",),
+    "sgd": ("momentum_buffer",),
+}
+"""What torch keeps for each parameter, of the parameter's shape; beside it, but for SGD, a count of steps."""
+
 
 class OnePassAdagrad(torch.optim.Adagrad):
     """torch's Adagrad, with `update` in place of `step`."""
@@ -63,6 +71,15 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Opt
         return adagrad(groups, lr=settings.lr, initial_accumulator_value=start, fused=fused or None)
     kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
     return kind(groups, lr=settings.lr, fused=dense)
+
+
+def state_like(optimizer: torch.optim.Optimizer, settings: TrainSettings) -> list[dict[str, Tensor]]:
+    """For each parameter, in the order in which torch numbers them, tensors of the types and shapes of its state."""
+    like: list[dict[str, Tensor]] = []
+    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+        own: dict[str, Tensor] = dict.fromkeys(MOMENTS[settings.optimizer], parameter)
+        like.append(own if settings.optimizer == "sgd" else own | {"step": torch.zeros(())})
+    return like
 
 
 def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:

@@ -2,7 +2,8 @@
 
     metrics.jsonl                one JSON object a line: the loss every `log_every` steps, and each validation
     run/run.json                 what was asked for, so that --resume needs nothing but the folder
-    run/encoded.json             the corpus as ids (run/train.ids, …, and the vocabulary), complete once this is there
+    run/encoded.json             the corpus as ids (run/train.ids, …, and the vocabulary), complete once this is there,
+                                 and the digests of these files
     run/checkpoint.safetensors   the trainer's whole state, written under another name and renamed: always whole
 
 A run that is killed at any moment goes on from its last checkpoint to the same weights, bit for bit, as one that never
@@ -26,8 +27,18 @@ from typing import Any
 
 import torch
 
+from relmo.digests import check_file, check_regular, fingerprint, read_sealed, sealed
 from relmo.errors import ModelError, RelmoError, SettingError, StorageError
-from relmo.folder import VOCABULARY, atomic, pick_device, read_tensors, storage_errors, write_json, write_tensors
+from relmo.folder import (
+    VOCABULARY,
+    atomic,
+    open_tensors,
+    pick_device,
+    read_tensors,
+    storage_errors,
+    write_json,
+    write_tensors,
+)
 from relmo.parallel import ALONE, Team, join, own_device
 from relmo.settings import TextSettings, TrainSettings
 from relmo.text.encode import Corpus, Stream, encode_corpus, open_stream
@@ -36,6 +47,8 @@ from relmo.train import Step, Trainer
 
 SCRATCH, RUN, ENCODED = "run", "run/run.json", "run/encoded.json"
 CHECKPOINT, METRICS = "run/checkpoint.safetensors", "metrics.jsonl"
+LARGEST_METRICS, LONGEST_RECORD = 1 << 30, 1 << 16  # bytes
+AGAIN = "restore it from a copy, or start again in another folder"
 
 
 class Stopped(Exception):
@@ -120,7 +133,11 @@ class Metrics:
 
     def __init__(self, folder: Path, step: int, tensorboard: bool):
         self.path = folder / METRICS
-        kept = [record for record in read_metrics(self.path) if record["step"] <= step] if step else []
+        lines = list(metric_lines(self.path))
+        records = [parse_record(line) for line in lines]
+        kept = [record for record in records if record is not None and record["step"] <= step]
+        self.lost = sum(record is None and line.endswith(b"\n") for line, record in zip(lines, records, strict=True))
+        """Lines that were damaged; one that a kill cut short is not counted."""
         with atomic(self.path) as temporary:
             temporary.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
         self.board = tensorboard_writer(folder) if tensorboard else None
@@ -140,14 +157,32 @@ class Metrics:
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a metrics.jsonl; a last line that a kill cut short is passed over."""
+    """The records of a metrics.jsonl; lines that a kill cut short, or that were damaged, are passed over."""
+    return (record for line in metric_lines(path) if (record := parse_record(line)) is not None)
+
+
+def metric_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a metrics.jsonl; of one that no record can have, pieces."""
     if not path.exists():
         return
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError:
-            continue
+    check_regular(path, "remove it, or put the right one back")
+    if path.stat().st_size > LARGEST_METRICS:
+        raise ModelError(f"{path}: {path.stat().st_size:,} bytes are too many; remove it, or put the right one back")
+    with path.open("rb") as file:
+        while line := file.readline(LONGEST_RECORD):
+            yield line
+
+
+def parse_record(line: bytes) -> dict[str, Any] | None:
+    """The record in a line of metrics.jsonl, which holds numbers alone; None where it is none."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or not {"step", "epoch", "loss"} <= record.keys():
+        return None
+    whole = (type(value) is float or (type(value) is int and abs(value) < 1 << 63) for value in record.values())
+    return record if all(whole) else None
 
 
 def tensorboard_writer(folder: Path) -> Any:
@@ -236,10 +271,12 @@ def go(
     settings, team = trainer.settings, trainer.team
     if team.share((folder / CHECKPOINT).exists()):
         with team.together():
-            trainer.load_state(*read_tensors(folder / CHECKPOINT))
+            load_checkpoint(trainer, folder / CHECKPOINT)
         reporter.said(f"going on from step {trainer.number} of {trainer.total}")
     with team.together():
         metrics = Metrics(folder, trainer.number, settings.tensorboard) if team.leads else None
+    if metrics is not None and metrics.lost and trainer.number:
+        reporter.said(f"{metrics.path}: {metrics.lost} of its lines cannot be read and are left out")
     checkpoints = Checkpoints(trainer, folder / CHECKPOINT)
     log = Log()
     with stop_on_signal(team) as stopping, closing(trainer.steps()) as steps:
@@ -265,6 +302,19 @@ def go(
         metrics.close()
 
 
+def load_checkpoint(trainer: Trainer, path: Path) -> None:
+    """Puts the trainer where it was when the checkpoint was written. A file that is not of this run is an error, for
+    its shapes before its numbers are read."""
+    with open_tensors(path) as file:
+        wrong = trainer.misfit({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+    if wrong is None:
+        tensors, values = read_tensors(path)
+        wrong = trainer.unusable(tensors, values)
+    if wrong is not None:
+        raise ModelError(f"{path}: is not of this run ({wrong}); {AGAIN}")
+    trainer.load_state(tensors, values)
+
+
 def save_averaged(trainer: Trainer, save: Callable[[], None]) -> None:
     """Has the first process save the model, with the averaged weights where there are such."""
     with trainer.team.together():
@@ -284,6 +334,7 @@ def run_folder(
     with join() as team, ExitStack() as stack:
         if team.size > 1:
             note["processes"] = team.size
+        note = sealed(note)
         with team.together():
             if team.leads:
                 stack.enter_context(own_folder(out, note, resume=resume, keep=keep))
@@ -337,7 +388,7 @@ def remove_scratch(out: Path) -> None:
 def encoded_corpus(files: Sequence[str], text: TextSettings, out: Path, team: Team = ALONE) -> Corpus:
     """The corpus as ids under out/run: read from the files once, by the first process, from there ever after."""
     with team.together():
-        if team.leads and not (out / ENCODED).exists():
+        if team.leads and not found_encoded(out):
             write_encoded(encode_corpus(files, text, out / SCRATCH), out)
     with team.together():
         check_seen(out, team)
@@ -349,18 +400,33 @@ def write_encoded(corpus: Corpus, out: Path) -> None:
     with atomic(out / SCRATCH / VOCABULARY) as temporary:
         corpus.vocabulary.save(temporary)
     parts = {"train": corpus.train, "valid": corpus.valid, "test": corpus.test}
-    write_json(out / ENCODED, {name: (part.characters, part.unknown) for name, part in parts.items() if part})
+    figures = {name: (part.characters, part.unknown) for name, part in parts.items() if part}
+    note_encoded(out, {"parts": figures}, [VOCABULARY, *(f"{name}.ids" for name in figures)])
 
 
 def read_encoded(out: Path) -> Corpus:
     """The corpus from out/run."""
-    note = json.loads((out / ENCODED).read_text(encoding="utf-8"))
+    note = read_sealed(out / ENCODED, AGAIN)
     vocabulary = Vocabulary.load(out / SCRATCH / VOCABULARY)
     streams = {
         name: Stream(open_stream(out / SCRATCH / f"{name}.ids", len(vocabulary)), *figures)
-        for name, figures in note.items()
+        for name, figures in note["parts"].items()
     }
     return Corpus(vocabulary, streams["train"], streams.get("valid"), streams.get("test"))
+
+
+def note_encoded(out: Path, values: dict[str, Any], files: Sequence[str]) -> None:
+    """Notes that the corpus is encoded: some values, and the digests of its files in out/run."""
+    write_json(out / ENCODED, sealed(values | {"files": {name: fingerprint(out / SCRATCH / name) for name in files}}))
+
+
+def found_encoded(out: Path) -> bool:
+    """Whether the corpus is encoded already, in an earlier run; then its files must be as they were written."""
+    if not (out / ENCODED).exists():
+        return False
+    for name, known in read_sealed(out / ENCODED, AGAIN)["files"].items():
+        check_file(out / SCRATCH / name, known, AGAIN)
+    return True
 
 
 def check_seen(out: Path, team: Team) -> None:
@@ -374,14 +440,11 @@ def check_seen(out: Path, team: Team) -> None:
 
 def read_run(out: Path) -> dict[str, Any]:
     """What the run in this folder was asked for: its kind, files and settings."""
-    try:
-        return json.loads((out / RUN).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        if (out / "config.json").exists():
-            raise SettingError(f"--resume: the run in {out} is finished; there is nothing to go on with") from error
-        raise SettingError(f"--resume: there is no run in {out}; start it without --resume") from error
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ModelError(f"{out / RUN}: is damaged ({error}); start again in another folder") from error
+    if (out / RUN).exists():
+        return read_sealed(out / RUN, AGAIN)
+    if (out / "config.json").exists():
+        raise SettingError(f"--resume: the run in {out} is finished; there is nothing to go on with")
+    raise SettingError(f"--resume: there is no run in {out}; start it without --resume")
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from relmo.errors import RelmoError
 from relmo.graphs import GraphedLoss, suits
 from relmo.models.language_model import Loss
 from relmo.nn.cells import State
-from relmo.optimizer import clip_factor, gradient_norm, make_optimizer, update
+from relmo.optimizer import clip_factor, gradient_norm, make_optimizer, state_like, update
 from relmo.parallel import ALONE, Team
 from relmo.settings import TrainSettings
 
@@ -211,9 +211,12 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
 
     def _loss(self, batch: Any, carry: State | None) -> Loss:
-        bfloat16 = self.settings.precision == "bfloat16"
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bfloat16):
+        with self._precision():
             return self.loss(batch, carry)
+
+    def _precision(self) -> torch.autocast:
+        bfloat16 = self.settings.precision == "bfloat16"
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bfloat16)
 
     def _average_decay(self) -> float:
         """Short at first, so that the average forgets where it began."""
@@ -266,6 +269,45 @@ class Trainer:
             own["random.cuda"] = torch.cuda.get_rng_state(self.device)
         return own
 
+    def misfit(self, tensors: dict[str, Tensor]) -> str | None:
+        """Why these tensors, by their names, types and shapes, are no state of this trainer after a step; None where
+        they are one. Their numbers are not looked at."""
+        wanted = {f"model.{i}": p.detach() for i, p in enumerate(self.parameters)}
+        wanted |= {f"average.{i}": a for i, a in enumerate(self.average)}
+        wanted |= {f"buffer.{i}": b for i, b in enumerate(self.buffers)}
+        wanted["clipped"] = self.clipped
+        for i, like in enumerate(state_like(self.optimizer, self.settings)):
+            state = {f"optimizer.{i}.{key}": tensor for key, tensor in like.items()}
+            if self.settings.optimizer == "adagrad" or tensors.keys() & state.keys():
+                wanted |= state  # others begin it with the parameter's first gradient
+        with torch.no_grad(), self._precision():
+            carry = self.model.loss(self.batch(0), None).carry  # type: ignore[operator]
+        own = {f"carry.{i}": tensor for i, tensor in enumerate(carry)}
+        own["random.cpu"] = torch.get_rng_state()
+        if self.device.type == "cuda" and "random.cuda" in tensors:
+            own["random.cuda"] = torch.cuda.get_rng_state(self.device)
+        for rank in range(self.team.size):
+            wanted |= {own_name(rank, name): tensor for name, tensor in own.items()}
+        there = {name: tensors[name] for name in tensors if name in wanted or not name.endswith("random.cuda")}
+        for name in sorted(wanted.keys() | there.keys()):
+            if kind_of(there.get(name)) != kind_of(wanted.get(name)):
+                return f"'{name[:40]}' is {kind_of(there.get(name))}, expected {kind_of(wanted.get(name))}"
+        return None
+
+    def unusable(self, tensors: dict[str, Tensor], values: Any) -> str | None:
+        """Why a state whose tensors fit cannot be loaded; None where it can."""
+        names = ("step", "best", "since_best")
+        step, best, since = (values.get(name) if isinstance(values, dict) else None for name in names)
+        if type(step) is not int or not 0 < step <= self.total:
+            return f"its step is {step!r:.40}, of {self.total}"
+        if type(best) is not float or math.isnan(best) or type(since) is not int or since < 0:
+            return f"its best validation is {best!r:.40}, {since!r:.40} validations ago"
+        try:
+            torch.Generator().set_state(tensors[own_name(self.team.rank, "random.cpu")])
+        except RuntimeError as error:
+            return f"its random numbers: {error}"
+        return None
+
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Puts back what `state` gave; tensors may come from any device."""
         with torch.no_grad():
@@ -291,6 +333,11 @@ class Trainer:
             torch.cuda.set_rng_state(cuda.cpu(), self.device)
         self.clipped.copy_(tensors["clipped"])
         self.number, self.best, self.since_best = values["step"], values["best"], values["since_best"]
+
+
+def kind_of(tensor: Tensor | None) -> str:
+    """A tensor's shape and type, as they are printed."""
+    return "missing" if tensor is None else f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def own_name(rank: int, name: str) -> str:

@@ -7,7 +7,6 @@ it is trained alone for the first `softmax_first` epochs, so that its noise does
 """
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,21 +17,25 @@ from torch import nn
 from relmo.batch import BiLanes, BiText
 from relmo.bilm import BiLM, bilm_text
 from relmo.config import build
+from relmo.digests import read_sealed
 from relmo.errors import ModelError, SettingError
 from relmo.evaluate import BiScore, bilm_nll
-from relmo.folder import atomic, own_tensors, write_json
+from relmo.folder import atomic, own_tensors
 from relmo.lm import parameter_count
 from relmo.loading import load
 from relmo.models.bilm import BiLMNetwork
 from relmo.parallel import Team
 from relmo.run import (
+    AGAIN,
     CHECKPOINT,
     ENCODED,
     SCRATCH,
     Reporter,
     check_seen,
+    found_encoded,
     go,
     make_plan,
+    note_encoded,
     prepare,
     remove_scratch,
     run_folder,
@@ -140,7 +143,7 @@ def encoded_sentences(
     """The corpus under out/run: read from the files once, by the first process, from there ever after; the run's
     settings; and whether it has a fresh output layer in place of another vocabulary's or none."""
     with team.together():
-        if team.leads and not (out / ENCODED).exists():
+        if team.leads and not found_encoded(out):
             write_encoded(files, settings, start, out)
     with team.together():
         check_seen(out, team)
@@ -150,7 +153,7 @@ def encoded_sentences(
 def read_encoded(out: Path) -> tuple[SentenceCorpus, BiLMSettings, bool]:
     """What `write_encoded` wrote."""
     scratch = out / SCRATCH
-    note = json.loads((out / ENCODED).read_text(encoding="utf-8"))
+    note = read_sealed(out / ENCODED, AGAIN)
     lexicon = SentenceVocabulary.load(scratch / LEXICON).symbols
     parts = {
         name: Sentences(open_sentences(scratch / f"{name}.words"), unknown) for name, unknown in note["unknown"].items()
@@ -168,15 +171,14 @@ def write_encoded(files: Sequence[str], settings: BiLMSettings, start: BiLM | No
     fresh = start is not None and (old is None or old.symbols != corpus.vocabulary.symbols)
     with atomic(scratch / LEXICON) as temporary:
         SentenceVocabulary(corpus.lexicon).save(temporary)
-    write_json(
-        out / ENCODED,
-        {
-            "vocab_size": len(corpus.vocabulary),
-            "unknown": {name: p.unknown for name, p in (("train", corpus.train), ("valid", corpus.valid)) if p},
-            "settings": dataclasses.asdict(settings),
-            "fresh": fresh,
-        },
-    )
+    unknown = {name: part.unknown for name, part in (("train", corpus.train), ("valid", corpus.valid)) if part}
+    values = {
+        "vocab_size": len(corpus.vocabulary),
+        "unknown": unknown,
+        "settings": dataclasses.asdict(settings),
+        "fresh": fresh,
+    }
+    note_encoded(out, values, [LEXICON, *(f"{name}.words" for name in unknown)])
 
 
 def make_network(settings: BiLMSettings, vocabulary: SentenceVocabulary, start: BiLM | None) -> BiLMNetwork:

@@ -24,16 +24,19 @@ import numpy as np
 import torch
 
 from relmo.batch import LengthBuckets
+from relmo.digests import check_file, fingerprint, read_sealed, sealed
 from relmo.errors import CorpusError, SettingError
-from relmo.folder import CARD, CONFIG, SETTINGS, VOCABULARY, atomic, read_config, write_json, write_tensors
+from relmo.folder import CARD, CONFIG, SETTINGS, VOCABULARY, atomic, write_json, write_tensors
 from relmo.lm import parameter_count
 from relmo.models.inputs import TaskBatch
 from relmo.parallel import one_process_only
 from relmo.run import (
+    AGAIN,
     CHECKPOINT,
     ENCODED,
     METRICS,
     RUN,
+    SCRATCH,
     Reporter,
     go,
     make_plan,
@@ -179,8 +182,8 @@ def check_same(out: Path, examples: Any) -> None:
     found = hashlib.sha256(json.dumps(examples).encode()).hexdigest()
     path = out / ENCODED
     if not path.exists():
-        write_json(path, {"examples": found})
-    elif json.loads(path.read_text(encoding="utf-8")).get("examples") != found:
+        write_json(path, sealed({"examples": found}))
+    elif read_sealed(path, AGAIN).get("examples") != found:
         raise CorpusError("--resume: the files are not as they were when the run began; put them back, or start again")
 
 
@@ -242,8 +245,6 @@ def summarize(
     examples."""
     model = task.from_pretrained(out, device=device.type)
     report = model.score(data.valid, model.predict_encoded(data.encoded_valid))
-    records = [record for record in read_metrics(out / METRICS) if "valid" in record]
-    best = min(records, key=lambda record: record["valid"])
     results = {
         "trained_on": [Path(file).name for file in files],
         "valid": None if settings.text.valid is None else Path(settings.text.valid).name,
@@ -251,8 +252,7 @@ def summarize(
         "valid_examples": len(data.valid),
         "parameters": parameter_count(model.network),
         "seed": settings.train.seed,
-        "epochs": records[-1]["epoch"],
-        "best_epoch": best["epoch"],
+        **epochs_of(out),
         "metric": report.metric,
         **{f"valid_{name}": value for name, value in report.values.items()},
         "seconds": seconds,
@@ -262,6 +262,14 @@ def summarize(
     write_json(out / REPORT, report.summary())
     model.save_description(out, results)
     return results
+
+
+def epochs_of(out: Path) -> dict[str, float]:
+    """How many epochs a run took, and after how many it was best; nothing where metrics.jsonl was lost."""
+    records = [record for record in read_metrics(out / METRICS) if "valid" in record]
+    if not records:
+        return {}
+    return {"epochs": records[-1]["epoch"], "best_epoch": min(records, key=lambda record: record["valid"])["epoch"]}
 
 
 def train_seeds(
@@ -277,15 +285,18 @@ def train_seeds(
     copied to the top. -> its results, with the mean and the deviation of all"""
     every: list[dict[str, Any]] = []
     for number in range(1, settings.train.seeds + 1):
-        folder = out / f"seed-{number}"
-        if (folder / CONFIG).exists() and not (folder / RUN).exists():
-            every.append(read_config(folder)["results"])
+        folder, note = out / f"seed-{number}", out / SCRATCH / f"seed-{number}.json"
+        if note.exists() and (folder / CONFIG).exists():
+            every.append(read_sealed(note, f"remove {note} and {folder}, and the seed is trained again")["results"])
+            if (folder / SCRATCH).exists():  # a kill came in between
+                remove_scratch(folder)
             continue
         own = dataclasses.replace(settings.train, seed=settings.train.seed + number - 1, seeds=1)
         one = dataclasses.replace(settings, train=own)
         reporter.said(f"seed {own.seed}, {number} of {settings.train.seeds}")
         with run_folder(folder, task.kind, files, one, resume=(folder / RUN).exists(), keep=True):
             every.append(train_once(task, files, one, data, folder, device, reporter))
+            write_json(note, sealed({"results": every[-1], "report": fingerprint(folder / REPORT)}))
             remove_scratch(folder)
         write_tensors(out / CHECKPOINT, {}, {"finished": number})  # from now on there is something to keep
     metric = f"valid_{every[0]['metric']}"
@@ -296,7 +307,9 @@ def train_seeds(
         mean, deviation = spread([each[name] for each in every])
         results |= {f"{name}_mean": mean, f"{name}_deviation": deviation}
     results["seconds"] = sum(each["seconds"] for each in every)
-    copy_model(out / f"seed-{best + 1}", out)
+    chosen = f"seed-{best + 1}"
+    check_file(out / chosen / REPORT, read_sealed(out / SCRATCH / f"{chosen}.json", AGAIN)["report"], AGAIN)
+    copy_model(out / chosen, out)
     task.from_pretrained(out, device=device.type).save_description(out, results)
     remove_scratch(out)
     return results
@@ -329,7 +342,9 @@ def draw_curves(out: Path, metric: str) -> None:
     """The loss and the validation score over the epochs: curves.png."""
     pyplot = import_pyplot()
     records = list(read_metrics(out / METRICS))
-    scored = [record for record in records if "valid" in record]
+    scored = [record for record in records if f"valid_{metric}" in record]
+    if not scored:
+        return
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.5))
     left.plot([r["epoch"] for r in records], [r["loss"] for r in records], color="tab:blue")
     left.set(xlabel="epoch", ylabel="training loss")

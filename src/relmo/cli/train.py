@@ -1,6 +1,5 @@
 """`relmo train KIND`: settings from presets, files and flags; then the plain function that trains."""
 
-import json
 import os
 import sys
 import time
@@ -227,11 +226,12 @@ def run(function: Callable[..., dict[str, Any]], files: list[str], settings: Any
 def print_labels(out: Path) -> None:
     """Of a task's model, how well it does with each label."""
     from relmo.cli.evaluate import print_label_table
+    from relmo.digests import read_json
     from relmo.scores import LabelScore
     from relmo.train_task import REPORT
 
     if (out / REPORT).exists():
-        report = json.loads((out / REPORT).read_text(encoding="utf-8"))
+        report = read_json(out / REPORT, "evaluate the model instead")
         print_label_table([LabelScore(**label) for label in report["labels"]])
         print()
 
