@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from relmo.folder import write_tensors
+from relmo.digests import SEAL, fingerprint, sealed
+from relmo.folder import write_json, write_tensors
 
 SIGNED = "signed: "
 UNREAD = ("README.md", "settings.toml", "lock")  # what people read
@@ -75,7 +76,36 @@ def mutate(draw: random.Random, folder: Path, targets: list[str], *, special: bo
         other = draw.choice([each for each in targets if each != name])
         swap(path, folder / other)
         return f"swapped with {other}", {name, other}
-    return draw.choice(ways)(draw, path), {name}
+    done = draw.choice(ways)(draw, path)
+    if draw.random() < 0.5 and not done.startswith(SIGNED) and sign(path):
+        done = SIGNED + done
+    return done, {name}
+
+
+def sign(path: Path) -> bool:
+    """Puts a damaged file's checksum where the right one is kept, as one would who means harm. -> whether there is such
+    a place"""
+    if not path.is_file() or path.is_symlink():
+        return False
+    try:
+        for name, key in (("config.json", "digests"), ("encoded.json", "files")):
+            note = path.with_name(name)
+            values = json.loads(note.read_bytes()) if note != path and note.is_file() else {}
+            if path.name in values.get(key, {}):
+                values[key][path.name] = fingerprint(path)
+                write_json(note, seal(values))
+                return True
+        values = json.loads(path.read_bytes()) if path.suffix == ".json" else None
+        if isinstance(values, dict) and SEAL in values:
+            write_json(path, seal(values))
+            return True
+    except (ValueError, RecursionError):  # no JSON any more
+        pass
+    return False
+
+
+def seal(values: dict[str, Any]) -> dict[str, Any]:
+    return sealed({k: v for k, v in values.items() if k != SEAL}) if SEAL in values else values
 
 
 def is_text(path: Path) -> bool:
