@@ -335,8 +335,10 @@ FILES = [
     Subject("senses", partial(write, SENSES), use_senses, special=False),
     Subject("word vectors", partial(write, VECTORS), use_vectors, special=False),
     Subject("explorer", make_explorer, use_explorer, special=False),
-    Subject("index in int8", partial(make_index, dtype="int8"), use_index, whole=("model/*",)),
-    Subject("index in float16", partial(make_index, dtype="float16"), use_index, whole=("model/*",)),
+    Subject("index in int8", partial(make_index, dtype="int8"), use_index, covered=("index/*",), whole=("model/*",)),
+    Subject(
+        "index in float16", partial(make_index, dtype="float16"), use_index, covered=("index/*",), whole=("model/*",)
+    ),
     Subject("cache", make_cache, use_cache, covered=("cache/*",), whole=("model/*",)),
     Subject("embed --resume", make_partial, use_partial, covered=("out.npz.partial/*",), whole=("model/*", "text.txt")),
     *runs(),

@@ -88,7 +88,7 @@ def sign(path: Path) -> bool:
     if not path.is_file() or path.is_symlink():
         return False
     try:
-        for name, key in (("config.json", "digests"), ("encoded.json", "files")):
+        for name, key in (("config.json", "digests"), ("encoded.json", "files"), ("index.json", "files")):
             note = path.with_name(name)
             values = json.loads(note.read_bytes()) if note != path and note.is_file() else {}
             if path.name in values.get(key, {}):

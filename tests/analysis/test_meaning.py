@@ -1,6 +1,7 @@
 """A corpus with the vectors of its words: stored, searched exactly, and looked up word by word."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +124,61 @@ def test_mistakes_are_said(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(ModelError, match=r"not what index\.json says"):
         OccurrenceIndex.open(tmp_path / "index")
+
+
+def look(folder: Path) -> list:
+    """All that is read of an index."""
+    index = OccurrenceIndex.open(folder)
+    vector = bilm().embed([["the", "cat", "sat"]])[0][2, 1]
+    found = [index.nearest(vector, layer=layer, k=4) for layer in range(index.layers)]
+    some = index.nearest(vector, layer=1, k=2, among=np.array([3, 11])).places.tolist()
+    return [*((each.places.tolist(), each.cosines.tolist()) for each in found), some, index.sentence(7)]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_a_bit_that_changed_in_any_file_of_an_index_is_noticed(dtype, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(occurrences, "BLOCK", 4)
+    build_index(tmp_path / "index", bilm(), CORPUS, dtype=dtype)
+    look(tmp_path / "index")
+    for file in sorted((tmp_path / "index").iterdir()):
+        whole = file.read_bytes()
+        for place in {0, len(whole) // 2, len(whole) - 1} if whole else ():
+            file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            with pytest.raises(ModelError, match="build the index again"):
+                look(tmp_path / "index")
+        file.unlink()
+        os.mkfifo(file)
+        with pytest.raises(ModelError, match=f"{file.name}: is not a regular file; build the index again"):
+            look(tmp_path / "index")
+        file.unlink()
+        file.write_bytes(whole)
+    look(tmp_path / "index")
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{}", b"[" * 100_000, b"9" * 10_000])
+def test_an_index_whose_description_is_none_is_one_line(content: bytes, tmp_path: Path) -> None:
+    build_index(tmp_path / "index", bilm(), CORPUS)
+    (tmp_path / "index" / "index.json").write_bytes(content)
+    with pytest.raises(ModelError, match=r"index.json: .*; build the index again"):
+        OccurrenceIndex.open(tmp_path / "index")
+
+
+def test_a_block_of_vectors_is_checked_once(tmp_path: Path, monkeypatch) -> None:
+    index = build_index(tmp_path / "index", bilm(), CORPUS)
+    expected = index.vectors(1, slice(0, 9))
+    monkeypatch.setattr(occurrences, "crc32", None)
+    assert np.array_equal(index.vectors(1, np.arange(9)), expected)
+
+
+def test_a_damaged_inverted_file_is_noticed(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    build_index(tmp_path / "index", bilm(), CORPUS * 20, inverted_from=1)
+    file = tmp_path / "index" / "layer-1.faiss"
+    data = bytearray(file.read_bytes())
+    data[-9] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(ModelError, match=r"layer-1.faiss: is damaged .*; build the index again"):
+        look(tmp_path / "index")
 
 
 def test_an_inverted_file_finds_what_the_exact_search_finds(tmp_path: Path) -> None:

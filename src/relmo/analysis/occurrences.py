@@ -4,18 +4,19 @@
     with_corpus = OccurrenceIndex.open("index")
     with_corpus.nearest(vector, layer=2, k=10)        places of the nearest words, and their cosines
 
-    index.json        which model, how many words, layers, numbers a vector, how they are stored
+    index.json        which model, how many words, layers, numbers a vector, how they are stored, digests of other files
     words.txt         the distinct words, a line each
     tokens.npy        the number of each word of the corpus in words.txt
     starts.npy        where sentences begin, and the end
     layer-K.vectors   the vectors with length 1, one after the other: float16, or int8, each with its own scale
     layer-K.scale     of int8: what its numbers are to be multiplied with, float32
+    layer-K.checks    a checksum for each 256 vectors and their scales
     layer-K.faiss     where there are many and faiss is installed: an inverted file, asked for candidates
 
 Vectors are mapped from the files, and memory holds a piece of them at a time. A search goes through all of them and is
 exact, up to how they are stored; with faiss (pip install relmo[index]) it looks at some hundred cells of a partition
 and then at the stored vectors of the candidates. Among the occurrences of one word it is always exact. A folder is
-written under another name and renamed when it is whole.
+written under another name and renamed when it is whole. What is read is compared with its checksum the first time.
 """
 
 import shutil
@@ -27,13 +28,14 @@ from itertools import islice
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, Literal
+from zlib import crc32
 
 import numpy as np
 
 from relmo.analysis.neighbours import Nearest, Search, unit
 from relmo.bilm import BiLM
-from relmo.errors import CorpusError, ModelError, SettingError, shown
-from relmo.files import is_file, read_json
+from relmo.digests import check_file, check_regular, fingerprint, read_sealed, sealed
+from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.folder import storage_errors, write_json
 from relmo.references import bilm_digest
 from relmo.text.vocabulary import escape, unescape
@@ -41,13 +43,14 @@ from relmo.text.vocabulary import escape, unescape
 DTypes = Literal["float16", "int8"]
 DTYPES: tuple[DTypes, ...] = ("float16", "int8")
 AT_ONCE = 1 << 15  # vectors looked at together
+BLOCK = 256  # vectors that have a checksum in common
 SENTENCES = 256  # embedded together
 INVERTED_FROM = 200_000  # vectors from which faiss is asked
 TRAINED_ON = 100_000  # vectors that its partition is made from
 CANDIDATES = 20  # times as many as are wanted are looked at again
 PARTIAL = ".partial"
-ABOUT, WORDS, TOKENS, STARTS = "index.json", "words.txt", "tokens.npy", "starts.npy"
 MOST_LAYERS = 1000
+REBUILD = "build the index again"
 
 
 @dataclass(frozen=True)
@@ -61,38 +64,23 @@ class OccurrenceIndex:
     def open(cls, folder: str | Path) -> "OccurrenceIndex":
         """An index that `build_index` wrote."""
         folder = Path(folder)
-        if not is_file(folder / ABOUT):
+        if not (folder / "index.json").exists():
             raise ModelError(f"{folder}: is no index of a corpus; make one: relmo analyse meaning --build")
-        try:
-            about = read_json(folder / ABOUT)
-            sizes = [about[name] for name in ("layers", "size", "words")]
-            right = about["dtype"] in DTYPES and all(type(n) is int and 0 < n < 1 << 40 for n in sizes)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ModelError(f"{folder}: {ABOUT} is damaged ({error}); build the index again") from None
-        if not right or sizes[0] > MOST_LAYERS:
-            raise ModelError(f"{folder}: {ABOUT} is damaged: it says {shown(about)}; build the index again")
-        index = cls(folder, about)
-        index.check_files()
+        index = cls(folder, read_sealed(folder / "index.json", REBUILD))
+        index.check_about()
+        for layer in range(index.layers):
+            for file, size in index._sizes(layer).items():
+                check_regular(file, REBUILD)
+                if file.stat().st_size != size:
+                    raise ModelError(f"{file}: is not what index.json says; {REBUILD}")
         return index
 
-    def check_files(self) -> None:
-        """The files are there, with as many numbers as there are words, and these within bounds."""
-        width = 2 if self.about["dtype"] == "float16" else 1
-        expected = {f"layer-{layer}.vectors": len(self) * self.about["size"] * width for layer in range(self.layers)}
-        if width == 1:
-            expected |= {f"layer-{layer}.scale": len(self) * 4 for layer in range(self.layers)}
-        for name, size in expected.items():
-            if not is_file(self.folder / name) or (self.folder / name).stat().st_size != size:
-                raise damaged(self.folder / name)
-        if len(self.tokens) != len(self) or self.tokens.min() < 0 or self.tokens.max() >= len(self.words):
-            raise damaged(self.folder / TOKENS)
-        if (
-            len(self.starts) < 2
-            or self.starts[0] != 0
-            or self.starts[-1] != len(self)
-            or np.diff(self.starts).min() < 1
-        ):
-            raise damaged(self.folder / STARTS)
+    def check_about(self) -> None:
+        """An error where index.json has not what it must have."""
+        sizes = [self.about.get(name) for name in ("words", "layers", "size")]
+        whole = all(type(size) is int and 0 < size < 1 << 40 for size in sizes) and self.layers <= MOST_LAYERS
+        if not whole or self.about.get("dtype") not in DTYPES or not isinstance(self.about.get("files"), dict):
+            raise damaged(self.folder / "index.json")
 
     def __len__(self) -> int:
         return int(self.about["words"])
@@ -105,24 +93,30 @@ class OccurrenceIndex:
     @cached_property
     def words(self) -> list[str]:
         """The distinct words."""
-        path = self.folder / WORDS
-        if not is_file(path):
-            raise damaged(path)
+        path = self._known("words.txt")
         try:
             text = path.read_text(encoding="utf-8")
-        except ValueError:
+        except UnicodeDecodeError:
             raise damaged(path) from None
         return [unescape(line, str(path)) for line in text.split("\n")[:-1]]
 
     @cached_property
     def tokens(self) -> np.ndarray:
         """The number of each word of the corpus; (N,)."""
-        return read_array(self.folder / TOKENS, np.int32)
+        path = self._known("tokens.npy")
+        found = read_array(path, np.int32)
+        if len(found) != len(self) or found.min() < 0 or found.max() >= len(self.words):
+            raise damaged(path)
+        return found
 
     @cached_property
     def starts(self) -> np.ndarray:
         """Where sentences begin, and the end; (sentences + 1,)."""
-        return read_array(self.folder / STARTS, np.int64)
+        path = self._known("starts.npy")
+        found = read_array(path, np.int64)
+        if found[0] != 0 or found[-1] != len(self) or (np.diff(found) < 1).any():
+            raise damaged(path)
+        return found
 
     def sentence(self, place: int) -> tuple[list[str], int]:
         """The words of the sentence around a place of the corpus, and the place in it."""
@@ -138,6 +132,7 @@ class OccurrenceIndex:
 
     def vectors(self, layer: int, places: np.ndarray | slice) -> np.ndarray:
         """The vectors at some places; (n, D) float32, with length 1 up to rounding."""
+        self._check(layer, places)
         stored = self._stored(layer)[places].astype(np.float32)
         if self.about["dtype"] == "int8":
             stored *= self._scales(layer)[places][:, None]
@@ -171,20 +166,63 @@ class OccurrenceIndex:
         return np.memmap(self.folder / f"layer-{layer}.vectors", self.about["dtype"], mode="r", shape=shape)
 
     def _scales(self, layer: int) -> np.ndarray:
+        if self.about["dtype"] != "int8":
+            return np.zeros(0, dtype=np.float32)
         return np.memmap(self.folder / f"layer-{layer}.scale", np.float32, mode="r", shape=(len(self),))
+
+    def _sizes(self, layer: int) -> dict[Path, int]:
+        """How many bytes the files of a layer must have that are not read at once."""
+        numbers, scaled = len(self) * int(self.about["size"]), self.about["dtype"] == "int8"
+        sizes = {"vectors": numbers * (1 if scaled else 2), "scale": len(self) * 4 if scaled else 0}
+        return {self.folder / f"layer-{layer}.{name}": size for name, size in sizes.items()}
+
+    def _known(self, name: str) -> Path:
+        """The path of a file, after it was found to be the one that index.json was written for."""
+        check_file(self.folder / name, self.about["files"].get(name), REBUILD)
+        return self.folder / name
+
+    @cached_property
+    def _checks(self) -> list[np.ndarray]:
+        """The checksums of each layer's blocks of vectors."""
+        files = [self._known(f"layer-{layer}.checks") for layer in range(self.layers)]
+        for file in files:
+            if file.stat().st_size != 4 * self._checked.shape[1]:
+                raise damaged(file)
+        return [np.fromfile(file, dtype="<u4") for file in files]
+
+    @cached_property
+    def _checked(self) -> np.ndarray:
+        """Which blocks of each layer were found right; (layers, blocks)."""
+        return np.zeros((self.layers, -(-len(self) // BLOCK)), dtype=bool)
+
+    def _check(self, layer: int, places: np.ndarray | slice) -> None:
+        """An error where a vector at these places is in a block that is not as it was written."""
+        if isinstance(places, slice):
+            begin, end, _ = places.indices(len(self))
+            blocks = np.arange(begin // BLOCK, -(-end // BLOCK))
+        else:
+            blocks = np.unique(places // BLOCK)
+        todo = blocks[~self._checked[layer, blocks]]
+        for block, checksum in zip(todo, checksums(self, layer, todo), strict=True):
+            if checksum != self._checks[layer][block]:
+                raise ModelError(
+                    f"{self.folder / f'layer-{layer}.vectors'}: is damaged (a checksum does not match); {REBUILD}"
+                )
+            self._checked[layer, block] = True
 
     def _inverted(self, layer: int) -> Any:
         """faiss's index of a layer, mapped from its file; None where there is none, or no faiss."""
         file = self.folder / f"layer-{layer}.faiss"
-        faiss = import_faiss() if is_file(file) else None
+        faiss = import_faiss() if file.exists() else None
         if faiss is None:
             return None
         opened = self.__dict__.setdefault("_opened", {})
         if layer not in opened:
+            path = self._known(file.name)
             try:
-                opened[layer] = faiss.read_index(str(file), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
+                opened[layer] = faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
             except RuntimeError:
-                raise damaged(file) from None
+                raise damaged(path) from None
         return opened[layer]
 
     def _candidates(self, layer: int, vector: np.ndarray, count: int) -> np.ndarray:
@@ -195,17 +233,15 @@ class OccurrenceIndex:
 
 
 def damaged(path: Path) -> ModelError:
-    """What to say of a file of an index."""
-    return ModelError(f"{path}: is not what index.json says, or damaged; build the index again")
+    """What to say of a file of an index that can be none, though its checksum is right."""
+    return ModelError(f"{path}: is not a file of an index; {REBUILD}")
 
 
 def read_array(path: Path, dtype: Any) -> np.ndarray:
     """A list of numbers, mapped from its file."""
     try:
-        if not is_file(path):
-            raise ValueError("no ordinary file")
         found = np.lib.format.open_memmap(path, mode="r")
-    except (ValueError, EOFError, OSError, SyntaxError, TypeError, OverflowError, TokenError):
+    except (ValueError, EOFError, SyntaxError, TypeError, OverflowError, TokenError):
         raise damaged(path) from None
     if found.ndim != 1 or found.dtype != dtype or not len(found):
         raise damaged(path)
@@ -234,11 +270,14 @@ def build_index(
         try:
             count = write_vectors(partial, model, sentences, dtype, progress)
             about = {"model": bilm_digest(model), "layers": model.network.layer_count, "size": model.network.size}
-            write_json(partial / ABOUT, about | {"words": count, "dtype": dtype})
-            index = OccurrenceIndex.open(partial)
+            index = OccurrenceIndex(partial, about | {"words": count, "dtype": dtype, "files": {}})
+            checks = [write_checks(index, layer) for layer in range(index.layers)]
+            names = ["words.txt", "tokens.npy", "starts.npy", *checks]
+            index.about["files"] |= {name: fingerprint(partial / name) for name in names}
             if count >= inverted_from and import_faiss() is not None:
                 for layer in range(index.layers):
                     write_inverted(index, layer)
+            write_json(partial / "index.json", sealed(index.about))
             partial.rename(folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -277,10 +316,25 @@ def write_vectors(
                 progress(count)
     if not count:
         raise CorpusError("the corpus is empty; give one with words in it")
-    np.save(folder / TOKENS, np.concatenate(tokens))
-    np.save(folder / STARTS, np.array(starts, dtype=np.int64))
-    (folder / WORDS).write_text("".join(escape(word) + "\n" for word in numbers), encoding="utf-8")
+    np.save(folder / "tokens.npy", np.concatenate(tokens))
+    np.save(folder / "starts.npy", np.array(starts, dtype=np.int64))
+    (folder / "words.txt").write_text("".join(escape(word) + "\n" for word in numbers), encoding="utf-8")
     return count
+
+
+def checksums(index: OccurrenceIndex, layer: int, blocks: Iterable[int]) -> Iterator[int]:
+    """Of some blocks of a layer's vectors, each with its scales."""
+    stored, scales = index._stored(layer), index._scales(layer)
+    for block in blocks:
+        rows = slice(block * BLOCK, (block + 1) * BLOCK)
+        yield crc32(stored[rows].tobytes(), crc32(scales[rows].tobytes()))
+
+
+def write_checks(index: OccurrenceIndex, layer: int) -> str:
+    """The checksums of all blocks of a layer. -> the file's name"""
+    blocks, name = range(-(-len(index) // BLOCK)), f"layer-{layer}.checks"
+    np.fromiter(checksums(index, layer, blocks), dtype="<u4").tofile(index.folder / name)
+    return name
 
 
 def groups(sentences: Iterable[str | Sequence[str]]) -> Iterator[list[str | Sequence[str]]]:
@@ -318,4 +372,6 @@ def write_inverted(index: OccurrenceIndex, layer: int) -> None:
     inverted.train(index.vectors(layer, np.sort(drawn)))
     for begin in range(0, count, AT_ONCE):
         inverted.add(index.vectors(layer, slice(begin, begin + AT_ONCE)))
-    faiss.write_index(inverted, str(index.folder / f"layer-{layer}.faiss"))
+    name = f"layer-{layer}.faiss"
+    faiss.write_index(inverted, str(index.folder / name))
+    index.about["files"][name] = fingerprint(index.folder / name)
