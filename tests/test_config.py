@@ -101,9 +101,11 @@ def test_an_unknown_key_names_the_nearest(layer: dict[str, Any], nearest: str) -
         build(LMSettings, layer, source="mine.toml")
 
 
-def test_an_unknown_key_near_to_nothing_lists_them_all() -> None:
-    with pytest.raises(SettingError, match=r"known settings: .*model\.hidden.*train\.lr"):
+def test_an_unknown_key_near_to_nothing_lists_those_of_its_section() -> None:
+    with pytest.raises(SettingError, match=r"known settings: accumulate, .*, lr, .*, weight_decay$"):
         build(LMSettings, {"train": {"qqqqqqq": 1}})
+    with pytest.raises(SettingError, match=r"known settings: model, text, train$"):
+        build(LMSettings, {"qqqqqqq": 1})
 
 
 @pytest.mark.parametrize(
@@ -291,8 +293,6 @@ def test_a_number_out_of_its_bounds_is_refused(name: str) -> None:
     )
     (section,) = (s.name for s in dataclasses.fields(cls) if name in {f.name for f in dataclasses.fields(s.type)})
     for bad in (BOUNDS[name][0] - 1, BOUNDS[name][1] * 2 + 1):
-        if bad == float("inf"):
-            continue
         value = bad if "float" in str(dataclass_type(cls, section, name)) else int(bad)
         with pytest.raises(SettingError, match=f"{name} must be from .* to .*, not"):
             check(build(cls, {section: {name: value}}))
@@ -304,13 +304,13 @@ def dataclass_type(cls: type, section: str, name: str) -> Any:
     return declared
 
 
-def test_every_number_has_bounds_but_those_that_may_be_anything() -> None:
+def test_every_number_has_bounds() -> None:
     fields = [field for section in SECTIONS for field in dataclasses.fields(section)]
     numbers = {f.name for f in fields if f.type in (int, float, int | None, float | None)}
-    assert numbers - BOUNDS.keys() == {"forget_bias", "seed"}
+    assert numbers <= BOUNDS.keys()
     fields = [field for section in TASK_SECTIONS for field in dataclasses.fields(section)]
     numbers = {f.name for f in fields if f.type in (int, float, int | None, float | None)}
-    assert numbers - TASK_BOUNDS.keys() == {"seed", "low", "high"}
+    assert numbers <= TASK_BOUNDS.keys()
 
 
 def test_a_task_s_numbers_are_checked_by_its_own_bounds() -> None:

@@ -12,7 +12,6 @@ import difflib
 import inspect
 import json
 import textwrap
-import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -20,9 +19,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from relmo.errors import SettingError
+from relmo.errors import SettingError, shown
+from relmo.files import LARGEST_TOML, parse_toml, read_small
 
 S = TypeVar("S")
+
+MOST_ITEMS = 1000  # of a list
 
 
 def build(cls: type[S], *layers: Mapping[str, Any], source: str = "settings") -> S:
@@ -46,7 +48,7 @@ def build(cls: type[S], *layers: Mapping[str, Any], source: str = "settings") ->
 def check_keys(cls: type, values: Mapping[str, Any], source: str) -> None:
     """Every section and key must exist; the error names the nearest that does."""
     if not isinstance(values, Mapping):
-        raise SettingError(f"{source}: settings are tables of keys and values, not {values!r}")
+        raise SettingError(f"{source}: settings are tables of keys and values, not {shown(values)}")
     sections: dict[str, Any] = {section.name: section.type for section in dataclasses.fields(cls)}
     known = {f"{name}.{field.name}" for name, section in sections.items() for field in dataclasses.fields(section)}
     for section, keys in values.items():
@@ -59,11 +61,14 @@ def check_keys(cls: type, values: Mapping[str, Any], source: str) -> None:
 
 def unknown(source: str, key: str, known: Iterable[str]) -> str:
     """The message for a key that does not exist, with the nearest one that does."""
+    key = key[:100]
     last = {name: name.rsplit(".", 1)[-1] for name in known}
     near = [name for name in last if "." in name and last[name] == key.rsplit(".", 1)[-1]]
     near = near or difflib.get_close_matches(key, last, n=1, cutoff=0.6)
     near = near or [n for n in last if last[n] in difflib.get_close_matches(key.rsplit(".", 1)[-1], last.values(), n=1)]
-    hint = f"did you mean '{near[0]}'?" if near else f"known settings: {', '.join(sorted(last))}"
+    inside = [last[name] for name in sorted(last) if name.startswith(key.split(".")[0] + ".")]
+    listed = inside or sorted({name.split(".")[0] for name in last})
+    hint = f"did you mean '{near[0]}'?" if near else f"known settings: {', '.join(listed)}"
     return f"{source}: unknown setting '{key}'; {hint}"
 
 
@@ -72,14 +77,16 @@ def convert(section: Any, key: str, value: Any, name: str) -> Any:
     hint = typing.get_type_hints(section)[key]
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
-        if value in arguments:
+        if any(type(value) is type(known) and value == known for known in arguments):
             return value
-        raise SettingError(f"{name} must be one of {', '.join(map(str, arguments))}, not '{value}'")
+        raise SettingError(f"{name} must be one of {', '.join(map(str, arguments))}, not {shown(value)}")
     if origin in (typing.Union, types.UnionType):
         hint = next(option for option in arguments if option is not type(None))
         return None if value is None else scalar(hint, value, name)
     if origin is tuple:
         items = value if isinstance(value, list | tuple) else [value]
+        if len(items) > MOST_ITEMS:
+            raise SettingError(f"{name} must have at most {MOST_ITEMS} items, not {len(items):,}")
         return tuple(scalar(arguments[0], item, name) for item in items)
     return scalar(hint, value, name)
 
@@ -87,18 +94,20 @@ def convert(section: Any, key: str, value: Any, name: str) -> Any:
 def scalar(kind: type, value: Any, name: str) -> Any:
     """A number, a truth value or a string; an integer may stand for a float, nothing else is bent into shape."""
     if kind is float and type(value) is int:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise SettingError(f"{name} is too large: {shown(value)}") from None
     if type(value) is not kind:
-        raise SettingError(f"{name} must be {kind.__name__}, not {value!r}")
+        raise SettingError(f"{name} must be {kind.__name__}, not {shown(value)}")
     return value
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML settings file."""
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return parse_toml(read_small(path, LARGEST_TOML))
+    except ValueError as error:
         raise SettingError(f"{path}: cannot read settings: {error}") from error
 
 
@@ -110,7 +119,7 @@ def read_preset(name: str, prefix: str) -> dict[str, Any]:
     )
     if name not in names:
         raise SettingError(f"unknown preset '{name}'; there are {', '.join(names)}")
-    return tomllib.loads((folder / f"{prefix}-{name}.toml").read_text(encoding="utf-8"))
+    return parse_toml((folder / f"{prefix}-{name}.toml").read_text(encoding="utf-8"))
 
 
 def parse_override(text: str) -> dict[str, Any]:
@@ -118,10 +127,10 @@ def parse_override(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     section, dot, name = key.strip().partition(".")
     if not (equals and dot):
-        raise SettingError(f"--set takes section.key=value, for example train.lr=0.001, not '{text}'")
+        raise SettingError(f"--set takes section.key=value, for example train.lr=0.001, not {shown(text)}")
     try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        parsed = parse_toml(f"value = {value}")["value"]
+    except ValueError:
         parsed = value
     return {section: {name: parsed}}
 

@@ -12,7 +12,10 @@ The format is that of Peters et al. 2018, Deep contextualized word representatio
 """
 
 import io
-import json
+import lzma
+import math
+import os
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,13 +30,15 @@ import torch
 from torch import Tensor, nn
 
 from relmo.bilm import BiLM
-from relmo.errors import ModelError, SettingError
-from relmo.folder import CONFIG, LARGEST_CONFIG, OURS, pick_device, write_json
+from relmo.errors import ModelError, SettingError, shown
+from relmo.files import is_file, parse_json
+from relmo.folder import CONFIG, OURS, pick_device, write_json
 from relmo.models.bilm import BiLMNetwork, CharacterEncoder
 from relmo.outputs import atomic, new_folder
 from relmo.settings import BiLMModelSettings, BiLMSettings, check_bilm, parse_filters
 from relmo.text.characters import CHARACTERS
 from relmo.text.vocabulary import SentenceVocabulary, escape
+from relmo.weights import Unfilled
 
 if TYPE_CHECKING:
     import h5py  # where it is used: models of other kinds load without it, and faster
@@ -43,9 +48,13 @@ PairOrPath = str | Path | Sequence[str | Path]
 
 _HDF5 = (".hdf5", ".h5")
 _GATES = (0, 2, 1, 3)  # the file's gates are i, j, f, o, ours i, f, g (= j), o
-_MOST_FILES = 10_000  # a folder or archive with more is not a model
+_MOST_FILES = 10_000  # a folder with more is not a model
+_MOST_MEMBERS = 1_000  # nor an archive with more
+_MOST_JSONS, _MOST_WEIGHTS = 100, 8  # that are looked into
+_LARGEST_DIRECTORY = 1 << 20  # bytes of an archive's list of members
+_LARGEST_OPTIONS = 1 << 20
 _SPARE = 64 << 20  # bytes that need no explanation
-_HIGHEST_RATIO = 100  # trained weights hardly compress; what unpacks to more than this many times its size is no model
+_HIGHEST_RATIO = 20  # trained weights hardly compress; what unpacks to more than this many times its size is no model
 
 
 @dataclass(frozen=True)
@@ -68,11 +77,12 @@ class Member:
     def read(self) -> bytes:
         """All of it."""
         if self.inside is None:
-            return self.path.read_bytes()
+            with self.path.open("rb") as file:
+                return file.read(self.size + 1)
         packed, unpacked = self.inside.compress_size, self.inside.file_size
         if unpacked > packed * _HIGHEST_RATIO + _SPARE:
             raise ModelError(f"{self.name}: would unpack from {packed:,} to {unpacked:,} bytes; this is no model")
-        with _zip_errors(self.path), zipfile.ZipFile(self.path) as archive:
+        with open_zip(self.path) as archive:
             return archive.read(self.inside)
 
     def is_one_of(self, *suffixes: str) -> bool:
@@ -87,11 +97,33 @@ class Original(NamedTuple):
     weights: Member
 
 
+class _Directory(io.FileIO):
+    """A zip archive while its list of members is read, which zipfile reads as a whole, however long it is."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """As any file, but not too much."""
+        if size is not None and size > _LARGEST_DIRECTORY:
+            raise zipfile.BadZipFile("its list of members is too long for a model")
+        return super().read(size)
+
+
+_ZIP_ERRORS = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+    *(EOFError, NotImplementedError, RuntimeError, OSError, ValueError, MemoryError),
+)
+
+
 @contextmanager
-def _zip_errors(path: Path) -> Iterator[None]:
+def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+    """A zip archive to read from; a broken one, or one with too many members, is one clear line."""
     try:
-        yield
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+        with _Directory(path) as listed, zipfile.ZipFile(listed) as directory:
+            count = len(directory.infolist())
+        if count > _MOST_MEMBERS:
+            raise zipfile.BadZipFile(f"it has {count:,} members, a model has two")
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except _ZIP_ERRORS as error:
         raise ModelError(f"{path}: cannot be read as a zip archive ({error}); download it again") from error
 
 
@@ -107,9 +139,9 @@ def locate(source: PairOrPath) -> Original | None:
     if not isinstance(source, str | Path):
         return _pair(source)
     path = Path(source)
-    if path.is_dir():
-        return None if (path / CONFIG).is_file() and not _is_options(Member(path / CONFIG)) else _in_folder(path)
-    if not path.is_file():
+    if os.path.isdir(path):
+        return None if is_file(path / CONFIG) and not _is_options(Member(path / CONFIG)) else _in_folder(path)
+    if not is_file(path):
         return None
     suffix = path.suffix.lower()
     beside = [Member(p) for p in _files(path.parent, "*")]
@@ -118,8 +150,9 @@ def locate(source: PairOrPath) -> Original | None:
     if suffix == ".json":
         return _choose(path, [Member(path), *(m for m in beside if m.is_one_of(*_HDF5))])
     if suffix == ".zip" or zipfile.is_zipfile(path):
-        with _zip_errors(path), zipfile.ZipFile(path) as archive:
-            return _choose(path, [Member(path, info) for info in archive.infolist()[:_MOST_FILES]])
+        with open_zip(path) as archive:
+            members = [Member(path, info) for info in archive.infolist()]
+        return _choose(path, members)
     return None
 
 
@@ -129,8 +162,8 @@ def _pair(source: Iterable[str | Path]) -> Original:
     if len(paths) != 2:
         raise ModelError(f"a pair (options, weights) is two paths, not {len(paths)}")
     for path in paths:
-        if not path.is_file():
-            raise ModelError(f"{path}: {'is not a file' if path.exists() else 'does not exist'}; {NO_NETWORK}")
+        if not is_file(path):
+            raise ModelError(f"{path}: {'is not a file' if os.path.lexists(path) else 'does not exist'}; {NO_NETWORK}")
     return Original(Member(paths[0]), Member(paths[1]))
 
 
@@ -139,21 +172,21 @@ NO_NETWORK = "give the path of a file on this machine (relmo does not download)"
 
 def _files(folder: Path, pattern: str) -> list[Path]:
     """Files that are not hidden."""
-    return sorted(p for p in islice(folder.glob(pattern), _MOST_FILES) if p.name[0] != "." and p.is_file())
+    return sorted(p for p in islice(folder.glob(pattern), _MOST_FILES) if p.name[0] != "." and is_file(p))
 
 
 def _in_folder(folder: Path) -> Original | None:
     """In the folder itself; or in its subfolders, two deep, where it has nothing."""
     for pattern in ("*", "*/*", "*/*/*"):
         members = [Member(path) for path in _files(folder, pattern)]
-        if any(m.is_one_of(*_HDF5) or _is_options(m) for m in members):
-            return _choose(folder, members)
+        if (found := _choose(folder, members)) is not None:
+            return found
     return None
 
 
 def _choose(source: str | Path, members: Sequence[Member]) -> Original | None:
     """The one options file and the one weights file among these."""
-    jsons = [m for m in members if m.is_one_of(".json")]
+    jsons = [m for m in members if m.is_one_of(".json")][:_MOST_JSONS]
     options = [m for m in jsons if _is_options(m)]
     weights = [m for m in members if m.is_one_of(*_HDF5)]
     if not options and not weights:
@@ -167,7 +200,7 @@ def _choose(source: str | Path, members: Sequence[Member]) -> Original | None:
         raise ModelError(f"{source}: there is {_names(options)}, but no weights ({' or '.join(_HDF5)}) beside it")
     if len(options) > 1:
         raise ModelError(f"{source}: there are several options files: {_names(options)}; give the path of one")
-    if len(weights) > 1:
+    if 1 < len(weights) <= _MOST_WEIGHTS:
         weights = [m for m in weights if _has_characters(m)] or weights
     if len(weights) > 1:  # elmo_small_options.json, elmo_small_weights.hdf5
         stem = Path(options[0].name).stem.replace("options", "weights")
@@ -180,13 +213,13 @@ def _choose(source: str | Path, members: Sequence[Member]) -> Original | None:
 
 
 def _names(members: Sequence[Member]) -> str:
-    shown = ", ".join(m.name for m in members[:8])
-    return shown + (f" and {len(members) - 8} more" if len(members) > 8 else "")
+    first = ", ".join(m.name for m in members[:8])
+    return first + (f" and {len(members) - 8} more" if len(members) > 8 else "")
 
 
 def _is_options(member: Member) -> bool:
     """Whether this is a JSON object with the original's keys."""
-    if not member.is_one_of(".json") or member.size > LARGEST_CONFIG:
+    if not member.is_one_of(".json") or member.size > _LARGEST_OPTIONS:
         return False
     try:
         return "lstm" in load_json(member)
@@ -205,11 +238,11 @@ def _has_characters(member: Member) -> bool:
 
 def load_json(member: Member) -> dict[str, Any]:
     """A small JSON object."""
-    if member.size > LARGEST_CONFIG:
+    if member.size > _LARGEST_OPTIONS:
         raise ModelError(f"{member.name}: {member.size:,} bytes is too large for an options file")
     try:
-        value = json.loads(member.read().decode("utf-8"))
-    except (ValueError, RecursionError) as error:
+        value = parse_json(member.read().decode("utf-8"))
+    except (OSError, ValueError) as error:
         raise ModelError(f"{member.name}: is not valid JSON ({error})") from error
     if not isinstance(value, dict):
         raise ModelError(f"{member.name}: must be a JSON object with 'lstm' and 'char_cnn', not {_json_kind(value)}")
@@ -218,7 +251,7 @@ def load_json(member: Member) -> dict[str, Any]:
 
 def _json_kind(value: Any) -> str:
     kinds = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
-    return kinds.get(type(value), repr(value))
+    return kinds.get(type(value), shown(value))
 
 
 class Section:
@@ -257,7 +290,7 @@ def read_options(member: Member) -> BiLMSettings:
     characters = cnn.get("n_characters", int, default=CHARACTERS + 1)
     if characters not in (CHARACTERS, CHARACTERS + 1):
         raise ModelError(
-            f"{cnn.where}.n_characters is {characters}; it is {CHARACTERS} or {CHARACTERS + 1} in every model"
+            f"{cnn.where}.n_characters is {shown(characters)}; it is {CHARACTERS} or {CHARACTERS + 1} in every model"
         )
     try:
         settings = BiLMSettings(
@@ -285,14 +318,14 @@ def _filters(cnn: Section) -> Iterator[str]:
     """[[1, 32], [2, 64]] as "1x32", "2x64"."""
     for pair in cnn.get("filters", list):
         if not isinstance(pair, list) or len(pair) != 2 or not all(type(number) is int for number in pair):
-            raise ModelError(f"{cnn.where}.filters must be pairs [width, how many], not {str(pair)[:40]}")
+            raise ModelError(f"{cnn.where}.filters must be pairs [width, how many], not {shown(pair)}")
         yield f"{pair[0]}x{pair[1]}"
 
 
 def _activation(cnn: Section) -> Any:
     name = cnn.get("activation", str)
     if name not in ("relu", "tanh"):
-        raise ModelError(f"{cnn.where}.activation must be relu or tanh, not '{name[:40]}'")
+        raise ModelError(f"{cnn.where}.activation must be relu or tanh, not {shown(name)}")
     return name
 
 
@@ -370,10 +403,10 @@ def open_hdf5(member: Member) -> Iterator["h5py.File"]:
 def read_weights(member: Member, settings: BiLMModelSettings) -> BiLMNetwork:
     """The network of these settings with the weights of an hdf5 file; first made on no memory, to compare with it."""
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), Unfilled():
             network = BiLMNetwork(settings, vocab_size=None)
     except (RuntimeError, TypeError, ValueError, OverflowError) as error:
-        raise ModelError(f"{member.name}: the options call for sizes that cannot be: {error}".split("\n")[0]) from error
+        raise ModelError(f"{member.name}: the options call for sizes that cannot be: {error}") from error
     with open_hdf5(member) as file:
         found = [find_dataset(file, dataset, member.name) for dataset in layout(network)]
         needed = sum(dataset.size * 4 for dataset in found)
@@ -415,6 +448,8 @@ def find_dataset(file: "h5py.File", dataset: Dataset, where: str) -> "h5py.Datas
         raise ModelError(f"{where}: '{name}' lies in another file, which relmo does not open")
     if place.dtype.kind != "f" or place.dtype.itemsize not in (2, 4, 8):
         raise ModelError(f"{where}: '{name}' holds {place.dtype}; expected float32 (or float16, float64)")
+    if place.chunks and math.prod(place.chunks) * place.dtype.itemsize > place.nbytes + _SPARE:
+        raise ModelError(f"{where}: '{name}' is stored in pieces larger than itself; it is no model")
     if place.shape != dataset.shape:
         raise ModelError(
             f"{where}: '{name}' is {_shape(place.shape)}; by the options it is {_shape(dataset.shape)}: "

@@ -13,9 +13,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from relmo import files
 from relmo.errors import ModelError, RelmoError
 
-LARGEST_JSON = 1 << 24
 SEAL = "digest"
 DAMAGED = "is damaged (its checksum does not match)"
 
@@ -34,12 +34,8 @@ def read_json(path: Path, advice: str, error: type[RelmoError] = ModelError) -> 
     """The JSON object in a file."""
     check_regular(path, advice, error)
     try:
-        if path.stat().st_size > LARGEST_JSON:
-            raise error(f"{path}: {path.stat().st_size:,} bytes are more than it can have; {advice}")
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise error(f"{path}: cannot be read ({problem.strerror}); {advice}") from None
-    except (ValueError, RecursionError) as problem:
+        value = files.read_json(path)
+    except ValueError as problem:
         raise error(f"{path}: is damaged ({problem}); {advice}") from None
     if not isinstance(value, dict):
         raise error(f"{path}: is damaged (it is no JSON object); {advice}")

@@ -1,11 +1,39 @@
 """The exceptions a user can see. Each message says what is wrong, where, and what to do next, in one line.
 
-The command line prints the message and exits with status 2; a traceback is for our mistakes, never for theirs.
+The command line prints the message and exits with status 2; a traceback is for our mistakes, never for theirs. What a
+message quotes may come from anyone: `shown` cuts it short, and every message is made fit to be printed.
 """
+
+import re
+from typing import Any
+
+LONGEST = 500
+"""Characters of a message."""
+
+
+def shown(value: Any, longest: int = 60) -> str:
+    """A value to be quoted in a message, as Python writes it; of a long one the beginning."""
+    try:
+        text = repr(value[: longest + 1] if isinstance(value, str) else value)
+    except (ValueError, RecursionError):  # a whole number of thousands of digits; lists in lists in lists
+        text = f"a {type(value).__name__} that is too large to be shown"
+    return text if len(text) <= longest + 2 else f"{text[:longest]}…"
+
+
+def one_line(message: str) -> str:
+    """A message on one line that every terminal can print: what is not printable is escaped, the middle of a long one
+    left out."""
+    line = re.sub(r"\s*[\r\n]\s*", " ", message.strip())
+    if not line.isprintable():
+        line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return line if len(line) <= LONGEST else f"{line[: LONGEST * 2 // 3]} … {line[-LONGEST // 3 + 3 :]}"
 
 
 class RelmoError(Exception):
     """Something the user can put right: the message says what and how."""
+
+    def __init__(self, message: str):
+        super().__init__(one_line(message))
 
 
 class SettingError(RelmoError):

@@ -7,6 +7,7 @@ so a folder with one is whole. Files of tensors carry a digest of themselves, co
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,8 @@ from torch import Tensor, nn
 import relmo
 from relmo.config import build
 from relmo.digests import check_file, check_regular, fingerprint
-from relmo.errors import ModelError, SettingError
+from relmo.errors import ModelError, SettingError, shown
+from relmo.files import is_file, parse_json, read_json
 from relmo.outputs import atomic
 
 FORMAT_VERSION = 1
@@ -33,7 +35,6 @@ TEXTS = (VOCABULARY, LABELS, BILM_VOCABULARY)
 RESTORE = "restore it from a copy"
 BUNDLED = ("small", "words")  # models that ship, by name: a bidirectional language model and word vectors
 EXAMPLES = ("prose", "code", "anbn-lstm", "anbn-gru")  # small language models that ship, to be looked into
-LARGEST_CONFIG = 1 << 22
 OURS = re.compile(
     r"config\.json|model.*\.safetensors|(vocabulary|labels|vectors|bilm-vocabulary)\.txt|settings\.toml|README\.md"
     r"|metrics\.jsonl|report\.json|curves\.png|options\.json|weights\.hdf5|vocab\.txt"
@@ -66,8 +67,8 @@ def read_tensors(path: Path, known: str | None = None) -> tuple[dict[str, Tensor
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         header = file.metadata() or {}
     try:
-        values = json.loads(header.get("values", "null"))
-    except (json.JSONDecodeError, RecursionError) as error:
+        values = parse_json(header.get("values", "null"))
+    except ValueError as error:
         raise ModelError(f"{path}: the file is damaged (its header: {error}); restore it from a copy") from error
     if header.get("digest") != digest(tensors, values):
         raise ModelError(f"{path}: the file is damaged (its checksum does not match); restore it from a copy")
@@ -79,8 +80,8 @@ def read_tensors(path: Path, known: str | None = None) -> tuple[dict[str, Tensor
 @contextmanager
 def open_tensors(path: Path) -> Iterator[Any]:
     """A safetensors file; one that is missing, cut short or no such file is one clear line."""
-    if not path.is_file():
-        what = "is not a regular file" if path.exists() else "no such file"
+    if not is_file(path):
+        what = "is not a regular file" if os.path.lexists(path) else "no such file"
         raise ModelError(f"{path}: {what}; the model folder is incomplete")
     try:
         with safe_open(path, framework="pt") as file:
@@ -135,25 +136,26 @@ def known_text(folder: Path, config: dict[str, Any], name: str) -> Path:
 def read_config(folder: Path) -> dict[str, Any]:
     """config.json, checked for what every kind has."""
     path = folder / CONFIG
-    if not path.is_file():
-        what = "is not a model folder (it has no config.json)" if folder.exists() else "does not exist"
+    if not is_file(path):
+        what = "is not a model folder (it has no config.json)" if os.path.lexists(folder) else "does not exist"
         raise ModelError(
             f"{folder}: {what}; give a folder that relmo has saved, or the name of a model that ships with it "
             f"({' or '.join(BUNDLED)}); embed, info, convert and relmo.load also take original ELMo files, an options "
             ".json and a weights .hdf5"
         )
-    if path.stat().st_size > LARGEST_CONFIG:
-        raise ModelError(f"{path}: {path.stat().st_size} bytes is too large for a config.json")
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        config = read_json(path)
+    except ValueError as error:
         raise ModelError(f"{path}: is not valid JSON ({error}); restore it from a copy") from error
     if not isinstance(config, dict) or "kind" not in config or "format_version" not in config:
         raise ModelError(f"{path}: is not a relmo config (no 'kind' and 'format_version')")
     if config["format_version"] != FORMAT_VERSION:
         raise ModelError(
-            f"{path}: format version {config['format_version']} is not {FORMAT_VERSION}, which relmo reads; update it"
+            f"{path}: format version {shown(config['format_version'])} is not {FORMAT_VERSION}, which relmo reads; "
+            "update it"
         )
+    if not isinstance(config["kind"], str):
+        raise ModelError(f"{path}: is damaged: its kind is {shown(config['kind'])}, not a word")
     return config
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relmo.errors import SettingError
+from relmo.errors import ModelError, SettingError
 from relmo.models.language_model import Network
 from relmo.nn.cells import State
 
@@ -89,7 +89,10 @@ def choose(log_probs: Tensor, sampling: Sampling, generator: torch.Generator) ->
     if sampling.temperature == 0:
         return log_probs.argmax(dim=1)
     scores = keep_top(log_probs / sampling.temperature, sampling)
-    return torch.multinomial(scores.softmax(dim=1), 1, generator=generator).squeeze(1)
+    try:
+        return torch.multinomial(scores.softmax(dim=1), 1, generator=generator).squeeze(1)
+    except RuntimeError as error:
+        raise ModelError(f"the model gives no probabilities ({error}); its weights are damaged") from error
 
 
 def keep_top(scores: Tensor, sampling: Sampling) -> Tensor:

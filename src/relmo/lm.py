@@ -84,6 +84,8 @@ class LanguageModel:
         network = load_weights(
             folder, config, lambda: make_language_model(settings.model, len(vocabulary), config.get("sizes"))
         )
+        if isinstance(network, NGramLM) and not network.is_sound:
+            raise ModelError(f"{folder}: the tables of its n-grams hold no probabilities; restore it from a copy")
         return cls(network, vocabulary, settings, pick_device(device))
 
     def save_pretrained(self, folder: str | Path, *, results: dict[str, Any] | None = None) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from relmo.bilm import BiLM
 from relmo.classifier import Classifier
 from relmo.convert import PairOrPath, locate, read_files
-from relmo.errors import ModelError, SettingError
+from relmo.errors import ModelError, SettingError, shown
 from relmo.folder import own_tensors, read_config
 from relmo.lm import LanguageModel
 from relmo.nn.quantize import PRECISIONS, Precision
@@ -72,7 +72,9 @@ def load_folder(folder: Path, device: str) -> Model:
     """The model in a folder that relmo saved."""
     kind = read_config(folder)["kind"]
     if kind not in KINDS:
-        raise ModelError(f"{folder}: is of kind '{kind}', which this relmo does not know; it knows {', '.join(KINDS)}")
+        raise ModelError(
+            f"{folder}: is of kind {shown(kind)}, which this relmo does not know; it knows {', '.join(KINDS)}"
+        )
     return KINDS[kind].from_pretrained(folder, device=device)
 
 

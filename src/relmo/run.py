@@ -32,7 +32,7 @@ from relmo.folder import CONFIG, OURS, VOCABULARY, open_tensors, pick_device, re
 from relmo.outputs import atomic, locked, remove, storage_errors, sweep, temporary_path
 from relmo.parallel import ALONE, Team, join, own_device
 from relmo.settings import TextSettings, TrainSettings
-from relmo.text.encode import Corpus, Stream, encode_corpus, open_stream
+from relmo.text.encode import Corpus, Stream, check_numbers, encode_corpus, open_stream
 from relmo.text.vocabulary import Vocabulary
 from relmo.train import Step, Trainer
 
@@ -431,11 +431,22 @@ def read_encoded(out: Path) -> Corpus:
     """The corpus from out/run."""
     note = read_sealed(out / ENCODED, AGAIN)
     vocabulary = Vocabulary.load(out / SCRATCH / VOCABULARY)
-    streams = {
-        name: Stream(open_stream(out / SCRATCH / f"{name}.ids", len(vocabulary)), *figures)
-        for name, figures in note["parts"].items()
-    }
-    return Corpus(vocabulary, streams["train"], streams.get("valid"), streams.get("test"))
+    streams: dict[str, Stream] = {}
+    with as_written(out / ENCODED):
+        for name, (characters, unknown) in note["parts"].items():
+            path = out / SCRATCH / f"{name}.ids"
+            streams[name] = Stream(open_stream(path, len(vocabulary)), int(characters), int(unknown))
+            check_numbers(path, streams[name].ids, 0, len(vocabulary) - 1)
+        return Corpus(vocabulary, streams["train"], streams.get("valid"), streams.get("test"))
+
+
+@contextmanager
+def as_written(path: Path) -> Iterator[None]:
+    """Around the reading of a note whose checksum is right: one that still has not what it must have was forged."""
+    try:
+        yield
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise ModelError(f"{path}: is no note of a run ({error}); {AGAIN}") from error
 
 
 def note_encoded(out: Path, values: dict[str, Any], files: Sequence[str]) -> None:
@@ -447,8 +458,9 @@ def found_encoded(out: Path) -> bool:
     """Whether the corpus is encoded already, in an earlier run; then its files must be as they were written."""
     if not (out / ENCODED).exists():
         return False
-    for name, known in read_sealed(out / ENCODED, AGAIN)["files"].items():
-        check_file(out / SCRATCH / name, known, AGAIN)
+    with as_written(out / ENCODED):
+        for name, known in read_sealed(out / ENCODED, AGAIN)["files"].items():
+            check_file(out / SCRATCH / name, known, AGAIN)
     return True
 
 
@@ -464,7 +476,13 @@ def check_seen(out: Path, team: Team) -> None:
 def read_run(out: Path) -> dict[str, Any]:
     """What the run in this folder was asked for: its kind, files and settings."""
     if (out / RUN).exists():
-        return read_sealed(out / RUN, AGAIN)
+        note = read_sealed(out / RUN, AGAIN)
+        files, sections = note.get("files"), note.get("settings")
+        if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
+            raise ModelError(f"{out / RUN}: has no list of files; {AGAIN}")
+        if not isinstance(sections, dict) or not all(isinstance(values, dict) for values in sections.values()):
+            raise ModelError(f"{out / RUN}: has no settings; {AGAIN}")
+        return note
     if (out / CONFIG).exists():
         sweep(out)
         raise SettingError(f"--resume: the run in {out} is finished; there is nothing to go on with")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
-from relmo.errors import SettingError
+from relmo.errors import SettingError, shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,13 +364,14 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "char_dim": (1, 1 << 16),
     "max_characters": (3, 1 << 12),
     "highway": (0, 1000),
-    **dict.fromkeys(("cell_clip", "projection_clip"), (0, float("inf"))),
+    **dict.fromkeys(("cell_clip", "projection_clip", "clip_norm"), (0, 1e9)),
+    "forget_bias": (-1e9, 1e9),
+    "seed": (0, 1 << 62),
     "threads": (1, 4096),
     "checkpoint_every": (0, 1e9),
     "order": (1, 20),
     "epochs": (1e-9, 1e9),
     "lr": (1e-12, 1e6),
-    "clip_norm": (0, float("inf")),
     "weight_decay": (0, 1e6),
     "warmup": (0, 1 << 40),
     "final_lr": (0, 1),
@@ -384,7 +385,7 @@ def check_bounds(*sections: object, bounds: Mapping[str, tuple[float, float]] = 
         for name, value in vars(section).items():
             low, high = bounds.get(name, (-float("inf"), float("inf")))
             if isinstance(value, int | float) and not low <= value <= high:
-                raise SettingError(f"{name} must be from {low:g} to {high:g}, not {value}")
+                raise SettingError(f"{name} must be from {low:g} to {high:g}, not {shown(value)}")
 
 
 def refuse(section: object, names: Iterable[str], where: str) -> None:
@@ -418,7 +419,7 @@ def check_lm(settings: LMSettings) -> None:
     if model.cutoffs and model.softmax != "adaptive":
         raise SettingError("cutoffs has a meaning for softmax adaptive only; leave it out")
     if any(low >= high for low, high in pairwise((0, *model.cutoffs))):
-        raise SettingError(f"cutoffs must rise from 1 on, not {', '.join(map(str, model.cutoffs))}")
+        raise SettingError(f"cutoffs must rise from 1 on, not {shown(model.cutoffs)}")
     if model.cell == "feedforward" and model.order < 2:
         raise SettingError("order must be 2 or more for cell feedforward: it predicts from order - 1 symbols")
     if settings.text.valid_fraction + settings.text.test_fraction >= 1:
@@ -433,12 +434,18 @@ def check_optimizer(settings: TrainSettings) -> None:
         refuse(settings, ["initial_accumulator"], f"optimizer {settings.optimizer}")
 
 
+MOST_FILTERS = 1000
+
+
 def parse_filters(filters: Iterable[str]) -> list[tuple[int, int]]:
     """["1x32", "2x64"], or ["1x32,2x64"] -> [(1, 32), (2, 64)], (width, how many)."""
     filters = [part for text in filters for part in text.replace(",", " ").split()]
+    if len(filters) > MOST_FILTERS:
+        raise SettingError(f"filters are of at most {MOST_FILTERS} widths, not {len(filters):,}")
     found = [re.fullmatch(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,6})", text) for text in filters]
     if not found or None in found:
-        raise SettingError(f"filters are WIDTHxCOUNT, for example 1x32,2x32,3x64, not {' '.join(filters) or 'none'}")
+        given = shown(" ".join(filters)) if filters else "none"
+        raise SettingError(f"filters are WIDTHxCOUNT, for example 1x32,2x32,3x64, not {given}")
     return [(int(match[1]), int(match[2])) for match in found if match]
 
 

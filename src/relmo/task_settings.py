@@ -6,7 +6,7 @@ As in `settings.py` a kind has sections, and field names are unique across the k
 from dataclasses import dataclass, field
 from typing import Literal
 
-from relmo.errors import SettingError
+from relmo.errors import SettingError, shown
 from relmo.settings import BOUNDS, TrainSettings, check_bounds, check_optimizer, parse_filters, refuse
 
 NO_CACHE = "none"
@@ -259,6 +259,7 @@ TASK_BOUNDS = BOUNDS | {
     "elmo_dropout": (0, 0.999999),
     "elmo_l2": (0, 1e9),
     "tokens_per_batch": (1, 1 << 30),
+    **dict.fromkeys(("low", "high"), (-1e9, 1e9)),
     "seeds": (1, 1000),
 }
 OF_ELMO = ("elmo_at", "elmo_layers", "elmo_dropout", "elmo_l2", "elmo_norm", "elmo_tune", "cache")
@@ -310,15 +311,15 @@ def check_tagger(settings: TaggerSettings) -> None:
 
 def check_sentences(model: SentenceModelSettings) -> None:
     """Sizes that can be built."""
-    check_bounds(model, bounds=BOUNDS | {"layers": (0, 1000)})
+    check_bounds(model, bounds=TASK_BOUNDS | {"layers": (0, 1000)})
     if not model.layers:
         refuse(model, ["cell", "directions"], "layers 0")
         if model.pool == "final":
             raise SettingError(
                 "pool final is where reading ended, and layers 0 reads nothing; give mean, max, attention"
             )
-    if any(size < 1 for size in model.mlp):
-        raise SettingError(f"mlp has sizes of layers, from 1 on, not {', '.join(map(str, model.mlp))}")
+    if wrong := [size for size in model.mlp if not 1 <= size <= BOUNDS["hidden"][1]]:
+        raise SettingError(f"mlp has sizes of layers, from 1 to {BOUNDS['hidden'][1]:g}, not {shown(wrong[0])}")
 
 
 def check_classifier(settings: ClassifierSettings) -> None:

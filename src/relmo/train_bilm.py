@@ -31,6 +31,7 @@ from relmo.run import (
     ENCODED,
     SCRATCH,
     Reporter,
+    as_written,
     check_seen,
     found_encoded,
     go,
@@ -41,7 +42,7 @@ from relmo.run import (
     run_folder,
 )
 from relmo.settings import BiLMModelSettings, BiLMSettings, check_bilm, check_bilm_model, parse_filters
-from relmo.text.sentences import SentenceCorpus, Sentences, encode_sentence_corpus, open_sentences
+from relmo.text.sentences import SentenceCorpus, Sentences, check_sentences, encode_sentence_corpus, open_sentences
 from relmo.text.vocabulary import SentenceVocabulary
 from relmo.train import Trainer
 from relmo.weights import save_weights
@@ -156,12 +157,19 @@ def read_encoded(out: Path) -> tuple[SentenceCorpus, BiLMSettings, bool]:
     scratch = out / SCRATCH
     note = read_sealed(out / ENCODED, AGAIN)
     lexicon = SentenceVocabulary.load(scratch / LEXICON).symbols
-    parts = {
-        name: Sentences(open_sentences(scratch / f"{name}.words"), unknown) for name, unknown in note["unknown"].items()
-    }
-    vocabulary = SentenceVocabulary(lexicon[: note["vocab_size"]])
-    corpus = SentenceCorpus(lexicon, vocabulary, parts["train"], parts.get("valid"))
-    return corpus, build(BiLMSettings, note["settings"], source=str(out / ENCODED)), note["fresh"]
+    parts: dict[str, Sentences] = {}
+    with as_written(out / ENCODED):
+        for name, unknown in note["unknown"].items():
+            path = scratch / f"{name}.words"
+            parts[name] = Sentences(open_sentences(path), int(unknown))
+            check_sentences(path, parts[name].words, len(lexicon))
+        vocabulary = SentenceVocabulary(lexicon[: note["vocab_size"]])
+        if not vocabulary.index.keys() >= {*vocabulary.specials}:
+            raise ValueError("its vocab_size leaves out marks of sentences")
+        corpus = SentenceCorpus(lexicon, vocabulary, parts["train"], parts.get("valid"))
+        settings = build(BiLMSettings, note["settings"], source=str(out / ENCODED))
+        check_bilm_model(settings.model)
+        return corpus, settings, bool(note["fresh"])
 
 
 def write_encoded(files: Sequence[str], settings: BiLMSettings, start: BiLM | None, out: Path) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from relmo.config import to_toml
-from relmo.errors import ModelError, VocabularyError
+from relmo.errors import ModelError, VocabularyError, shown
 from relmo.folder import (
     CARD,
     SETTINGS,
@@ -64,8 +64,8 @@ class WordVectors:
             raise ModelError(
                 f"{folder}: {VOCABULARY} has {len(vocabulary)} symbols, config.json says {config.get('vocab_size')}"
             )
-        if not isinstance(dimensions, int) or not 1 <= dimensions <= LARGEST:
-            raise ModelError(f"{folder}: config.json is damaged: dimensions is {dimensions!r}")
+        if type(dimensions) is not int or not 1 <= dimensions <= LARGEST:
+            raise ModelError(f"{folder}: config.json is damaged: dimensions is {shown(dimensions)}")
         network = load_weights(folder, config, lambda: nn.Embedding(len(vocabulary), dimensions))
         made_here = config.get("settings") is not None
         settings = read_settings(folder, config, SkipgramSettings, check_skipgram) if made_here else None
@@ -181,7 +181,9 @@ class WordVectors:
 
     def _id(self, word: str) -> int:
         if word not in self:
-            raise VocabularyError(f"'{word}' has no vector: it was too rare in the training text, or not in it at all")
+            raise VocabularyError(
+                f"{shown(word)} has no vector: it was too rare in the training text, or not in it at all"
+            )
         return self.vocabulary.index[self._fold(word)]
 
 
@@ -198,7 +200,7 @@ def read_rows(path: str | Path) -> tuple[dict[str, int], np.ndarray]:
             fields = [" ".join(fields[:-dimensions]), *fields[-dimensions:]]
         word, *numbers = fields
         if word in found:
-            raise VocabularyError(f"{path}:{number}: '{word}' is on line {found[word]} already; remove one")
+            raise VocabularyError(f"{path}:{number}: {shown(word)} is on line {found[word]} already; remove one")
         if not word or len(numbers) != dimensions:
             raise VocabularyError(
                 f"{path}:{number}: expected a word and {dimensions} numbers with single spaces between them, "
@@ -218,7 +220,7 @@ def read_header(path: str | Path, line: str) -> tuple[int | None, int]:
         return None, len(fields) - 1
     if len(fields) != 2 or not all(f.isascii() and f.isdigit() and len(f) < 16 for f in fields):
         raise VocabularyError(
-            f"{path}:1: expected 'count dimensions' or a word and its vector, found '{line[:40]}'; give word2vec's or "
+            f"{path}:1: expected 'count dimensions' or a word and its vector, found {shown(line)}; give word2vec's or "
             "GloVe's text format"
         )
     count, dimensions = map(int, fields)

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from relmo.errors import ModelError, SettingError
+from relmo.errors import ModelError, SettingError, shown
+from relmo.files import is_file
 from relmo.folder import WEIGHTS, open_tensors, own_tensors, read_tensors, write_tensors
 from relmo.nn.quantize import BLOCK, Quantized, quantize
 
@@ -69,7 +70,9 @@ def read_record(folder: Path, config: dict[str, Any]) -> Record:
     stored = config.get("stored", {"precision": "float32", "digests": []})
     precision, digests = (stored.get(key) if isinstance(stored, dict) else None for key in ("precision", "digests"))
     if precision not in STORED:
-        raise ModelError(f"{folder}: config.json is damaged: it says precision {precision!r}, not {', '.join(STORED)}")
+        raise ModelError(
+            f"{folder}: config.json is damaged: it says precision {shown(precision)}, not {', '.join(STORED)}"
+        )
     if not isinstance(digests, list) or len(digests) > MOST_FILES or not all(isinstance(d, str) for d in digests):
         raise ModelError(f"{folder}: config.json is damaged: the digests of its weights are no list of words")
     record = Record(precision, tuple(digests))
@@ -174,12 +177,8 @@ def load_weights(folder: Path, config: dict[str, Any], make: Callable[[], N]) ->
     """The network that `make` makes, with the folder's weights; first made on no memory, to compare with the files."""
     record = read_record(folder, config)
     expected: dict[str, Kept] = {}
-    try:
-        with torch.device("meta"), Unfilled():
-            for name, tensor in own_tensors(make()).items():
-                expected |= layout(name, Kept(tuple(tensor.shape), tensor.dtype), record.precision)
-    except (SettingError, TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise ModelError(f"{folder}: config.json is damaged: {str(error).splitlines()[0]}") from error
+    for name, kept in described(folder, make).items():
+        expected |= layout(name, kept, record.precision)
     compare(folder, record, expected)
     stored = read_stored(folder, record, expected)
     with Unfilled():
@@ -188,6 +187,26 @@ def load_weights(folder: Path, config: dict[str, Any], make: Callable[[], N]) ->
         for name, tensor in own_tensors(network).items():
             tensor.copy_(decode(name, stored))
     return network.eval()
+
+
+def described(folder: Path, make: Callable[[], nn.Module]) -> dict[str, Kept]:
+    """The tensors of the network that `make` makes, which is made on no memory: config.json may call for any sizes."""
+    try:
+        with torch.device("meta"), Unfilled():
+            return {name: Kept(tuple(tensor.shape), tensor.dtype) for name, tensor in own_tensors(make()).items()}
+    except (SettingError, TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ModelError(f"{folder}: config.json is damaged: {error}") from error
+
+
+def check_room(folder: Path, config: dict[str, Any], make: Callable[[], nn.Module]) -> None:
+    """An error where the weight files are too small to hold, beside other things, the network that `make` makes."""
+    numbers = sum(math.prod(tensor.shape) for tensor in described(folder, make).values())
+    files = [folder / name for name in read_record(folder, config).names]
+    there = sum(file.stat().st_size for file in files if is_file(file))
+    if numbers > there:  # a number takes a byte or more
+        raise ModelError(
+            f"{folder}: config.json is damaged: it calls for {numbers:,} weights, the files have {there:,} bytes"
+        )
 
 
 def compare(folder: Path, record: Record, expected: dict[str, Kept]) -> None:

@@ -22,7 +22,7 @@ from relmo.embed import CutWords
 from relmo.errors import ModelError
 from relmo.folder import BILM_VOCABULARY, VOCABULARY, atomic, known_text, pick_device, read_settings
 from relmo.models.bilm import BiLMNetwork
-from relmo.models.elmo import Elmo, sentence_ids
+from relmo.models.elmo import Elmo, sentence_ids, without_output
 from relmo.models.inputs import ElmoParts, WordBatch, WordInputs
 from relmo.references import (
     Reference,
@@ -38,6 +38,7 @@ from relmo.task_settings import NO_CACHE, InputSettings
 from relmo.text.characters import Spellings
 from relmo.text.vocabulary import UNKNOWN, SentenceVocabulary, Vocabulary
 from relmo.vectors import WordVectors
+from relmo.weights import Unfilled, check_room
 
 BILM, VECTORS = "bilm", "vectors"  # folders of copies
 MARGIN = 1  # columns of padding beside the widest filter's that a batch's words keep
@@ -342,5 +343,11 @@ def read_tuned(folder: Path, config: dict[str, Any], device: str) -> BiLM:
     vocabulary = None
     if settings.model.input == "word":
         vocabulary = SentenceVocabulary.load(known_text(folder, config, BILM_VOCABULARY))
-    network = BiLMNetwork(settings.model, vocab_size=None if vocabulary is None else len(vocabulary))
+
+    def make() -> BiLMNetwork:
+        return BiLMNetwork(settings.model, vocab_size=None if vocabulary is None else len(vocabulary))
+
+    check_room(folder, config, lambda: without_output(make()))
+    with Unfilled():
+        network = make()
     return BiLM(network, settings, vocabulary, pick_device(device))

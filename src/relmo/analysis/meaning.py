@@ -95,7 +95,7 @@ def meaning(
     same_word    look among its own other occurrences alone
     vectors      static vectors, whose neighbours stand beside
     """
-    if index.about["model"] != bilm_digest(model):
+    if index.about.get("model") != bilm_digest(model):
         raise ModelError(f"{index.folder}: was built with another model; build an index with this one")
     words = model.tokens(sentence) if isinstance(sentence, str) else list(sentence)
     position = place_of(words, word)

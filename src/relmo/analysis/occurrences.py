@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, Literal
 from zlib import crc32
 
@@ -49,6 +50,7 @@ INVERTED_FROM = 200_000  # vectors from which faiss is asked
 TRAINED_ON = 100_000  # vectors that its partition is made from
 CANDIDATES = 20  # times as many as are wanted are looked at again
 OURS = re.compile(r"index\.json|words\.txt|(tokens|starts)\.npy|layer-\d+\.(vectors|scale|faiss|checks)")
+MOST_LAYERS = 1000
 REBUILD = "build the index again"
 
 
@@ -66,12 +68,20 @@ class OccurrenceIndex:
         if not (folder / "index.json").exists():
             raise ModelError(f"{folder}: is no index of a corpus; make one: relmo analyse meaning --build")
         index = cls(folder, read_sealed(folder / "index.json", REBUILD))
+        index.check_about()
         for layer in range(index.layers):
             for file, size in index._sizes(layer).items():
                 check_regular(file, REBUILD)
                 if file.stat().st_size != size:
                     raise ModelError(f"{file}: is not what index.json says; {REBUILD}")
         return index
+
+    def check_about(self) -> None:
+        """An error where index.json has not what it must have."""
+        sizes = [self.about.get(name) for name in ("words", "layers", "size")]
+        whole = all(type(size) is int and 0 < size < 1 << 40 for size in sizes) and self.layers <= MOST_LAYERS
+        if not whole or self.about.get("dtype") not in DTYPES or not isinstance(self.about.get("files"), dict):
+            raise damaged(self.folder / "index.json")
 
     def __len__(self) -> int:
         return int(self.about["words"])
@@ -85,17 +95,29 @@ class OccurrenceIndex:
     def words(self) -> list[str]:
         """The distinct words."""
         path = self._known("words.txt")
-        return [unescape(line, str(path)) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise damaged(path) from None
+        return [unescape(line, str(path)) for line in text.split("\n")[:-1]]
 
     @cached_property
     def tokens(self) -> np.ndarray:
         """The number of each word of the corpus; (N,)."""
-        return np.load(self._known("tokens.npy"), mmap_mode="r", allow_pickle=False)
+        path = self._known("tokens.npy")
+        found = read_array(path, np.int32)
+        if len(found) != len(self) or found.min() < 0 or found.max() >= len(self.words):
+            raise damaged(path)
+        return found
 
     @cached_property
     def starts(self) -> np.ndarray:
         """Where sentences begin, and the end; (sentences + 1,)."""
-        return np.load(self._known("starts.npy"), allow_pickle=False)
+        path = self._known("starts.npy")
+        found = read_array(path, np.int64)
+        if found[0] != 0 or found[-1] != len(self) or (np.diff(found) < 1).any():
+            raise damaged(path)
+        return found
 
     def sentence(self, place: int) -> tuple[list[str], int]:
         """The words of the sentence around a place of the corpus, and the place in it."""
@@ -163,7 +185,11 @@ class OccurrenceIndex:
     @cached_property
     def _checks(self) -> list[np.ndarray]:
         """The checksums of each layer's blocks of vectors."""
-        return [np.fromfile(self._known(f"layer-{layer}.checks"), dtype="<u4") for layer in range(self.layers)]
+        files = [self._known(f"layer-{layer}.checks") for layer in range(self.layers)]
+        for file in files:
+            if file.stat().st_size != 4 * self._checked.shape[1]:
+                raise damaged(file)
+        return [np.fromfile(file, dtype="<u4") for file in files]
 
     @cached_property
     def _checked(self) -> np.ndarray:
@@ -193,7 +219,11 @@ class OccurrenceIndex:
             return None
         opened = self.__dict__.setdefault("_opened", {})
         if layer not in opened:
-            opened[layer] = faiss.read_index(str(self._known(file.name)), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
+            path = self._known(file.name)
+            try:
+                opened[layer] = faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
+            except RuntimeError:
+                raise damaged(path) from None
         return opened[layer]
 
     def _candidates(self, layer: int, vector: np.ndarray, count: int) -> np.ndarray:
@@ -201,6 +231,22 @@ class OccurrenceIndex:
         inverted.nprobe = max(8, inverted.nlist // 8)
         _, places = inverted.search(unit(vector[None]), min(count, len(self)))
         return np.sort(places[0][places[0] >= 0]).astype(np.int64)
+
+
+def damaged(path: Path) -> ModelError:
+    """What to say of a file of an index that can be none, though its checksum is right."""
+    return ModelError(f"{path}: is not a file of an index; {REBUILD}")
+
+
+def read_array(path: Path, dtype: Any) -> np.ndarray:
+    """A list of numbers, mapped from its file."""
+    try:
+        found = np.lib.format.open_memmap(path, mode="r")
+    except (ValueError, EOFError, SyntaxError, TypeError, OverflowError, TokenError):
+        raise damaged(path) from None
+    if found.ndim != 1 or found.dtype != dtype or not len(found):
+        raise damaged(path)
+    return found
 
 
 def build_index(

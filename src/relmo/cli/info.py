@@ -51,12 +51,12 @@ def gather(model: str) -> dict[str, Any]:
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     return {
         "kind": config["kind"],
-        "relmo_version": config["relmo_version"],
-        "vocabulary": config["vocab_size"],
+        "relmo_version": config.get("relmo_version"),
+        "vocabulary": config.get("vocab_size"),
         "parameters": sum(tensor.numel() for tensor in tensors.values() if tensor.is_floating_point()),
         "weights_digest": digest(tensors),
         "stored_precision": read_record(folder, config).precision,
-        "settings": {k: v for section in (config["settings"] or {}).values() for k, v in section.items()},
+        "settings": {k: v for section in (config.get("settings") or {}).values() for k, v in section.items()},
         "results": config.get("results", {}),
         "sha256": {path.name: sha256(path) for path in files},
     }

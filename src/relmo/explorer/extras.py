@@ -1,7 +1,6 @@
 """What the explorer was given beside a model: other models, the text the model was trained on, published pairs, figures
 that were measured before. A page asks for them by name and never by path."""
 
-import json
 import re
 import threading
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import Any
 from relmo.bilm import BiLM
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.explorer.packs import Pack, find_packs
+from relmo.files import parse_json, read_small
 from relmo.folder import CONFIG, read_config
 from relmo.lm import LanguageModel
 from relmo.loading import load
@@ -20,7 +20,7 @@ from relmo.task import Task
 
 TASKS = ("classifier", "pairs", "tagger")
 FIGURES = {"pos": "all words", "wsd": "both sets"}  # measurements by layer, and the column that is shown of each
-LARGEST = 1 << 22  # bytes of a file of figures
+MOST = 1e9  # that a figure is
 
 
 @dataclass
@@ -126,13 +126,9 @@ def read_figures(path: Path) -> list[dict[str, Any]]:
     rows, ours and published."""
     wrong = f"{path}: has no figures by layer; write some: relmo analyse meaning --measure pos --json > {path.name}"
     try:
-        if path.stat().st_size > LARGEST:
-            raise SettingError(f"{path}: is too large for a file of figures")
-        given = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingError(f"{path}: {error.strerror}; --figures takes a file that relmo printed with --json") from None
-    except (ValueError, RecursionError):
-        raise SettingError(f"{path}: is not JSON; --figures takes what relmo printed with --json") from None
+        given = parse_json(read_small(path))
+    except ValueError as error:
+        raise SettingError(f"{path}: {error}; --figures takes a file that relmo printed with --json") from None
     if not isinstance(given, dict):
         raise SettingError(wrong)
     listed = given.get("reproductions")
@@ -145,12 +141,12 @@ def read_figures(path: Path) -> list[dict[str, Any]]:
 
 def figure_rows(table: Any) -> dict[str, Any] | None:
     """The rows of a measurement by layer, one figure each; None where it is none."""
-    if not isinstance(table, dict) or table.get("name") not in FIGURES or not isinstance(table.get("rows"), list):
+    if not isinstance(table, dict) or not isinstance(table.get("rows"), list) or table.get("name") not in [*FIGURES]:
         return None
     column, rows = FIGURES[table["name"]], []
     for row in table["rows"]:
         if isinstance(row, dict) and isinstance(row.get("name"), str) and isinstance(row.get("ours"), dict):
             value = row["ours"].get(column)
-            if isinstance(value, int | float) and not isinstance(value, bool):
+            if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST:
                 rows.append({"name": row["name"][:80], "value": float(value)})
     return {"name": table["name"], "title": str(table.get("title"))[:200], "column": column, "rows": rows}

@@ -61,6 +61,15 @@ class NGramLM(nn.Module):
         """The number of distinct k-grams for k = 1 ... order."""
         return [len(self._table(k).keys) for k in range(1, self.order + 1)]
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether tables that were loaded can be: keys in rising order, probabilities and weights from 0 to 1."""
+        tables = [self._table(k) for k in range(1, self.order + 1)]
+        shares = [share for table in tables for share in (table.probability, table.gamma)]
+        return all(bool((table.keys.diff() > 0).all()) for table in tables) and all(
+            bool(((share >= 0) & (share <= 1)).all()) for share in shares
+        )
+
     @classmethod
     def fit(cls, stream: np.ndarray, *, vocab_size: int, order: int) -> "NGramLM":
         """The model of one contiguous text, a 1-D array (or memory map) of ids in [0, vocab_size)."""

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from relmo.errors import CorpusError
+from relmo.errors import CorpusError, shown
 from relmo.text.corpus import Errors
-from relmo.text.readers import CONLLU, whole_lines
+from relmo.text.readers import CONLLU, DIGITS, whole_lines
 
 
 class ConlluWord(NamedTuple):
@@ -58,6 +58,6 @@ def word_of(fields: list[str], place: str) -> ConlluWord:
     _, form, lemma, upos, xpos, feats, head, *rest = fields
     if not form:
         raise CorpusError(f"{place}: the FORM, the second column, is empty; write _ where there is no word")
-    if not (head == "_" or head.isdecimal()):
-        raise CorpusError(f"{place}: the HEAD, the seventh column, is {head!r}; it is a number, or _")
+    if not (head == "_" or (head.isdecimal() and len(head) < DIGITS)):
+        raise CorpusError(f"{place}: the HEAD, the seventh column, is {shown(head)}; it is a number, or _")
     return ConlluWord(form, lemma, upos, xpos, feats, None if head == "_" else int(head), *rest)

@@ -134,7 +134,21 @@ def encode_file(
 
 def open_stream(path: Path, vocabulary_size: int) -> np.ndarray:
     """The ids that were written to a file, mapped into memory as they are read."""
-    return np.memmap(path, dtype=id_type(vocabulary_size), mode="r")
+    return map_numbers(path, id_type(vocabulary_size))
+
+
+def map_numbers(path: Path, dtype: type[np.generic]) -> np.ndarray:
+    """The numbers of a file, mapped into memory as they are read."""
+    size = path.stat().st_size
+    if not size or size % np.dtype(dtype).itemsize:
+        raise CorpusError(f"{path}: {size:,} bytes are no list of numbers; it is damaged")
+    return np.memmap(path, dtype=dtype, mode="r")
+
+
+def check_numbers(path: Path, numbers: np.ndarray, least: int, most: int) -> None:
+    """An error where a number that stands for a symbol is not among these."""
+    if any(chunk.min() < least or chunk.max() > most for chunk in chunks(numbers)):
+        raise CorpusError(f"{path}: has numbers that are not from {least} to {most:,}; it is damaged")
 
 
 def encode_text(text: str, settings: TextSettings) -> list[str]:

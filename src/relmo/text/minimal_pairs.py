@@ -12,13 +12,14 @@ Of sentences that end in the words to be compared, what follows them is not read
 """
 
 import csv
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relmo.errors import CorpusError
+from relmo.errors import CorpusError, shown
+from relmo.files import parse_json
 from relmo.text.corpus import read_lines
+from relmo.text.readers import DIGITS
 
 MARKS = {"correct": True, "wrong": False}
 BLIMP = ("sentence_good", "sentence_bad", "linguistics_term")
@@ -63,8 +64,8 @@ def read_blimp(path: Path) -> Iterator[MinimalPair]:
 def blimp_fields(text: str, place: str) -> dict[str, Any]:
     """A line of BLiMP, which has the two sentences and the phenomenon."""
     try:
-        line = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+        line = parse_json(text)
+    except ValueError as error:
         raise CorpusError(f"{place}: is not a JSON object on a line of its own ({error})") from error
     if not isinstance(line, dict) or not all(isinstance(line.get(name), str) for name in BLIMP):
         raise CorpusError(f"{place}: expected the texts {', '.join(BLIMP)}, as BLiMP's files have them")
@@ -96,11 +97,12 @@ def read_linzen(path: Path) -> Iterator[MinimalPair]:
     if len(sentences) != len(items):
         raise CorpusError(f"{path}: has {len(items)} lines where {text} has {len(sentences)}; they belong together")
     for number, (words, item) in enumerate(zip(sentences, items, strict=True), start=1):
-        right = len(item) == 4 and item[0].isdecimal() and item[3].isdecimal() and int(item[0]) < len(words)
+        right = len(item) == 4 and item[0].isdecimal() and item[3].isdecimal() and len(item[0]) < DIGITS
+        right = right and int(item[0]) < len(words)
         if not right or words[int(item[0])].lower() != item[1]:
             raise CorpusError(
                 f"{path}:{number}: expected the verb's place in line {number} of {text.name}, the verb, its other form "
-                f"and a count, with tabs between; found {item}"
+                f"and a count, with tabs between; found {shown(item)}"
             )
         context = ['"' if word in ("``", "''") else word for word in words[: int(item[0])]]
         attractors = f"{item[3]} attractor{'s' * (item[3] != '1')}"
@@ -138,10 +140,13 @@ def read_table(path: Path) -> Iterator[MinimalPair]:
             pair = MinimalPair(condition, good, bad)
         else:
             raise CorpusError(
-                f"{path}:1: the columns are {', '.join(row)}; needed are good and bad, or context, right and wrong"
+                f"{path}:1: the columns are {', '.join(row)[:200]}; needed are good and bad, or context, right and "
+                "wrong"
             )
         if not pair.good or not pair.bad or pair.good == pair.bad:
-            raise CorpusError(f"{place}: expected two texts that differ, found {pair.good!r} and {pair.bad!r}")
+            raise CorpusError(
+                f"{place}: expected two texts that differ, found {shown(pair.good)} and {shown(pair.bad)}"
+            )
         yield pair
 
 

@@ -9,13 +9,13 @@ are looked for are in TEXT, FIRST, SECOND, LABELS, SCORES, WORDS and TAGS. Raw t
 given; CoNLL files, trees and lists of words in JSON are split already.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from relmo.errors import CorpusError
+from relmo.errors import CorpusError, shown
+from relmo.files import is_file, parse_json
 from relmo.text.corpus import Errors, Line, is_conllu, read_lines
 
 TEXT = ("text", "sentence", "review")
@@ -31,6 +31,7 @@ COMMENT = re.compile(r"#\s*\S+(\s\w+)?\s=\s")  # as those of Universal Dependenc
 TREE = re.compile(r"\s*(?:\(([^\s()]+)\s*|([^\s()]+)|(\)))")
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}", "``": '"', "''": '"'}
 COLA_COLUMNS, STSB_COLUMNS = 4, 7
+DIGITS = 16  # that no number of a column, a word or a line has; Python refuses to read thousands of them
 
 TaggedFormat = Literal["auto", "conllu", "columns", "jsonl"]
 LabelledFormat = Literal["auto", "trees", "cola", "tsv", "jsonl", "folder"]
@@ -209,9 +210,11 @@ def conllu_column(path: str | Path, column: str | None) -> int:
     name = (column or "upos").lower()
     if name in CONLLU:
         return CONLLU.index(name)
-    if name.isdecimal() and 1 <= int(name) <= len(CONLLU):
+    if name.isdecimal() and len(name) < DIGITS and 1 <= int(name) <= len(CONLLU):
         return int(name) - 1
-    raise CorpusError(f"{path}: CoNLL-U has no column '{column}'; it has {', '.join(CONLLU)}, or 1 to {len(CONLLU)}")
+    raise CorpusError(
+        f"{path}: CoNLL-U has no column {shown(column)}; it has {', '.join(CONLLU)}, or 1 to {len(CONLLU)}"
+    )
 
 
 def conllu_words(path: str | Path, column: int, errors: Errors) -> Iterator[Word | None]:
@@ -272,8 +275,8 @@ def column_layout(text: str, column: str | None, place: str) -> ColumnLayout:
         raise CorpusError(f"{place}: expected a word and its tag with a tab or a space between, found '{text[:60]}'")
     tag = 2 if counted else len(fields) - 1
     if column is not None:
-        if not column.isdecimal() or not 1 <= int(column) <= len(fields):
-            raise CorpusError(f"{place}: there is no column '{column}'; give a number from 1 to {len(fields)}")
+        if not column.isdecimal() or len(column) >= DIGITS or not 1 <= int(column) <= len(fields):
+            raise CorpusError(f"{place}: there is no column {shown(column)}; give a number from 1 to {len(fields)}")
         tag = int(column) - 1
     return ColumnLayout(tabs, len(fields), counted, tag)
 
@@ -306,8 +309,8 @@ def json_rows(path: str | Path, errors: Errors) -> Iterator[Row]:
         if not text.strip():
             continue
         try:
-            value = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
+            value = parse_json(text)
+        except ValueError as error:
             raise CorpusError(f"{place}: is not a JSON object on a line of its own ({error})") from error
         if not isinstance(value, dict):
             raise CorpusError(f"{place}: expected a JSON object, found {text[:60]}")
@@ -383,7 +386,9 @@ def number_of(text: str, place: str) -> float:
     except ValueError:
         number = float("nan")
     if not abs(number) < float("inf"):
-        raise CorpusError(f"{place}: '{text}' is not a number; give the column with the scores, or compare by labels")
+        raise CorpusError(
+            f"{place}: {shown(text)} is not a number; give the column with the scores, or compare by labels"
+        )
     return number
 
 
@@ -429,7 +434,7 @@ def folder_examples(folder: Path, split: Split, errors: Errors) -> Iterator[Labe
     """A folder for each label, with a text in each .txt file, as the original IMDB reviews; `unsup` has no labels."""
     labels = sorted(path for path in folder.iterdir() if path.is_dir() and path.name != "unsup")
     for label in labels:
-        for file in sorted(label.glob("*.txt")):
+        for file in sorted(file for file in label.glob("*.txt") if is_file(file)):
             text = " ".join(line.text for line in read_lines(file, errors=errors))
             yield Labelled(some_words(text, split, str(file)), label.name)
 

@@ -13,7 +13,6 @@ SemCor with "_", the framework with spaces: here a phrase is several words of it
     framework and empirical comparison
 """
 
-import json
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -21,8 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relmo.errors import CorpusError
+from relmo.errors import CorpusError, shown
+from relmo.files import parse_json, read_bytes
 from relmo.text.corpus import read_lines
+from relmo.text.readers import DIGITS
 
 POS = ("NOUN", "VERB", "ADJ", "ADV")
 _POS_OF_TYPE = {"1:": "NOUN", "2:": "VERB", "3:": "ADJ", "4:": "ADV", "5:": "ADJ"}
@@ -71,7 +72,7 @@ class SenseIndex:
         numbered: dict[Lemma, list[tuple[int, str]]] = {}
         for number, line in enumerate(read_lines(path), start=1):
             key, *fields = line.text.split(" ")
-            if len(fields) != 3 or not fields[1].isdecimal():
+            if len(fields) != 3 or not fields[1].isdecimal() or len(fields[1]) >= DIGITS:
                 raise CorpusError(
                     f"{path}:{number}: expected 'key offset number count' as in WordNet's index.sense, "
                     f"found {line.text[:60]!r}"
@@ -118,8 +119,8 @@ def read_semcor(path: str | Path) -> Iterator[SenseSentence]:
 def _semcor_line(text: str, place: str) -> tuple[list[str], list[list[str]]]:
     """Tokens and their keys, of the same number and of the right types."""
     try:
-        line: Any = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+        line: Any = parse_json(text)
+    except ValueError as error:
         raise CorpusError(f"{place}: is not a JSON object on a line of its own ({error})") from error
     tokens: Any
     keys: Any
@@ -149,7 +150,7 @@ def read_framework(data: str | Path, gold: str | Path) -> list[SenseSentence]:
             if token.tag == "instance":
                 name, lemma = token.get("id", ""), Lemma(token.get("lemma", ""), token.get("pos", ""))
                 if name not in keys:
-                    raise CorpusError(f"{gold}: has no line for {name!r} of {data}; the two files belong together")
+                    raise CorpusError(f"{gold}: has no line for {shown(name)} of {data}; the two files belong together")
                 if lemma.pos not in POS or start == len(words):
                     raise CorpusError(f"{data}: {name} has no text, or pos {lemma.pos!r}, not {', '.join(POS)}")
                 tagged.append(Tagged(start, len(words), lemma, keys[name], name))
@@ -165,7 +166,9 @@ def _gold_keys(path: str | Path) -> dict[str, tuple[str, ...]]:
     for number, line in enumerate(read_lines(path), start=1):
         name, *senses = line.text.split() or [""]
         if not senses or name in keys:
-            raise CorpusError(f"{path}:{number}: expected an instance's name, new, and its sense keys: {line.text!r}")
+            raise CorpusError(
+                f"{path}:{number}: expected an instance's name, new, and its sense keys: {shown(line.text)}"
+            )
         keys[name] = tuple(senses)
     return keys
 
@@ -173,11 +176,9 @@ def _gold_keys(path: str | Path) -> dict[str, tuple[str, ...]]:
 def _xml(path: str | Path) -> ElementTree.Element:
     """The root of an XML file. Entities, with which a short file can grow without end, are refused."""
     try:
-        if (size := Path(path).stat().st_size) > LARGEST_XML:
-            raise CorpusError(f"{path}: has {size:,} bytes; a set of the framework has fewer than {LARGEST_XML:,}")
-        text = Path(path).read_bytes()
-    except OSError as error:
-        raise CorpusError(f"{path}: cannot be read ({error.strerror})") from error
+        text = read_bytes(path, LARGEST_XML)
+    except ValueError as error:
+        raise CorpusError(f"{path}: cannot be read ({error}); give a set of the framework") from error
     if b"<!DOCTYPE" in text or b"<!ENTITY" in text:
         raise CorpusError(f"{path}: declares a document type, which the framework's files do not; remove it")
     try:

@@ -19,7 +19,7 @@ import numpy as np
 from relmo.errors import CorpusError
 from relmo.settings import BiLMTextSettings
 from relmo.text.corpus import is_conllu, read_conllu, read_lines
-from relmo.text.encode import CHUNK, TOKENIZERS, chunks, count, write_numbers
+from relmo.text.encode import CHUNK, TOKENIZERS, check_numbers, chunks, count, map_numbers, write_numbers
 from relmo.text.vocabulary import SentenceVocabulary
 
 BOUNDARY = -1
@@ -106,7 +106,14 @@ def encode_sentence_file(
 
 def open_sentences(path: Path) -> np.ndarray:
     """The numbers that were written to a file, mapped into memory as they are read."""
-    return np.memmap(path, dtype=np.int32, mode="r")
+    return map_numbers(path, np.int32)
+
+
+def check_sentences(path: Path, words: np.ndarray, lexicon_size: int) -> None:
+    """An error where these are no sentences of a lexicon's words."""
+    check_numbers(path, words, BOUNDARY, lexicon_size - 1)
+    if len(words) < 2 or words[0] != BOUNDARY or words[-1] != BOUNDARY:
+        raise CorpusError(f"{path}: does not begin and end at the bounds of sentences; it is damaged")
 
 
 def read_sentence_words(file: str, settings: BiLMTextSettings) -> Iterator[tuple[int, list[str]]]:

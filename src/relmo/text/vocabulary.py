@@ -5,19 +5,21 @@ on by falling frequency, which adaptive and sampled softmax rely on. Line ends, 
 and the backslash are written escaped, as in Python, so that a line of the file is a symbol whatever the symbol is.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
-from relmo.errors import VocabularyError
+from relmo.errors import VocabularyError, shown
 from relmo.text.characters import BOS, EOS
 from relmo.text.corpus import read_lines
 
 UNKNOWN = "<unk>"
 END = "</s>"
 SPECIALS = (UNKNOWN, END)
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Vocabulary:
@@ -32,7 +34,7 @@ class Vocabulary:
         self.index = {symbol: i for i, symbol in enumerate(self.symbols)}
         if len(self.index) != len(self.symbols):
             twice = next(symbol for i, symbol in enumerate(self.symbols) if self.index[symbol] != i)
-            raise VocabularyError(f"the vocabulary has {escape(twice)!r} more than once")
+            raise VocabularyError(f"the vocabulary has {shown(escape(twice))} more than once")
 
     @classmethod
     def from_counts(
@@ -76,10 +78,12 @@ class Vocabulary:
             symbol = unescape(line.text, f"{path}:{number}")
             if symbol in first_line:
                 raise VocabularyError(
-                    f"{path}:{number}: {escape(symbol)!r} is on line {first_line[symbol]} already; remove one"
+                    f"{path}:{number}: {shown(escape(symbol))} is on line {first_line[symbol]} already; remove one"
                 )
             if not symbol:
                 raise VocabularyError(f"{path}:{number}: an empty line is no symbol; remove it")
+            if "\\" in line.text and SURROGATE.search(symbol):
+                raise VocabularyError(f"{path}:{number}: {shown(line.text)} is half of a character; remove it")
             first_line[symbol] = number
             symbols.append(symbol)
         if not symbols:
@@ -112,4 +116,4 @@ def unescape(text: str, place: str) -> str:
     try:
         return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
     except UnicodeDecodeError as error:
-        raise VocabularyError(f"{place}: {text!r} has a broken escape; write a backslash as \\\\") from error
+        raise VocabularyError(f"{place}: {shown(text)} has a broken escape; write a backslash as \\\\") from error

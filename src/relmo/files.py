@@ -1,0 +1,84 @@
+"""Small files that anyone may have written: checked before memory is taken, and read as text, JSON or TOML.
+
+A file of a model's folder may be a FIFO, which waits for ever, or a link to a device, which never ends; JSON may be
+nested until the parser's stack is full. Whatever is wrong is a ValueError whose text says so; the caller knows what to
+do about it.
+"""
+
+import json
+import os
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+LARGEST = 1 << 22
+LARGEST_TOML = 1 << 16
+MOST_LEVELS = 50
+TOO_DEEP = "it is nested too deeply"
+MOST_DOTS = 100  # in a line of TOML; tomllib takes time and memory that grow with the square of a key's parts
+
+
+def is_file(path: str | Path) -> bool:
+    """Whether there is an ordinary file, itself or at the end of links; a name that no system takes is none."""
+    return os.path.isfile(path)  # noqa: PTH113  (Path.is_file raises where a name is too long)
+
+
+def read_bytes(path: str | Path, largest: int) -> bytes:
+    """All of a file that is not large, whatever it is: of a device no more than that is read."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(largest + 1)
+    except OSError as error:
+        raise ValueError(error.strerror or "it cannot be read") from error
+    if len(data) > largest:
+        raise ValueError(f"it is too large, with more than {largest:,} bytes")
+    return data
+
+
+def read_small(path: str | Path, largest: int = LARGEST) -> str:
+    """The text of a file that is not large."""
+    data = read_bytes(path, largest)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte 0x{data[error.start]:02x} at {error.start} is not UTF-8") from error
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text."""
+    return _checked(json.loads, text)
+
+
+def read_json(path: str | Path) -> Any:
+    """The value of a JSON file inside a folder, where only an ordinary file is expected."""
+    if not is_file(path):
+        raise ValueError("it is no ordinary file" if os.path.lexists(path) else "there is no such file")
+    return parse_json(read_small(path))
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a TOML text."""
+    if any(line.count(".") > MOST_DOTS for line in text.split("\n") if not line.startswith("#")):
+        raise ValueError("a key has too many dots")
+    found: dict[str, Any] = _checked(tomllib.loads, text)
+    return found
+
+
+def _checked(parse: Callable[[str], Any], text: str) -> Any:
+    """What a parser makes of a text; what is nested so deeply that others could not go through it is refused."""
+    try:
+        value = parse(text)
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError):
+        raise
+    except ValueError as error:  # Python reads no more than some thousands of digits
+        raise ValueError("a whole number has too many digits") from error
+    except RecursionError as error:
+        raise ValueError(TOO_DEEP) from error
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        insides = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
+        level = [each for inside in insides for each in inside]
+        if not level:
+            return value
+    raise ValueError(TOO_DEEP)
