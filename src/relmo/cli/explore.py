@@ -5,6 +5,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlencode
 
 from cyclopts import Parameter
 
@@ -100,15 +101,15 @@ def explore(
     if not 0 <= port <= 65535:
         raise SettingError(f"--port is from 0 to 65535, not {port}")
     try:
-        import uvicorn
-
-        from relmo.explorer.server import Models, check_address
+        from relmo.explorer.connections import make_server
+        from relmo.explorer.server import LOOPBACK, Models, check_address, make_app
     except ImportError:
         raise SettingError(INSTALL) from None
     check_address(host, token)
     names = offered(model)
     models = Models(names, lambda name: opened(name, text if name == names[0] else None, device, more))
-    serve(uvicorn, models, host, port, token, browser=browser)
+    app = make_app(models, token=token, hosts=LOOPBACK if host in LOOPBACK else None)
+    serve(make_server(app), models, host, port, token, browser=browser)
 
 
 def offered(model: str | None) -> list[str]:
@@ -163,14 +164,9 @@ def write(model: str, text: str | None, path: Path, device: str, *, quiet: bool)
         say(f"{path}: {path.stat().st_size / 1e6:.1f} MB; {note}")
 
 
-def serve(uvicorn: Any, models: Any, host: str, port: int, token: str | None, *, browser: bool) -> None:
+def serve(server: Any, models: Any, host: str, port: int, token: str | None, *, browser: bool) -> None:
     """Listens until Ctrl-C; the first model is opened meanwhile, and where that fails there is nothing to show."""
-    from relmo.explorer.server import LOOPBACK, make_app
-
     failed: list[BaseException] = []
-    app = make_app(models, token=token, hosts=LOOPBACK if host in LOOPBACK else None)
-    config = uvicorn.Config(app, log_level="warning", timeout_keep_alive=5, server_header=False, ws="none")
-    server = uvicorn.Server(config)
     listener = listen(host, port)
 
     def prepare() -> None:
@@ -186,7 +182,7 @@ def serve(uvicorn: Any, models: Any, host: str, port: int, token: str | None, *,
     gc.disable()  # while torch is imported, whose many objects it would look through time and again
     threading.Thread(target=prepare, daemon=True).start()
     shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{listener.getsockname()[1]}/" + (f"?token={token}" if token else "")
+    address = f"http://{shown}:{listener.getsockname()[1]}/" + ("?" + urlencode({"token": token}) if token else "")
     print(f"exploring at {address}  (Ctrl-C ends it)", flush=True)
     if browser:
         import webbrowser
