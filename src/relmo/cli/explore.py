@@ -181,8 +181,7 @@ def serve(server: Any, models: Any, host: str, port: int, token: str | None, *, 
 
     gc.disable()  # while torch is imported, whose many objects it would look through time and again
     threading.Thread(target=prepare, daemon=True).start()
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{listener.getsockname()[1]}/" + ("?" + urlencode({"token": token}) if token else "")
+    address = link(host, listener.getsockname()[1], token)
     print(f"exploring at {address}  (Ctrl-C ends it)", flush=True)
     if browser:
         import webbrowser
@@ -191,6 +190,12 @@ def serve(server: Any, models: Any, host: str, port: int, token: str | None, *, 
     server.run(sockets=[listener])
     if failed:
         raise failed[0]
+
+
+def link(host: str, port: int, token: str | None) -> str:
+    """The address of the page, with the token where there is one."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}/" + ("?" + urlencode({"token": token}) if token else "")
 
 
 def listen(host: str, port: int) -> Any:

@@ -37,7 +37,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.seen = self._progress()
-        self.next_look = self.loop.call_later(self.seconds, self._look)
+        self.next_look = self.loop.call_later(self.seconds, self.look)
         alive = [each for each in self.connections if not each.transport.is_closing()]
         if len(alive) > self.most:
             waiting = [each for each in alive if isinstance(each, Connection) and not each.answering]
@@ -76,14 +76,14 @@ class Connection(H11Protocol):
         stage = (cycle.more_body, cycle.response_complete) if cycle is not None else ()
         return cycle, stage, self.transport.get_write_buffer_size()
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Ends the connection where nothing has changed since the last look."""
         progress = self._progress()
         if progress == self.seen and not self.answering:
             self.transport.abort()
         else:
             self.seen = progress
-            self.next_look = self.loop.call_later(self.seconds, self._look)
+            self.next_look = self.loop.call_later(self.seconds, self.look)
 
 
 def make_server(app: Any, *, seconds: float = SECONDS, most: int = MOST) -> uvicorn.Server:
