@@ -102,6 +102,14 @@ def test_a_client_that_does_not_read_its_answers_loses_its_connection() -> None:
         ask()
 
 
+def test_answers_are_sent_at_once() -> None:
+    with served(models()) as server, connected(server, ABOUT) as client:
+        assert client.recv(1000).startswith(b"HTTP/1.1 200")
+        (connection,) = server.server_state.connections
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
 def test_half_sent_requests_hold_up_nobody() -> None:
     with served(models()) as server:
         slow = [connected(server, part) for part in HALVES.values() for _ in range(10)]

@@ -101,7 +101,7 @@ def explore(
     if not 0 <= port <= 65535:
         raise SettingError(f"--port is from 0 to 65535, not {port}")
     try:
-        from relmo.explorer.connections import make_server
+        from relmo.explorer.connections import listen, make_server
         from relmo.explorer.server import LOOPBACK, Models, check_address, make_app
     except ImportError:
         raise SettingError(INSTALL) from None
@@ -109,7 +109,9 @@ def explore(
     names = offered(model)
     models = Models(names, lambda name: opened(name, text if name == names[0] else None, device, more))
     app = make_app(models, token=token, hosts=LOOPBACK if host in LOOPBACK else None)
-    serve(make_server(app), models, host, port, token, browser=browser)
+    listener = listen(host, port)
+    address = link(host, listener.getsockname()[1], token)
+    serve(make_server(app), listener, models, address, browser=browser)
 
 
 def offered(model: str | None) -> list[str]:
@@ -164,10 +166,9 @@ def write(model: str, text: str | None, path: Path, device: str, *, quiet: bool)
         say(f"{path}: {path.stat().st_size / 1e6:.1f} MB; {note}")
 
 
-def serve(server: Any, models: Any, host: str, port: int, token: str | None, *, browser: bool) -> None:
+def serve(server: Any, listener: Any, models: Any, address: str, *, browser: bool) -> None:
     """Listens until Ctrl-C; the first model is opened meanwhile, and where that fails there is nothing to show."""
     failed: list[BaseException] = []
-    listener = listen(host, port)
 
     def prepare() -> None:
         try:
@@ -181,7 +182,6 @@ def serve(server: Any, models: Any, host: str, port: int, token: str | None, *, 
 
     gc.disable()  # while torch is imported, whose many objects it would look through time and again
     threading.Thread(target=prepare, daemon=True).start()
-    address = link(host, listener.getsockname()[1], token)
     print(f"exploring at {address}  (Ctrl-C ends it)", flush=True)
     if browser:
         import webbrowser
@@ -196,19 +196,3 @@ def link(host: str, port: int, token: str | None) -> str:
     """The address of the page, with the token where there is one."""
     shown = f"[{host}]" if ":" in host else host
     return f"http://{shown}:{port}/" + ("?" + urlencode({"token": token}) if token else "")
-
-
-def listen(host: str, port: int) -> Any:
-    """A socket on the address."""
-    import socket
-
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(128)  # so that a browser that is faster than the server waits
-    except OSError as error:
-        listener.close()
-        raise SettingError(f"cannot listen on {host} port {port}: {error.strerror}; try --port 0") from None
-    return listener

@@ -9,6 +9,11 @@ Where there are too many connections, the one that has waited for its client lon
 """
 
 import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,12 +21,11 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from relmo.errors import SettingError
 from relmo.explorer.server import SECONDS
 
 MOST = 100  # connections
-MALFORMED = (
-    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
-)
+MALFORMED = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
 
 
 class Connection(H11Protocol):
@@ -35,6 +39,7 @@ class Connection(H11Protocol):
         self.next_look: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begins to look at it, and makes room for it where there are too many."""
         super().connection_made(transport)
         self.seen = self._progress()
         self.next_look = self.loop.call_later(self.seconds, self.look)
@@ -44,11 +49,13 @@ class Connection(H11Protocol):
             min(waiting, key=lambda each: each.since).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Looks at it no more."""
         if self.next_look is not None:
             self.next_look.cancel()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
+        """Notes since when it is the client's turn."""
         self.since = self.loop.time()
         super().on_response_complete()
 
@@ -92,3 +99,36 @@ def make_server(app: Any, *, seconds: float = SECONDS, most: int = MOST) -> uvic
     protocol: Any = partial(Connection, seconds=seconds, most=most)
     options: dict[str, Any] = {"log_level": "error", "server_header": False, "proxy_headers": False}
     return uvicorn.Server(uvicorn.Config(app, http=protocol, ws="none", timeout_keep_alive=5, **options))
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket on the address. It is told that it is TCP's, since asyncio lets small packets go at once on such alone:
+    on others the second half of an answer waits for the client to confirm the first, 40 ms."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(128)  # so that a browser that is faster than the server waits
+    except OSError as error:
+        listener.close()
+        raise SettingError(f"cannot listen on {host} port {port}: {error.strerror}; try --port 0") from None
+    return listener
+
+
+@contextmanager
+def running(app: Any, **options: Any) -> Iterator[Any]:
+    """A server of an application, on a free port of this machine, in a thread of its own; `address` is where. `options`
+    are those of `make_server`."""
+    server: Any = make_server(app, **options)
+    listener = listen("127.0.0.1", 0)
+    server.address = listener.getsockname()
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    while not server.started and thread.is_alive():
+        time.sleep(0.001)
+    try:
+        yield server
+    finally:
+        server.should_exit = True
+        thread.join()
