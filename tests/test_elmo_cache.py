@@ -129,7 +129,7 @@ def test_who_waits_for_another_that_appends_computes_nothing_twice(tmp_path: Pat
         thread.join(0.5)
         assert thread.is_alive()
         one._append({key_of(words): words for words in SENTENCES}, lambda _: None)
-    thread.join(60)
+    thread.join()
     check(found[0], tiny())
     assert embedder.embedded == 0
 
@@ -147,7 +147,7 @@ def test_two_processes_at_once_keep_every_sentence_once(tmp_path: Path) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(100)
+        process.join()
         assert process.exitcode == 0
     cache = ElmoCache(tmp_path, tiny())
     assert len(cache.read_index()) == 300

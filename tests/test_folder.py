@@ -139,7 +139,7 @@ def test_truncated_weights_are_refused_wherever_they_end(folder: Path) -> None:
         assert "damaged" in one_line(folder)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_flipped_bit_of_the_weights_is_an_error_or_changes_nothing(folder: Path, data: st.DataObject) -> None:
     path = folder / "model.safetensors"

@@ -109,9 +109,7 @@ def assert_same(out: Path, expected: Path) -> None:
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + 60
     while not condition() and process.poll() is None:
-        assert time.monotonic() < end
         time.sleep(0.002)
 
 

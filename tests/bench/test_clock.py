@@ -1,11 +1,9 @@
 """How cases are timed."""
 
-import time
-
 import pytest
 import torch
 
-from relmo.bench import clock
+from relmo.bench import clock, machine
 from relmo.bench.clock import Case, measure
 from relmo.bench.machine import Calibration, Stopwatch, describe, gemm_rate, gemm_rates
 
@@ -31,7 +29,28 @@ def test_rounds_are_interleaved_and_the_warm_up_does_not_count(monkeypatch: pyte
     assert [len(entry.seconds) for entry in timed] == [2, 2]
 
 
-def test_what_is_over_at_once_is_repeated_and_what_is_slow_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+class Clock:
+    """A time that goes on by what is slept alone."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(machine, "time", found)
+    return found
+
+
+def test_what_is_over_at_once_is_repeated_and_what_is_slow_is_timed_once(
+    monkeypatch: pytest.MonkeyPatch, time: Clock
+) -> None:
     monkeypatch.setattr(clock, "LONG", 0.02)
     monkeypatch.setitem(clock.AT_LEAST, "cpu", 0.01)
     runs = {"fast": 0, "slow": 0}
@@ -45,17 +64,18 @@ def test_what_is_over_at_once_is_repeated_and_what_is_slow_is_timed_once(monkeyp
         Case("slow", 1, lambda: run("slow", 0.03), warm=lambda: None),
     ]
     timed = measure(cases, rounds=3, device=CPU, calibration=Quiet(CPU))
-    assert runs["fast"] > 9
+    assert runs["fast"] == 3 * (1 + 10)  # one to see how long it takes, ten to take the least time
     assert runs["slow"] == len(timed[1].seconds) == 1
-    assert 0.001 <= min(timed[0].seconds) < 0.01  # of one run
+    assert timed[0].seconds == pytest.approx([0.001] * 3)  # of one run
 
 
-def test_preparing_is_not_timed_and_the_rate_is_by_the_median(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preparing_is_not_timed_and_the_rate_is_by_the_median(monkeypatch: pytest.MonkeyPatch, time: Clock) -> None:
     monkeypatch.setitem(clock.AT_LEAST, "cpu", 0.0)
     pauses = iter([0.0, 0.01, 0.2, 0.01])
     case = Case("a", 5, lambda: time.sleep(next(pauses)), prepare=lambda: time.sleep(0.1))
     (timed,) = measure([case], rounds=3, device=CPU, calibration=Quiet(CPU))
-    assert timed.rate > 5 / 0.09
+    assert timed.seconds == pytest.approx([0.01, 0.2, 0.01])
+    assert timed.rate == pytest.approx(5 / 0.01)
 
 
 def test_a_busy_machine_is_told_of() -> None:

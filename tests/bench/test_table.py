@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from relmo.bench import clock, table
 from relmo.bench.growth import draw, made_of
 from relmo.bench.lstms import Shape
-from relmo.bench.table import Bench, BenchOptions, bench, read_text, take
+from relmo.bench.machine import Calibration
+from relmo.bench.table import Bench, BenchOptions, Report, bench, read_text, take
 from relmo.errors import CorpusError, SettingError
 
 
@@ -79,7 +81,29 @@ def test_on_a_gpu_each_precision_has_peers_of_its_own_and_the_lstms_are_timed_in
     assert titles[0].startswith("Embedding, tiny, bfloat16: ")
     assert titles[2:5] == [f"Embedding, tiny, bfloat16: the LSTMs alone, {n} x 5" for n in (2, 3, 4)]
     assert titles[5].startswith("Training, tiny, bfloat16: a whole step of 4 x 5 tokens, softmax over 512 of 600")
-    assert titles[6:] == [title.replace("Embedding", "Training") for title in titles[2:5]]
+    assert titles[6:9] == [title.replace("Embedding", "Training") for title in titles[2:5]]
+    assert [title.split(":")[0] for title in titles[9:]] == ["Explorer, prose"]
+
+
+def test_the_explorers_answers_are_timed_through_its_server() -> None:
+    report = bench(BenchOptions(what="explore", rounds=2, device="cpu"))
+    (section,) = report.sections
+    assert [row.name for row in section.rows] == ["a page opened", "another unit"]
+    assert section.title.endswith("a page of 4,000 symbols")
+    assert (section.tokens, report.gemm) == (4000, {})
+    assert all(len(row.seconds) == 2 for row in section.rows)
+
+
+def test_where_the_explorers_packages_are_missing_it_is_left_out_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "relmo.explorer.connections", None)
+    calibration = Calibration(torch.device("cpu"))
+    everything = Bench(BenchOptions(geometry="tiny", device="cpu"))
+    report = Report({}, {}, {})
+    (said,) = everything._add_exploring(report, calibration)
+    assert said == "the explorer was not timed: it needs starlette and uvicorn; try: pip install relmo[explore]"
+    assert report.sections == []
+    with pytest.raises(SettingError, match=r"pip install relmo\[explore\]"):
+        bench(BenchOptions(what="explore", device="cpu"))
 
 
 def test_the_report_is_one_object_of_plain_values() -> None:

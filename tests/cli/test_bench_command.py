@@ -50,6 +50,14 @@ def test_json_is_one_object_and_threads_are_those_asked_for(capsys: pytest.Captu
     assert {row["name"] for row in found["rows"]} >= {"textbook loop, input order", "relmo float32, words new"}
 
 
+def test_the_explorers_answers_are_told_in_milliseconds(capsys: pytest.CaptureFixture[str]) -> None:
+    status, output, _ = run(capsys, "--what", "explore", "--rounds", "1", "--quiet")
+    assert status == 0
+    table = output.partition("Explorer, prose")[2].splitlines()
+    assert table[2].split() == ["ms", "x"]
+    assert [line.split("  ")[0] for line in table[3:5]] == ["a page opened", "another unit"]
+
+
 def test_a_mistake_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for given, says in (
         (["--geometry", "huge"], "it can be tiny, small, medium, original"),

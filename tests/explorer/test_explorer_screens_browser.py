@@ -1,15 +1,13 @@
 """Memory, Experiments, Meaning and Compare in a real browser, with everything that can be given beside a model."""
 
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from test_explorer_browser import AXE, VIOLATIONS, Watched, browser, pytestmark, uvicorn  # noqa: F401
+from served import served
+from test_explorer_browser import AXE, VIOLATIONS, Watched, browser, pytestmark  # noqa: F401
 
 from relmo.analysis.fresh import untrained
 from relmo.explorer.examples import DATA
@@ -48,7 +46,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(given: Path) -> Iterator[str]:
-    from relmo.explorer.server import Models, make_app
+    from relmo.explorer.server import Models
 
     def opened(name: str) -> Session:
         session = Session.open(name, device="cpu")
@@ -59,15 +57,8 @@ def address(given: Path) -> Iterator[str]:
             session.annotate("tagged", tagged())
         return session
 
-    running = uvicorn.Server(uvicorn.Config(make_app(Models(["prose", "small"], opened)), log_level="error"))
-    listener = socket.create_server(("127.0.0.1", 0))
-    thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    while not running.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    running.should_exit = True
-    thread.join(10)
+    with served(Models(["prose", "small"], opened)) as server:
+        yield f"http://127.0.0.1:{server.address[1]}/"
 
 
 @pytest.fixture
@@ -108,7 +99,7 @@ def test_a_words_occurrences_are_points_with_their_context_and_can_be_walked_ove
     page = watched.open("#screen=meaning&model=small&sentence=we+sat+on+the+bank&position=4&same=true")
     assert page.is_checked("label:has-text('same word') input")
     page.click("button.go >> nth=0")
-    page.wait_for_selector(".plane .point", timeout=60_000)
+    page.wait_for_selector(".plane .point")
     assert page.locator(".plane").count() == 3
     points = page.locator(".plane >> nth=1").locator(".point:not(.asked)")
     assert points.count() == 24
@@ -143,7 +134,7 @@ def test_what_layers_are_good_for_is_measured_on_tags_and_shown_of_tasks(watched
     page = watched.open("#screen=meaning&model=small")
     page.wait_for_selector("caption:has-text('a tagger, ELMo at the input: γ = 1.500')")
     page.click("button:text-is('Measure')")
-    page.wait_for_selector("caption:has-text('learnt from')", timeout=60_000)
+    page.wait_for_selector("caption:has-text('learnt from')")
     rows = page.locator("table:has-text('learnt from') tr")
     assert rows.count() == 7
     check(page)
@@ -152,11 +143,11 @@ def test_what_layers_are_good_for_is_measured_on_tags_and_shown_of_tasks(watched
 def test_copies_are_marked_and_the_film_has_a_picture_of_every_checkpoint(watched: Watched) -> None:
     page = watched.open("#screen=compare&model=prose&other=n-gram&train=train&text=story&seed=3")
     page.click("text='Compare' >> nth=-1")
-    page.wait_for_selector("h2:has-text('How much is copied?')", timeout=60_000)
+    page.wait_for_selector("h2:has-text('How much is copied?')")
     assert "alice.txt" in page.inner_text("caption >> nth=0")
     page.select_option("label:has-text('Feature') select", "column")
     page.click("text=Show the film")
-    page.wait_for_selector(".film li", timeout=60_000)
+    page.wait_for_selector(".film li")
     captions = page.locator(".film figcaption").all_inner_texts()
     assert [caption.split(":")[0] for caption in captions[1:]] == ["untrained", "epoch-1", "epoch-2", "prose"]
     assert "feature=column" in page.url
@@ -170,7 +161,7 @@ def test_copies_are_marked_and_the_film_has_a_picture_of_every_checkpoint(watche
 def test_singular_values_stand_beside_gradients_and_checkpoints_among_them(watched: Watched) -> None:
     page = watched.open("#screen=memory&model=prose&jacobians=true&beside=true")
     page.click("text=Measure this model")
-    page.wait_for_selector(".halves", timeout=120_000)
+    page.wait_for_selector(".halves")
     charts = page.locator(".halves svg.chart")
     assert [chart.get_attribute("aria-label") for chart in charts.all()] == [
         "gradient norm by lag, logarithmic",
@@ -181,7 +172,7 @@ def test_singular_values_stand_beside_gradients_and_checkpoints_among_them(watch
     check(page)
     page.click("text=Measure this model")
     page.click("button:has-text('Cancel')")
-    page.wait_for_selector("text=Cancelled", timeout=60_000)
+    page.wait_for_selector("text=Cancelled")
 
 
 def test_a_pack_is_chosen_and_a_units_gates_are_drawn_by_condition(
@@ -192,12 +183,12 @@ def test_a_pack_is_chosen_and_a_units_gates_are_drawn_by_condition(
     page = watched.open("#screen=experiments&model=prose&unit=c0.24")
     page.select_option("label:has-text('Pairs') select", "verbs.csv")
     page.click("text=Ask the model")
-    page.wait_for_selector("th:has-text('condition 8')", timeout=60_000)
+    page.wait_for_selector("th:has-text('condition 8')")
     assert "pack=verbs.csv" in page.url
     page.uncheck("label:has-text('condition 1') input")
     page.check("label:has-text('condition 8') input")
     page.click("text=Trace its gates")
-    page.wait_for_selector(".cards svg.chart", timeout=60_000)
+    page.wait_for_selector(".cards svg.chart")
     assert page.locator(".cards svg.chart").count() == 6
     names = page.locator("section:has-text('gates do') ul.legend li").all_inner_texts()
     assert [name.strip() for name in names] == [f"condition {n} (3)" for n in (2, 3, 4, 5, 6, 8)]
@@ -211,4 +202,4 @@ def test_a_pack_is_chosen_and_a_units_gates_are_drawn_by_condition(
     assert disk.wrong == []
     page.fill("label:has-text('Unit') input[type=text]", "c0.9999")
     page.click("text=Trace its gates")
-    page.wait_for_selector(".told:has-text('c0.9999'), .told:has-text('9999')", timeout=60_000)
+    page.wait_for_selector(".told:has-text('c0.9999'), .told:has-text('9999')")

@@ -3,7 +3,6 @@
 import base64
 import json
 import math
-import time
 from typing import Any
 
 import numpy as np
@@ -375,10 +374,8 @@ def test_work_that_makes_no_sense_is_refused_in_one_line(session: Session, what:
 def test_a_pattern_that_never_ends_is_given_up() -> None:
     assert stretches(r"(c)at|mat", "the cat, the mat") == [(4, 5)]
     assert stretches(r"mat", "the cat, the mat") == [(13, 16)]
-    begun = time.perf_counter()
     with pytest.raises(SettingError, match="simpler"):
-        stretches(r"(a+)+$", "a" * 40 + "b", seconds=1.0)
-    assert time.perf_counter() - begun < 5
+        stretches(r"(a+)+$", "a" * 100 + "b", seconds=1.0)  # 2**100 steps
     with pytest.raises(SettingError, match="wrong"):
         stretches("(", "text")
 

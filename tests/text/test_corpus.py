@@ -48,7 +48,7 @@ def error_of(path: Path | str, read: Callable = read_lines) -> str:
     return message
 
 
-relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @relaxed

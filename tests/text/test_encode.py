@@ -228,7 +228,7 @@ def test_ids_on_disk_open_again_as_they_were(alice: Path, tmp_path: Path) -> Non
     assert np.array_equal(again, corpus.train.ids)
 
 
-@hypothesis_settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r")).filter(str.strip),
     unit=st.sampled_from(["char", "word"]),

@@ -1,5 +1,4 @@
 import re
-import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -145,10 +144,10 @@ def test_join_of_nothing_is_empty_and_an_unpaired_quote_opens_after_a_comma() ->
 @pytest.mark.parametrize(
     "noise", ["a+", "a.", "ab.", "a@", "'d", "l'", "a-", "1,", "a_", "www.", "A&", "n't", "👩‍", "\u0301"]
 )
-def test_time_grows_with_the_length_of_noise_and_not_with_its_square(noise: str) -> None:
-    start = time.perf_counter()
-    words(noise * 50_000)
-    assert time.perf_counter() - start < 2
+@pytest.mark.timeout(300)  # a second is enough, and the square of the length takes longer on any machine
+def test_of_noise_so_long_that_the_square_of_its_length_would_never_end_nothing_is_lost(noise: str) -> None:
+    text = noise * 250_000
+    assert "".join(words(text)) == text
 
 
 def ewt_sentences(path: Path) -> Iterator[tuple[str, list[str]]]:

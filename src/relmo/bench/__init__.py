@@ -8,6 +8,7 @@ against the same model in the shapes that others compute it in, and against the 
     embedding.py    what is timed of embedding
     training.py     what is timed of training
     lstms.py        what is timed of the LSTMs alone
+    exploring.py    what is timed of the explorer
     growth.py       how the cost grows with length, batch and vocabulary; the plot
     table.py        all of it together
 """

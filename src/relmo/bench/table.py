@@ -50,8 +50,8 @@ T = TypeVar("T", bound=str)
 class BenchOptions:
     """What to time, and on what."""
 
-    what: Literal["embed", "train", "all"] = "all"
-    """Embedding, training, or both."""
+    what: Literal["embed", "train", "explore", "all"] = "all"
+    """Embedding, training, the explorer's answers, or all of it."""
     geometry: str | None = None
     """The models, with commas between them: tiny, small, medium, original. small,original where not given; with `quick`
     small."""
@@ -149,7 +149,7 @@ class Bench:
         """A step of training takes more text than embedding does."""
         tokens = sum(len(sentence) + 1 for sentence in self.sentences)
         needed = max(self._step(geometry).tokens for geometry in self.geometries)
-        if self.options.what != "embed" and tokens < needed:
+        if self.options.what in ("train", "all") and tokens < needed:
             raise CorpusError(
                 f"{self.options.text}: {tokens:,} words and sentence ends are fewer than the {needed:,} of a training "
                 "step; give a longer text, or --what embed"
@@ -171,13 +171,14 @@ class Bench:
         report = Report(describe(self.device), text, self.gemm)
         for geometry in self.geometries:
             settings = build(BiLMSettings, read_preset(geometry, "bilm"))
-            if self.options.what != "train":
+            if self.options.what in ("embed", "all"):
                 report.sections += self._embedding(geometry, settings, calibration)
-            if self.options.what != "embed" and self.precisions != ["int8"]:
+            if self.options.what in ("train", "all") and self.precisions != ["int8"]:
                 report.sections += self._training(geometry, settings, calibration)
+        report.warnings = self._add_exploring(report, calibration) if self.options.what in ("explore", "all") else []
         for section in report.sections:
             self._set_floors(section)
-        report.warnings = calibration.warnings()
+        report.warnings += calibration.warnings()
         return report
 
     def growth(self) -> dict[str, Any]:
@@ -187,7 +188,26 @@ class Bench:
         words = [word for word, _ in counts.most_common()]
         return growth(settings, words, device=self.device, watch=self.watch)
 
+    def _add_exploring(self, report: Report, calibration: Calibration) -> list[str]:
+        """Adds the explorer's answers; where its packages are missing and it was not asked for alone, says so."""
+        from relmo.bench.exploring import MODEL, ExplorerBench
+
+        try:
+            exploring = ExplorerBench(self.device.type)
+        except SettingError as error:
+            if self.options.what == "explore":
+                raise
+            return [str(error).replace("--what explore", "the explorer was not timed: it")]
+        with exploring:
+            cases = exploring.cases()
+            title = f"Explorer, {MODEL}: from a request to its answer, a page of {cases[0].tokens:,} symbols"
+            timed = self._measure(cases, calibration)
+        report.sections.append(self._section("explore", MODEL, title, timed, {}))
+        return []
+
     def _all_precisions(self) -> list[Precision]:
+        if self.options.what == "explore":
+            return []  # no floor is asked for
         return [p for p in PRECISIONS[self.kind] if p in self.precisions or (p == "float32" and self.kind == "cpu")]
 
     def _peers(self, precisions: Sequence[Precision]) -> Iterator[tuple[Precision, list[Precision]]]:

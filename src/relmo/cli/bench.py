@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def bench(
     *,
-    what: Literal["embed", "train", "all"] = "all",
+    what: Literal["embed", "train", "explore", "all"] = "all",
     geometry: str | None = None,
     dtype: str | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
@@ -30,7 +31,8 @@ def bench(
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """The speed table of this machine: how fast a biLM (ELMo) embeds and trains, against the same model in other forms.
+    """The speed table of this machine: how fast a biLM (ELMo) embeds and trains, against the same model in other forms;
+    and how long the explorer's page waits.
 
         relmo bench --quick
 
@@ -41,7 +43,7 @@ def bench(
     Parameters
     ----------
     what
-        Embedding, training, or both.
+        Embedding, training, the explorer's answers, or all of it.
     geometry
         The models, with commas between them: tiny, small, medium, original. small,original where not given; with
         --quick small.
@@ -130,11 +132,11 @@ def show(report: "Report") -> None:
         )
     for section in report.sections:
         print(f"\n{section.title}\nx: times the speed of {section.baseline}")
-        columns = ["", "tokens/s", "x", "of floor", "agrees"]
+        columns = ["", "ms" if section.what == "explore" else "tokens/s", "x", "of floor", "agrees"]
         shown = [
             [
                 row.name,
-                f"{row.tokens_per_second:,.0f}",
+                f"{1000 * median(row.seconds):,.1f}" if section.what == "explore" else f"{row.tokens_per_second:,.0f}",
                 number(row.ratio, "{:.2f}"),
                 number(row.of_floor, "{:.0%}"),
                 agrees(row),

@@ -5,6 +5,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlencode
 
 from cyclopts import Parameter
 
@@ -104,15 +105,17 @@ def explore(
     if not 0 <= port <= 65535:
         raise SettingError(f"--port is from 0 to 65535, not {port}")
     try:
-        import uvicorn
-
-        from relmo.explorer.server import Models, check_address
+        from relmo.explorer.connections import listen, make_server
+        from relmo.explorer.server import LOOPBACK, Models, check_address, make_app
     except ImportError:
         raise SettingError(INSTALL) from None
     check_address(host, token)
     names = offered(model)
     models = Models(names, lambda name: opened(name, text if name == names[0] else None, device, more))
-    serve(uvicorn, models, host, port, token, browser=browser)
+    app = make_app(models, token=token, hosts=LOOPBACK if host in LOOPBACK else None)
+    listener = listen(host, port)
+    address = link(host, listener.getsockname()[1], token)
+    serve(make_server(app), listener, models, address, browser=browser)
 
 
 def offered(model: str | None) -> list[str]:
@@ -167,15 +170,9 @@ def write(model: str, text: str | None, path: Path, device: str, *, quiet: bool)
         say(f"{path}: {note}")
 
 
-def serve(uvicorn: Any, models: Any, host: str, port: int, token: str | None, *, browser: bool) -> None:
+def serve(server: Any, listener: Any, models: Any, address: str, *, browser: bool) -> None:
     """Listens until Ctrl-C; the first model is opened meanwhile, and where that fails there is nothing to show."""
-    from relmo.explorer.server import LOOPBACK, make_app
-
     failed: list[BaseException] = []
-    app = make_app(models, token=token, hosts=LOOPBACK if host in LOOPBACK else None)
-    config = uvicorn.Config(app, log_level="warning", timeout_keep_alive=5, server_header=False, ws="none")
-    server = uvicorn.Server(config)
-    listener = listen(host, port)
 
     def prepare() -> None:
         try:
@@ -189,8 +186,6 @@ def serve(uvicorn: Any, models: Any, host: str, port: int, token: str | None, *,
 
     gc.disable()  # while torch is imported, whose many objects it would look through time and again
     threading.Thread(target=prepare, daemon=True).start()
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{listener.getsockname()[1]}/" + (f"?token={token}" if token else "")
     print(f"exploring at {address}  (Ctrl-C ends it)", flush=True)
     if browser:
         import webbrowser
@@ -201,17 +196,7 @@ def serve(uvicorn: Any, models: Any, host: str, port: int, token: str | None, *,
         raise failed[0]
 
 
-def listen(host: str, port: int) -> Any:
-    """A socket on the address."""
-    import socket
-
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(128)  # so that a browser that is faster than the server waits
-    except OSError as error:
-        listener.close()
-        raise SettingError(f"cannot listen on {host} port {port}: {error.strerror}; try --port 0") from None
-    return listener
+def link(host: str, port: int, token: str | None) -> str:
+    """The address of the page, with the token where there is one."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}/" + ("?" + urlencode({"token": token}) if token else "")

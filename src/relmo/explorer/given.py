@@ -1,6 +1,7 @@
 """What requests for work hold: texts, numbers and lists out of JSON, checked; and how units are named in it."""
 
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,14 @@ def string(given: Given, name: str) -> str:
     return value
 
 
+def choice(given: Given, name: str, *choices: str) -> Any:
+    """One of some words; the first where none is given."""
+    value = given.get(name, choices[0])
+    if not isinstance(value, str) or value not in choices:
+        raise SettingError(f"{name} can be {', '.join(choices)}")
+    return value
+
+
 def number(given: Given, name: str, usual: int, least: int, most: int) -> int:
     """A whole number between two others."""
     value = given.get(name, usual)
@@ -28,7 +37,7 @@ def number(given: Given, name: str, usual: int, least: int, most: int) -> int:
 def real(given: Given, name: str, usual: float) -> float:
     """A finite number."""
     value = given.get(name, usual)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise SettingError(f"{name} is a finite number")
     return float(value)
 

@@ -19,6 +19,7 @@ Progress = Callable[[float], object]
 Work = Callable[[Progress], dict[str, Any]]
 
 WAITING, KEPT = 8, 32  # jobs that may wait; jobs whose results are kept
+LINE = 400  # characters of a message
 OURS = "something went wrong in relmo; the terminal that runs it says what"
 
 
@@ -111,7 +112,13 @@ class Jobs:
             except CancelledWork:
                 job.state = "cancelled"
             except RelmoError as error:
-                job.state, job.error = "failed", " ".join(str(error).split())
+                job.state, job.error = "failed", one_line(str(error))
             except Exception:
                 logging.getLogger("relmo.explorer").exception("work failed")
                 job.state, job.error = "failed", OURS
+
+
+def one_line(message: str) -> str:
+    """A message in one line that is not too long, of characters that can be sent."""
+    line = " ".join(message.split()).encode(errors="replace").decode()
+    return line if len(line) <= LINE else line[: LINE - 1] + "…"

@@ -18,14 +18,14 @@ def stretches(pattern: str, text: str, *, seconds: float = SECONDS) -> list[tupl
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        raise SettingError(f"the regular expression {pattern!r} is wrong: {error}") from None
+        raise SettingError(f"the regular expression {pattern[:80]!r} is wrong: {error}") from None
     command = [sys.executable, "-m", "relmo.explorer.matching"]
     given = json.dumps({"pattern": pattern, "text": text})
     try:
         done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=seconds, check=True)
     except subprocess.TimeoutExpired:
         raise SettingError(
-            f"the regular expression {pattern!r} took more than {seconds:g} s; make it simpler"
+            f"the regular expression {pattern[:80]!r} took more than {seconds:g} s; make it simpler"
         ) from None
     return [(begin, end) for begin, end in json.loads(done.stdout)]
 

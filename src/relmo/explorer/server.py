@@ -5,7 +5,9 @@
 - A request with a foreign Host or Origin is refused, so that no web page elsewhere can use it. Nothing but what it
   ships is loaded by its page (Content-Security-Policy), and texts are data there, never markup.
 - A request is read whole, within seconds and up to a size, before anything is done for it: slow or dead clients hold
-  a socket and nothing else. Models are run in threads, long work is done one after the other in one thread of its own.
+  a socket and nothing else, and not for long (connections.py). Models are run in threads, long work is done one after
+  the other in one thread of its own.
+- What a client can get wrong is answered in one line with a status of 400 or above. A 500 is a mistake of ours.
 
 Torch is imported when the first model is opened, in a thread, while the page is already there.
 """
@@ -31,7 +33,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from relmo.errors import ModelError, RelmoError, SettingError
-from relmo.explorer.jobs import OURS, Jobs
+from relmo.explorer.given import string
+from relmo.explorer.jobs import OURS, Jobs, one_line
 
 if TYPE_CHECKING:
     from relmo.explorer.session import Session
@@ -88,8 +91,8 @@ class Models:
 class Guard:
     """Stands before everything: who may ask, what from where, how much."""
 
-    def __init__(self, app: ASGIApp, token: str | None, hosts: Sequence[str] | None):
-        self.app, self.token, self.hosts = app, token, hosts
+    def __init__(self, app: ASGIApp, token: str | None, hosts: Sequence[str] | None, seconds: float):
+        self.app, self.token, self.hosts, self.seconds = app, token, hosts, seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -100,7 +103,7 @@ class Guard:
         body = b""
         if answer is None:
             try:
-                body = await asyncio.wait_for(read_body(receive), SECONDS)
+                body = await asyncio.wait_for(read_body(receive), self.seconds)
             except TimeoutError:
                 answer = problem("the request did not come in time", 408)
             except OverflowError:
@@ -123,11 +126,14 @@ class Guard:
 
     def refusal(self, headers: dict[str, str]) -> Response | None:
         """For those from elsewhere."""
-        host = headers.get("host", "")
-        if self.hosts is not None and urlsplit(f"//{host}").hostname not in self.hosts:
+        host, origin = headers.get("host", ""), headers.get("origin")
+        try:
+            name = urlsplit(f"//{host}").hostname
+        except ValueError:
+            return problem("the Host of the request is not an address", 400)
+        if self.hosts is not None and name not in self.hosts:
             return problem("this explorer answers to its own machine alone", 421)
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and origin.partition("://")[2] != host:
             return problem("this explorer answers to its own page alone", 403)
         elsewhere = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         if elsewhere and headers.get("sec-fetch-mode") != "navigate":
@@ -140,7 +146,7 @@ class Guard:
             return None
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if given and same(given, self.token):
-            answer = RedirectResponse(scope["path"], 303)
+            answer = RedirectResponse("/", 303)  # and nowhere else, whatever path was asked for
             answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
             return answer
         cookies: SimpleCookie = SimpleCookie()
@@ -186,7 +192,7 @@ def with_headers(send: Send) -> Send:
 
 def problem(message: str, status: int = 400) -> JSONResponse:
     """What is wrong, in one line."""
-    return JSONResponse({"error": message}, status)
+    return JSONResponse({"error": one_line(message)}, status)
 
 
 async def answered(make: Callable[[], Any]) -> Response:
@@ -194,7 +200,7 @@ async def answered(make: Callable[[], Any]) -> Response:
     try:
         return JSONResponse(await run_in_threadpool(make))
     except RelmoError as error:
-        return problem(" ".join(str(error).split()))
+        return problem(str(error))
     except Exception:
         logging.getLogger("relmo.explorer").exception("a request failed")
         return problem(OURS, 500)
@@ -255,10 +261,8 @@ class Site:
 
         def make() -> Any:
             given = body_of(request_body)
-            text, language = given.get("text", ""), given.get("language")
-            if not isinstance(text, str) or not isinstance(language, str | None):
-                raise SettingError("a text is a string")
-            return self.models.get(str(given.get("model", ""))).add(text, language)
+            language = None if given.get("language") is None else string(given, "language")
+            return self.models.get(string(given, "model")).add(string(given, "text"), language)
 
         request_body = await request.body()
         return await answered(make)
@@ -270,10 +274,10 @@ class Site:
             from relmo.explorer.work import WORK
 
             given = body_of(request_body)
-            what = given.get("what")
-            if not isinstance(what, str) or what not in WORK:
+            what = string(given, "what")
+            if what not in WORK:
                 raise SettingError(f"there is no work of this name; there is {', '.join(WORK)}")
-            worker = self.models.worker(str(given.get("model", "")))
+            worker = self.models.worker(string(given, "model"))
             return self.jobs.add(lambda progress: worker.do(what, given, progress)).as_dict()
 
         request_body = await request.body()
@@ -287,9 +291,12 @@ class Site:
 
 
 def body_of(body: bytes) -> dict[str, Any]:
-    """The JSON object of a request."""
+    """The JSON object of a request, whose texts are all text: JSON can spell halves of characters, which is not."""
     try:
         given = json.loads(body)
+        json.dumps(given, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise SettingError("the request holds half of a character (a lone surrogate), which is not text") from None
     except (ValueError, RecursionError):
         raise SettingError("the request is not JSON") from None
     if not isinstance(given, dict):
@@ -297,9 +304,15 @@ def body_of(body: bytes) -> dict[str, Any]:
     return given
 
 
-def make_app(models: Models, *, token: str | None = None, hosts: Sequence[str] | None = LOOPBACK) -> ASGIApp:
+def make_app(
+    models: Models,
+    *,
+    token: str | None = None,
+    hosts: Sequence[str] | None = LOOPBACK,
+    seconds: float = SECONDS,
+) -> ASGIApp:
     """The application: for this machine's own names where `hosts` are given, for those who have the token where there
-    is one."""
+    is one; a request must have come within some `seconds`."""
     site = Site(models)
 
     @asynccontextmanager
@@ -309,13 +322,15 @@ def make_app(models: Models, *, token: str | None = None, hosts: Sequence[str] |
         for worker in list(models.workers.values()):
             worker.close()
 
-    return Guard(Starlette(routes=site.routes(), lifespan=lifespan), token, hosts)
+    return Guard(Starlette(routes=site.routes(), lifespan=lifespan), token, hosts, seconds)
 
 
 def check_address(host: str, token: str | None) -> str | None:
     """The token that requests must bring, which an address that others can reach must have; checked."""
     if token is not None and len(token) < 8:
         raise SettingError("--token has fewer than 8 characters; take a longer one")
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise SettingError("--token is of letters, digits and signs of ASCII, which every browser sends alike")
     if host not in LOOPBACK and token is None:
         raise SettingError(f"--host {host}: others can reach it; give a --token that they must know, or leave it out")
     return token

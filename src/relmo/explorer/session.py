@@ -90,7 +90,7 @@ class Session:
     def add(self, text: str, language: str | None = None) -> Answer:
         """Keeps a text of a user's. -> its name, by which it is asked for."""
         if language not in (None, "python", "c"):
-            raise SettingError(f"language {language}: it can be python or c")
+            raise SettingError(f"language {language[:40]}: it can be python or c")
         name = "own-" + hashlib.sha256(f"{language}\0{text}".encode()).hexdigest()[:16]
         with self.lock:
             self.own[name] = Passage(name, "Your text", checked_text(text), language)  # type: ignore[arg-type]
@@ -104,7 +104,7 @@ class Session:
         """A text by its name."""
         found = self.own.get(name) or self.passages.get(name)
         if found is None:
-            raise SettingError(f"there is no text {name!r} (any more); open it again")
+            raise SettingError(f"there is no text {name[:40]!r} (any more); open it again")
         return found
 
     def document(self, name: str, model: LanguageModel | BiLM | None = None) -> Document:
@@ -125,7 +125,7 @@ class Session:
     def answer(self, what: str, asked: Asked) -> Answer:
         """What is asked for by name, with its parameters as text."""
         if what not in ANSWERS:
-            raise SettingError(f"there is nothing called {what!r} to ask for")
+            raise SettingError(f"there is nothing called {what[:40]!r} to ask for")
         if what in ("overview", "cell"):
             with self.lock:
                 reader = self.reader(text_of(asked))
@@ -215,8 +215,8 @@ class Session:
 
     def strip(self, asked: Asked) -> Answer:
         """Everything of one unit on a page: its states and its gates."""
-        reader, unit = self.reader(text_of(asked)), unit_of(asked)
-        found = {}
+        reader = self.reader(text_of(asked))
+        unit, found = reader.checked(unit_of(asked)), {}
         for name in reader.states:
             same = unit._replace(state=name)
             if unit.number < reader.recorder.stack.layers[unit.layer].sizes[name]:
@@ -244,8 +244,8 @@ class Session:
 
     def cell(self, asked: Asked) -> Answer:
         """What a unit is wired to, what its gates do, and its course around an event of the text."""
-        reader, unit = self.reader(text_of(asked)), unit_of(asked)
-        first = reader.page(0)
+        reader = self.reader(text_of(asked))
+        unit, first = reader.checked(unit_of(asked)), reader.page(0)
         saturation = {}
         for gate in set(first.states) & {"i", "f", "o", "r", "z"}:
             if unit.number < reader.recorder.stack.layers[unit.layer].sizes[gate]:

@@ -27,7 +27,7 @@ from relmo.analysis.truncation import truncation
 from relmo.bilm import BiLM
 from relmo.errors import SettingError
 from relmo.explorer import beside, trials, words
-from relmo.explorer.given import Given, finite, listed, number, plain_unit, real, string
+from relmo.explorer.given import Given, choice, finite, listed, number, plain_unit, real, string
 from relmo.explorer.jobs import Progress
 from relmo.explorer.matching import stretches
 from relmo.explorer.reader import Reader
@@ -96,7 +96,7 @@ def find(worker: Worker, given: Given, progress: Progress) -> dict[str, Any]:
         name = string(each, "name")[:80] or pattern[:80]
         found |= mark_tracks(document, [Mark(a, b, name) for a, b in stretches(pattern, document.text)])
         if name not in found:
-            raise SettingError(f"the regular expression {pattern!r} matches nothing in this text")
+            raise SettingError(f"the regular expression {pattern[:80]!r} matches nothing in this text")
     for column in listed(given, "columns"):
         found |= column_tracks(document, str(column))
     marks = [mark_of(each) for each in listed(given, "marks", list)]
@@ -105,9 +105,7 @@ def find(worker: Worker, given: Given, progress: Progress) -> dict[str, Any]:
     found = {name: track for name, track in found.items() if name not in skipped}
     if not found:
         raise SettingError("none of the features changes in this text; choose others, or another text")
-    how = given.get("ablate")
-    if how not in (None, "zero", "mean", "hold"):
-        raise SettingError(f"ablate is {how!r}; it can be zero, mean or hold")
+    how = None if given.get("ablate") is None else choice(given, "ablate", "zero", "mean", "hold")
     report = find_cells(worker.model, document, found, ablate=how, ablate_symbols=6000, progress=progress)
     return report_answer(worker, string(given, "text"), document, found, report, skipped)
 
@@ -198,9 +196,7 @@ def preview(reader: Reader, document: Document, track: np.ndarray, unit: Any) ->
 def change(worker: Worker, given: Given, progress: Progress) -> dict[str, Any]:
     """One unit set to zero or its mean, held, or scaled: the loss by kind of symbol, and two samples."""
     model, unit, text = worker.model, unit_of({"unit": string(given, "unit")}), string(given, "text")
-    how = given.get("how", "zero")
-    if how not in ("zero", "mean", "hold", "scale"):
-        raise SettingError(f"how is {how!r}; it can be zero, mean, hold or scale")
+    how = choice(given, "how", "zero", "mean", "hold", "scale")
     size = 6000 if isinstance(model, LanguageModel) else 500
     document = worker.document(text, number(given, "symbols", size, 50, 20_000))
     value = None
@@ -218,7 +214,7 @@ def change(worker: Worker, given: Given, progress: Progress) -> dict[str, Any]:
         changed = losses()
         progress(0.6)
         samples.append(sample(model, given, lambda share: progress(0.6 + 0.4 * share)))
-    found = summarise(str(how), [unit], symbol_classes(document.symbols), base, changed[None])
+    found = summarise(how, [unit], symbol_classes(document.symbols), base, changed[None])
     return {
         "unit": plain_unit(unit),
         "how": how,
@@ -313,7 +309,7 @@ def fresh(given: Given) -> Fresh:
     """A network before training, of what was asked for."""
     radius = given.get("spectral_radius")
     return Fresh(
-        cell=given.get("cell", "lstm"),
+        cell=string(given, "cell") or "lstm",  # type: ignore[arg-type]
         hidden=number(given, "hidden", 64, 1, 256),
         forget_bias=real(given, "forget_bias", 0.0),
         spectral_radius=None if radius is None else real(given, "spectral_radius", 1.0),
