@@ -139,7 +139,7 @@ def locate(source: PairOrPath) -> Original | None:
     if not isinstance(source, str | Path):
         return _pair(source)
     path = Path(source)
-    if os.path.isdir(path):
+    if os.path.isdir(path):  # noqa: PTH112  (Path.is_dir raises where a name is too long)
         return None if is_file(path / CONFIG) and not _is_options(Member(path / CONFIG)) else _in_folder(path)
     if not is_file(path):
         return None

@@ -1,6 +1,7 @@
 """The whole table, of a model small enough to wait for."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
