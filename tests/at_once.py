@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from linecache import getline
 from pathlib import Path
 from threading import Barrier
 from types import FrameType
@@ -34,20 +35,23 @@ def at_once(work: Callable[[int], Result], threads: int) -> list[Result]:
 
 
 class Steps:
-    """The lines of relmo's code as they are executed; one of them is interrupted, as by Ctrl-C just before it."""
+    """The lines of relmo's code as they are executed; one of them is interrupted, as by Ctrl-C just before it.
 
-    def __init__(self, interrupted: int | None, files: str = ""):
-        self.interrupted, self.files = interrupted, files
+    A line that begins with `with` is none of them: it comes again when its block ends, and between the end and the
+    release of a lock Python lets no signal in.
+    """
+
+    def __init__(self, interrupted: int | None):
+        self.interrupted = interrupted
         self.count = 0
 
     def enter(self, frame: FrameType, event: str, _: Any) -> Any:
         """For sys.settrace: whether the lines of a function are looked at."""
-        name = frame.f_code.co_filename
-        return self.line if event == "call" and name.startswith(SOURCE) and name.endswith(self.files) else None
+        return self.line if event == "call" and frame.f_code.co_filename.startswith(SOURCE) else None
 
-    def line(self, _: FrameType, event: str, __: Any) -> Any:
+    def line(self, frame: FrameType, event: str, _: Any) -> Any:
         """One line."""
-        if event == "line":
+        if event == "line" and not getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with "):
             self.count += 1
             if self.count == self.interrupted:
                 raise KeyboardInterrupt
@@ -55,10 +59,9 @@ class Steps:
 
 
 @contextmanager
-def interrupted(step: int | None, files: str = "") -> Iterator[Steps]:
-    """Within it the step of this number, counted from 1, is interrupted; where there are less, nothing is. `files` is
-    how the names of files end whose lines are counted."""
-    steps, before = Steps(step, files), sys.gettrace()
+def interrupted(step: int | None) -> Iterator[Steps]:
+    """Within it the step of this number, counted from 1, is interrupted; where there are less, nothing is."""
+    steps, before = Steps(step), sys.gettrace()
     sys.settrace(steps.enter)
     try:
         yield steps

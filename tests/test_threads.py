@@ -16,6 +16,7 @@ from at_once import at_once
 from relmo import embed_results
 from relmo.bilm import BiLM
 from relmo.embed import Embedder
+from relmo.evaluate import full_precision
 from relmo.explorer.session import Session
 from relmo.models.elmo import Elmo
 from relmo.nn.kernels.kept import KEPT, kept
@@ -210,6 +211,20 @@ def test_a_language_model_writes_and_scores_the_same_from_every_thread(kind: str
     expected = [work(alone, 10 * i) for i in range(THREADS)]
     assert len({tuple(texts) for texts, *_ in expected}) == THREADS
     assert at_once(lambda i: work(shared, 10 * i), THREADS) == expected
+
+
+def test_tf32_is_off_until_the_last_who_wants_it_off_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    first, second = full_precision(), full_precision()
+    seen = []
+    for step in (first.__enter__, second.__enter__):
+        step()
+        seen.append(torch.backends.cudnn.allow_tf32)
+    for leave in (first, second):
+        leave.__exit__(None, None, None)
+        seen.append(torch.backends.cudnn.allow_tf32)
+    assert seen == [False, False, False, True]
 
 
 def test_threads_leave_warnings_as_they_are() -> None:

@@ -76,11 +76,11 @@ def intervene(
     part = recurrent_part(module_of(network))
     edit = make_edit(stack_of(part), layer, units, how, value, state, direction)
     before = ACTIVE.get(part, [])
-    if not before:
-        install(part)
-    ACTIVE[part] = [*before, edit]
-    touch(part)
     try:
+        if not before:
+            install(part)
+        ACTIVE[part] = [*before, edit]
+        touch(part)
         yield
     finally:
         ACTIVE[part] = before
