@@ -163,6 +163,15 @@ def test_a_call_keeps_the_precision_it_began_with(monkeypatch: pytest.MonkeyPatc
             assert any(same(scores, one) for _, one in expected.values())
 
 
+def test_a_thread_in_torchs_inference_mode_leaves_the_model_usable_for_others() -> None:
+    calls = calls_of(2, 1)
+    expected, model = [bilm().embed(call) for call in calls], bilm()
+    with torch.inference_mode():
+        assert same(model.embed(calls[0]), expected[0])
+        assert torch.is_inference_mode_enabled()
+    assert same(at_once(lambda _: model.embed(calls[1]), 1)[0], expected[1])
+
+
 def test_all_threads_get_the_same_engine_and_a_copy_makes_its_own() -> None:
     model = bilm()
     engines = at_once(lambda _: model.embedder, 8)

@@ -142,7 +142,8 @@ class Embedder:
         self.max_characters = max_characters
         self.vocabulary = vocabulary if not hasattr(network.encoder, "cnn") else None
         self.precision = precision
-        self.cache = WordCache(network, max_characters, vectors=cached_vectors, gates=cached_gates)
+        with torch.inference_mode(False):
+            self.cache = WordCache(network, max_characters, vectors=cached_vectors, gates=cached_gates)
         on_gpu, compiled = self.cache.gates.is_cuda, self.cache.compiled
         room = chunk_bytes or (CHUNK_BYTES if compiled else CPU_GATES_BYTES)
         if on_gpu and chunk_bytes is None:
@@ -164,7 +165,7 @@ class Embedder:
 
     def forget_words(self) -> None:
         """Gives the memory back that is taken by words."""
-        with self.lock:
+        with self.lock, self._inference():
             self.cache.forget()
 
     def stream(
@@ -240,9 +241,11 @@ class Embedder:
 
     @contextmanager
     def _inference(self) -> Iterator[None]:
-        """No gradients, no precision but what was asked for, in this thread; as it was afterwards. There is no dropout
-        to switch off: neither the encoder nor `infer` has any."""
-        with torch.no_grad(), torch.autocast(self.cache.vectors.device.type, enabled=False):
+        """No gradients, no precision but what was asked for, in this thread; as it was afterwards. It is not torch's
+        inference mode: nobody outside of that could write into the cache any more. There is no dropout to switch off,
+        as neither the encoder nor `infer` has any."""
+        kind = self.cache.vectors.device.type
+        with torch.inference_mode(False), torch.no_grad(), torch.autocast(kind, enabled=False):
             yield
 
     def _lay_out(self, sentences: Sequence[Tokens], cut: CutWords, precision: Precision, *, edge: int) -> Window:
