@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -43,6 +44,7 @@ from relmo.text.vocabulary import SentenceVocabulary
 from relmo.weights import load_weights, save_weights
 
 SCORED_AT_ONCE = 8192  # words whose probabilities are computed together
+MAKING = Lock()  # held while a model's engine is made: all threads get the same one
 
 
 class WordScore(NamedTuple):
@@ -62,7 +64,10 @@ class BiLM:
 
     `vocabulary` is None for original ELMo files, which hold no output layer. `precision` is that of the LSTMs' products
     in `embed`: "float32"; "bfloat16", twice as fast where the processor computes in it; or, on a CPU, "int8", faster
-    still. It can be changed at any time; everything else, `evaluate` and training, is in float32.
+    still. It can be changed at any time, for calls that begin after that; everything else, `evaluate` and training, is
+    in float32.
+
+    A loaded model may be used from any thread and gives the same numbers. Threads take turns at computing vectors.
     """
 
     def __init__(
@@ -90,9 +95,10 @@ class BiLM:
             raise SettingError(f"precision is {name!r}; it can be {', '.join(map(repr, PRECISIONS))}")
         if name == "int8" and self.device.type != "cpu":
             raise SettingError(f"precision 'int8' is for CPUs, and the device is {self.device}; take 'bfloat16' there")
-        self._precision = name
-        if "embedder" in vars(self):
-            self.embedder.precision = name
+        with MAKING:
+            self._precision = name
+            if "embedder" in vars(self):
+                self.embedder.precision = name
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, device: str = "auto") -> "BiLM":
@@ -156,12 +162,19 @@ class BiLM:
     @cached_property
     def embedder(self) -> Embedder:
         """The engine behind `embed`, with the words it has seen and the carried states."""
-        return Embedder(
-            self.network,
-            max_characters=self.settings.model.max_characters,
-            vocabulary=self.vocabulary,
-            precision=self.precision,
-        )
+        with MAKING:
+            if "embedder" not in vars(self):  # another thread may have been here first
+                vars(self)["embedder"] = Embedder(
+                    self.network,
+                    max_characters=self.settings.model.max_characters,
+                    vocabulary=self.vocabulary,
+                    precision=self.precision,
+                )
+            return vars(self)["embedder"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy of the model has: all but the engine, of which it makes its own."""
+        return {name: value for name, value in vars(self).items() if name != "embedder"}
 
     def embed(
         self,
@@ -179,7 +192,9 @@ class BiLM:
         state               "reset": a sentence starts from zero, its vectors depend on nothing but itself. "carry": row
                             r of a batch goes on where row r of the batch before ended, also over calls, until
                             `reset_states`; as the original tools do. "warmup": as "carry" from zero, after the first
-                            batch was run once for its states
+                            batch was run once for its states. Carried states are one set for all threads, whose batches
+                            go on from each other as they come; a thread with a text of its own takes a copy of the
+                            model (`copy.copy`, which shares the weights)
         batch_size          most sentences side by side; to be given with "carry" and "warmup"
         tokens_per_batch    most tokens side by side (a longer sentence is still read whole)
 
@@ -205,16 +220,20 @@ class BiLM:
         options = EmbedOptions(layers=layers, state=state, batch_size=batch_size, tokens_per_batch=tokens_per_batch)
         return self._embed(sentences, options)
 
-    def _embed(self, sentences: Iterable[str | Sequence[str]], options: EmbedOptions) -> Iterator[np.ndarray]:
+    def _embed(
+        self, sentences: Iterable[str | Sequence[str]], options: EmbedOptions, precision: Precision | None = None
+    ) -> Iterator[np.ndarray]:
         if isinstance(sentences, str):
             raise SettingError("embed takes several sentences: put a single one into a list, embed([sentence])")
         options.check(self.network.layer_count)
-        return self._vectors(sentences, options)
+        return self._vectors(sentences, options, precision or self.precision)
 
-    def _vectors(self, sentences: Iterable[str | Sequence[str]], options: EmbedOptions) -> Iterator[np.ndarray]:
+    def _vectors(
+        self, sentences: Iterable[str | Sequence[str]], options: EmbedOptions, precision: Precision
+    ) -> Iterator[np.ndarray]:
         cut = self.embedder.cut_words()
         tokens = (self.tokens(sentence) if isinstance(sentence, str) else sentence for sentence in sentences)
-        yield from self.embedder.stream(tokens, options, cut)
+        yield from self.embedder.stream(tokens, options, cut, precision)
         if cut.count:
             warnings.warn(cut.message(), stacklevel=3)
 
@@ -300,18 +319,25 @@ class BiLM:
         chosen = {"both": (0, 1), "forward": (0,), "backward": (1,)}[direction]
         tokens = (self.tokens(sentence) if isinstance(sentence, str) else sentence for sentence in sentences)
         found: list[np.ndarray] = []
+        precision = self.precision
         for window in windows(tokens, SCORED_AT_ONCE):
-            tops = self.embed(window, layers="top")
-            both = [self._log_probs(window, tops, vocabulary, side) for side in chosen]
+            tops = list(self._embed(window, EmbedOptions(layers="top"), precision))
+            ends = self.embedder.first_outputs(precision).cpu().numpy()
+            both = [self._log_probs(window, tops, ends, vocabulary, side) for side in chosen]
             found += [np.stack(sides) if direction == "both" else sides[0] for sides in zip(*both, strict=True)]
         return found
 
     def _log_probs(
-        self, sentences: Sequence[Sequence[str]], tops: list[np.ndarray], vocabulary: SentenceVocabulary, direction: int
+        self,
+        sentences: Sequence[Sequence[str]],
+        tops: list[np.ndarray],
+        ends: np.ndarray,
+        vocabulary: SentenceVocabulary,
+        direction: int,
     ) -> list[np.ndarray]:
-        """Of one direction, from the top layer (words, 2P) of each sentence; at the boundary that is a constant."""
+        """Of one direction, from the top layer (words, 2P) of each sentence and that at the boundaries, (2, P)."""
         assert self.network.softmax is not None
-        boundary = self.embedder.first_outputs()[direction].cpu().numpy()[None]  # (1, P)
+        boundary = ends[direction : direction + 1]  # (1, P)
         outputs, targets = [], []
         for words, top in zip(sentences, tops, strict=True):
             forward, backward = np.split(top, 2, axis=1)

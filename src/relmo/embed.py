@@ -12,11 +12,14 @@ Choices:
   array. So a sentence of any length is exact, and takes little memory beside its result.
 - The old tools' carried state is a row's state from one batch to the next, with batches in the order of the input, and
   with steps on the boundaries.
+- Threads take turns: a lock is held while a window, or a batch with carried state, is computed, and never while the
+  caller has the results. So what the cache has found for a window stays until the window is done.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -111,16 +114,18 @@ class Window(NamedTuple):
     starts     where each begins in `words`; (S,)
     lengths    (S,)
     edge       how many boundaries a sentence has on either side, 0 or 1
+    precision  of the LSTMs' products
     """
 
     words: np.ndarray
     starts: np.ndarray
     lengths: np.ndarray
     edge: int
+    precision: Precision
 
 
 class Embedder:
-    """Sentences to vectors with one network. The products of the LSTMs are done in `precision`."""
+    """Sentences to vectors with one network, from any thread. The products of the LSTMs are done in `precision`."""
 
     def __init__(
         self,
@@ -137,7 +142,8 @@ class Embedder:
         self.max_characters = max_characters
         self.vocabulary = vocabulary if not hasattr(network.encoder, "cnn") else None
         self.precision = precision
-        self.cache = WordCache(network, max_characters, vectors=cached_vectors, gates=cached_gates)
+        with torch.inference_mode(False):
+            self.cache = WordCache(network, max_characters, vectors=cached_vectors, gates=cached_gates)
         on_gpu, compiled = self.cache.gates.is_cuda, self.cache.compiled
         room = chunk_bytes or (CHUNK_BYTES if compiled else CPU_GATES_BYTES)
         if on_gpu and chunk_bytes is None:
@@ -147,28 +153,42 @@ class Embedder:
         self.few_tokens = max(1, room // (FLOAT * max(gates, outputs)))
         self.chunk_tokens = max(1, room // (FLOAT * outputs)) if compiled else self.few_tokens
         self.most_rows = max(ROWS, min(GPU_ROWS if on_gpu else CPU_ROWS, self.chunk_tokens))
+        self.lock = Lock()
+        """Held by the one thread that uses the cache and the states."""
         self.states: State | None = None
         self._first: tuple[int, Precision, State, Tensor] | None = None
 
     def reset_states(self) -> None:
         """The next sentences with carried state start from zero."""
-        self.states = None
+        with self.lock:
+            self.states = None
+
+    def forget_words(self) -> None:
+        """Gives the memory back that is taken by words."""
+        with self.lock, self._inference():
+            self.cache.forget()
 
     def stream(
-        self, sentences: Iterable[Tokens], options: EmbedOptions, cut: CutWords | None = None
+        self,
+        sentences: Iterable[Tokens],
+        options: EmbedOptions,
+        cut: CutWords | None = None,
+        precision: Precision | None = None,
     ) -> Iterator[np.ndarray]:
         """The vectors of each sentence, in order; reads ahead by a window of sentences. `cut` takes count of words that
-        were cut."""
+        were cut. The precision is that of now, unless another is given, whatever it is changed to meanwhile."""
         options.check(self.network.layer_count)
         cut = cut or self.cut_words()
         run = self._reset if options.state == "reset" else self._carry
-        return run(sentences, options, cut)
+        return run(sentences, options, cut, precision or self.precision)
 
     def cut_words(self) -> CutWords:
         """A fresh count; a model that reads words by number cuts none."""
         return CutWords(self.max_characters - 2 if self.vocabulary is None else 1 << 60)
 
-    def _reset(self, sentences: Iterable[Tokens], options: EmbedOptions, cut: CutWords) -> Iterator[np.ndarray]:
+    def _reset(
+        self, sentences: Iterable[Tokens], options: EmbedOptions, cut: CutWords, precision: Precision
+    ) -> Iterator[np.ndarray]:
         kept = self.network.layer_count if options.layers == "all" else 1
         least, most = WINDOW_TOKENS
         ahead = max(least, min(most, self.window_bytes // (FLOAT * kept * self.network.size)))
@@ -176,9 +196,9 @@ class Embedder:
         rows = options.batch_size or self.most_rows
         for given in windows(sentences, max(budget, ahead)):
             results: list[np.ndarray | None] = [None] * len(given)
-            with self._inference():
-                first = self.first_state()
-                window = self.lay_out(given, cut, edge=0)
+            with self.lock, self._inference():
+                first, _ = self._after_boundary(precision)
+                window = self._lay_out(given, cut, precision, edge=0)
                 for batch in groups(window.lengths, budget, rows):
                     state = tuple(tensor.expand(len(batch), *tensor.shape[1:]) for tensor in first)
                     for place, array in zip(batch.tolist(), self._run(window, batch, options, state), strict=True):
@@ -187,49 +207,48 @@ class Embedder:
             while results:
                 yield results.pop()  # type: ignore[misc]
 
-    def _carry(self, sentences: Iterable[Tokens], options: EmbedOptions, cut: CutWords) -> Iterator[np.ndarray]:
+    def _carry(
+        self, sentences: Iterable[Tokens], options: EmbedOptions, cut: CutWords, precision: Precision
+    ) -> Iterator[np.ndarray]:
         size = options.batch_size or 1
         warm: State | None = None
         for number, batch in enumerate(windows(sentences, size, by_tokens=False)):
-            if options.state == "warmup":
-                if number == 0:
-                    _, warm = self._run_on(batch, options, CutWords(cut.room), None)
-                vectors, warm = self._run_on(batch, options, cut, warm)
-            else:
-                vectors, self.states = self._run_on(batch, options, cut, self.states)
+            with self.lock, self._inference():
+                if number == 0 and options.state == "warmup":
+                    _, warm = self._run_on(self._lay_out(batch, CutWords(cut.room), precision, edge=1), options, None)
+                window = self._lay_out(batch, cut, precision, edge=1)
+                if options.state == "warmup":
+                    vectors, warm = self._run_on(window, options, warm)
+                else:
+                    vectors, self.states = self._run_on(window, options, self.states)
             yield from vectors
 
-    def _run_on(
-        self, sentences: Sequence[Tokens], options: EmbedOptions, cut: CutWords, state: State | None
-    ) -> tuple[list[np.ndarray], State]:
+    def _run_on(self, window: Window, options: EmbedOptions, state: State | None) -> tuple[list[np.ndarray], State]:
         """One batch in the order it is given, each row from its own state, from zero where there is no such row. -> the
-        vectors, and the state with the rows' ends in it."""
-        with self._inference():
-            window = self.lay_out(sentences, cut, edge=1)
-            state = self.network.initial_state(0) if state is None else state
-            state = tuple(grow(tensor, len(sentences)) for tensor in state)
-            (order,) = groups(window.lengths, 1 << 60, len(sentences))
-            rows = torch.from_numpy(order).to(state[0].device)
-            running = tuple(tensor[rows] for tensor in state)
-            results: list[np.ndarray] = [np.empty(0)] * len(sentences)
-            for place, array in zip(order.tolist(), self._run(window, order, options, running), strict=True):
-                results[place] = array
-            for tensor, after in zip(state, running, strict=True):
-                tensor[rows] = after
-            return results, state
+        vectors, and a new state with the rows' ends in it: the one given stays as it is."""
+        count = len(window.lengths)
+        state = self.network.initial_state(0) if state is None else state
+        state = tuple(grow(tensor, count) for tensor in state)
+        (order,) = groups(window.lengths, 1 << 60, count)
+        rows = torch.from_numpy(order).to(state[0].device)
+        running = tuple(tensor[rows] for tensor in state)
+        results: list[np.ndarray] = [np.empty(0)] * count
+        for place, array in zip(order.tolist(), self._run(window, order, options, running), strict=True):
+            results[place] = array
+        for tensor, after in zip(state, running, strict=True):
+            tensor[rows] = after
+        return results, state
 
     @contextmanager
     def _inference(self) -> Iterator[None]:
-        """No gradients, no dropout, no precision but what was asked for; all as it was afterwards."""
-        training = self.network.training  # a module that is training may share its layers
-        self.network.eval()
-        try:
-            with torch.no_grad(), torch.autocast(self.cache.vectors.device.type, enabled=False):
-                yield
-        finally:
-            self.network.train(training)
+        """No gradients, no precision but what was asked for, in this thread; as it was afterwards. It is not torch's
+        inference mode: nobody outside of that could write into the cache any more. There is no dropout to switch off,
+        as neither the encoder nor `infer` has any."""
+        kind = self.cache.vectors.device.type
+        with torch.inference_mode(False), torch.no_grad(), torch.autocast(kind, enabled=False):
+            yield
 
-    def lay_out(self, sentences: Sequence[Tokens], cut: CutWords, *, edge: int) -> Window:
+    def _lay_out(self, sentences: Sequence[Tokens], cut: CutWords, precision: Precision, *, edge: int) -> Window:
         """Sentences as a window, with the words they need in the cache; words are looked at for being cut."""
         ends = ((BOS,), (EOS,)) if edge else ((), ())
         lengths = np.array([len(sentence) + 2 * edge for sentence in sentences], dtype=np.int64)
@@ -244,7 +263,7 @@ class Embedder:
                 raise SettingError(f"a token is {word!r}, of type {type(word).__name__}; tokens are strings")
             cut.look(word, times)
         slots = self._slots(list(index))
-        return Window(slots[words], np.cumsum(lengths) - lengths, lengths, edge)
+        return Window(slots[words], np.cumsum(lengths) - lengths, lengths, edge, precision)
 
     def _slots(self, words: list[str]) -> np.ndarray:
         """Where the cache has these distinct words."""
@@ -255,24 +274,25 @@ class Embedder:
 
     def first_state(self) -> State:
         """The state of a sentence that starts from zero, after its first boundary: a constant of the model, a row."""
-        return self._after_boundary()[0]
+        with self.lock, self._inference():
+            return self._after_boundary(self.precision)[0]
 
-    def first_outputs(self) -> Tensor:
+    def first_outputs(self, precision: Precision) -> Tensor:
         """What the top layer gives at that boundary, with which a sentence's first word is predicted: forwards at <S>,
         backwards at </S>; (2, P)."""
-        with self._inference():
-            return self._after_boundary()[1]
+        with self.lock, self._inference():
+            return self._after_boundary(precision)[1]
 
-    def _after_boundary(self) -> tuple[State, Tensor]:
+    def _after_boundary(self, precision: Precision) -> tuple[State, Tensor]:
         epoch = self.cache.refresh()
-        if self._first is None or self._first[:2] != (epoch, self.precision):
+        if self._first is None or self._first[:2] != (epoch, precision):
             ends = self._slots([BOS, EOS])
-            self.cache.find_gates([ends[:1], ends[1:]], self.precision)
+            self.cache.find_gates([ends[:1], ends[1:]], precision)
             places = np.repeat(self.cache.place_of[[0, 1], ends], ROWS).reshape(2, 1, ROWS)
             words = torch.from_numpy(places).to(self.cache.gates.device)
-            run = self.network.lstm.infer(self.cache.gates, words, precision=self.precision)
+            run = self.network.lstm.infer(self.cache.gates, words, precision=precision)
             state = tuple(tensor[:1] for tensor in run.state)
-            self._first = (epoch, self.precision, state, run.layers[-1][:, 0, 0].clone())
+            self._first = (epoch, precision, state, run.layers[-1][:, 0, 0].clone())
         return self._first[2], self._first[3]
 
     def _run(self, window: Window, order: np.ndarray, options: EmbedOptions, state: State) -> list[np.ndarray]:
@@ -297,12 +317,12 @@ class Embedder:
         step, longest = 0, int(lengths.max(initial=0))
         while step < longest:
             rows = int(np.count_nonzero(lengths > step))
-            slots, inside = self._chunk(window.words, step, starts[:rows], lengths[:rows])
+            slots, inside = self._chunk(window, step, starts[:rows], lengths[:rows])
             places = np.stack([of[slots[d]] for d, of in enumerate(self.cache.place_of)])
             words = torch.from_numpy(places).to(self.cache.gates.device)
             before = tuple(tensor[:rows] for tensor in state)
             sizes = inside.sum(axis=1).tolist()
-            run = self.network.lstm.infer(self.cache.gates, words, before, sizes, precision=self.precision)
+            run = self.network.lstm.infer(self.cache.gates, words, before, sizes, precision=window.precision)
             results.put_chunk(step, len(sizes), rows, run.layers)
             if window.edge:
                 for tensor, after in zip(state, run.state, strict=True):
@@ -312,7 +332,7 @@ class Embedder:
             step += len(sizes)
 
     def _chunk(
-        self, words: np.ndarray, step: int, starts: np.ndarray, lengths: np.ndarray
+        self, window: Window, step: int, starts: np.ndarray, lengths: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """What both directions read from a step on, as far as room for outputs and for gates goes, with the gates of
         all these words in the cache. -> slots (2, T, B), and where there are any (T, B)."""
@@ -322,11 +342,11 @@ class Embedder:
         t = np.arange(step, step + steps)[:, None]
         inside = t < lengths  # (T, B)
         read = np.stack([starts + t, starts + lengths - 1 - t])
-        slots = words[np.where(inside, read, starts)]
+        slots = window.words[np.where(inside, read, starts)]
         while max(map(len, distinct := [np.unique(side) for side in slots])) > self.cache.gates.shape[1] and steps > 1:
             steps //= 2
             slots, inside = slots[:, :steps], inside[:steps]
-        self.cache.find_gates(distinct, self.precision)
+        self.cache.find_gates(distinct, window.precision)
         return slots, inside
 
 

@@ -163,7 +163,7 @@ def embed_file(
             partial.commit()
             if not partial.count:
                 raise CorpusError(f"{source}: there is nothing in it; give a file with a sentence a line")
-        model.embedder.cache.forget()  # memory for what follows
+        model.embedder.forget_words()  # memory for what follows
         partial.finish()
     return Summary(out, progress.done, progress.resumed, progress.tokens, time.monotonic() - started, cut)
 

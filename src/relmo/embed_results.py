@@ -5,12 +5,14 @@ from the right, the layers asked for side by side or summed up.
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
+from threading import Lock
 
 import numpy as np
 import torch
 from torch import Tensor
 
 STAGED = 8 << 20  # numbers that come from a GPU at once
+STAGING = Lock()  # held from when numbers are put into the one room for them until they have been taken out
 
 
 class Results:
@@ -105,18 +107,28 @@ class ResultsOnGPU:
             stop = max(start + 1, int(np.searchsorted(ends, ends[start] + room, side="right")) - 1)
             first, last = int(ends[start]), int(ends[stop])
             part = self.out[:, first:last]
-            host = staged(part).numpy() if last - first <= room else part.cpu().numpy()
-            arrays += [host[:, a - first : b - first].copy() for a, b in pairwise(ends[start : stop + 1].tolist())]
+            bounds = [(a - first, b - first) for a, b in pairwise(ends[start : stop + 1].tolist())]
+            if last - first <= room:
+                with STAGING:
+                    arrays += copies(staged(part).numpy(), bounds)
+            else:
+                arrays += copies(part.cpu().numpy(), bounds)
             start = stop
         return arrays
 
 
+def copies(host: np.ndarray, bounds: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+    """Stretches of (K, T, E), each in memory of its own."""
+    return [host[:, start:stop].copy() for start, stop in bounds]
+
+
 @cache
 def staging() -> Tensor:
-    """Memory that a GPU copies into at its full speed; to take it anew every time would cost more than the copy."""
+    """Memory that a GPU copies into at its full speed, the same for all threads; to take it anew every time would cost
+    more than the copy."""
     return torch.empty(STAGED, pin_memory=True)
 
 
 def staged(part: Tensor) -> Tensor:
-    """A tensor of a GPU on the host, until the next one comes."""
+    """A tensor of a GPU on the host, until the next one comes; for who holds STAGING."""
     return staging()[: part.numel()].view(part.shape).copy_(part)

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 import torch
@@ -195,17 +196,46 @@ def _totals(network: Stateful, read: Read, count: int, lanes: int, device: torch
         return torch.stack(totals).sum(dim=0) + rest.sum(dim=0)
 
 
+class Tf32:
+    """The switch, one for all of torch, that lets recurrences on a GPU be rounded to tf32. The first thread that wants
+    it off turns it off, the last one turns it back."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.users = 0
+        self.before = True
+
+    def off(self) -> None:
+        """For one more user."""
+        with self.lock:
+            warnings.filterwarnings("ignore", "Please use the new API settings", UserWarning)
+            if not self.users:
+                self.before = torch.backends.cudnn.allow_tf32
+                torch.backends.cudnn.allow_tf32 = False
+            self.users += 1
+
+    def back(self) -> None:
+        """For one user less."""
+        with self.lock:
+            self.users -= 1
+            if not self.users:
+                torch.backends.cudnn.allow_tf32 = self.before
+
+
+TF32 = Tf32()
+
+
 @contextmanager
 def full_precision() -> Iterator[None]:
     """Float32 as it is, on a GPU too, where recurrences are otherwise rounded to tf32: lanes could not be compared."""
-    before = torch.backends.cudnn.allow_tf32
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # newer torch has another name for the switch
-        torch.backends.cudnn.allow_tf32 = False
-        try:
-            yield
-        finally:
-            torch.backends.cudnn.allow_tf32 = before
+    if not torch.cuda.is_initialized():
+        yield
+        return
+    TF32.off()
+    try:
+        yield
+    finally:
+        TF32.back()
 
 
 def warm_states(network: Stateful, read: Read, length: int, lanes: int, device: torch.device) -> State:

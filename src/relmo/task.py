@@ -173,15 +173,17 @@ class Task(Generic[Example, Prediction]):
     @torch.no_grad()
     def predict_encoded(self, encoded: EncodedExamples) -> list[Prediction]:
         """What the model says of each example, in their order. Examples of about one length are read together."""
-        training = self.network.training
-        self.network.eval()
         lengths = encoded.lengths
         results: list[Prediction | None] = [None] * len(lengths)
-        for which in by_length(lengths):
-            output = self.network(on_device(encoded.batch(which), self.device))
-            for i, prediction in zip(which.tolist(), self.decode(output), strict=True):
-                results[i] = prediction
-        self.network.train(training)
+        training = self.network.training  # between two steps of training; a loaded model's never is
+        try:
+            self.network.eval()
+            for which in by_length(lengths):
+                output = self.network(on_device(encoded.batch(which), self.device))
+                for i, prediction in zip(which.tolist(), self.decode(output), strict=True):
+                    results[i] = prediction
+        finally:
+            self.network.train(training)
         return results  # type: ignore[return-value]
 
     def predict_words(self, examples: Iterable[Sequence[Words]]) -> Iterator[Prediction]:

@@ -7,6 +7,9 @@
 
 A word's numbers are the same bits whatever other words are computed with it: the compiled kernels see to that, and for
 torch's products words are filled up to a multiple of ROWS.
+
+An interruption (Ctrl-C) can come between any two steps of a change. So a change is marked before its first step and
+unmarked after its last; where a mark was left behind, the next use forgets everything.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -63,7 +66,8 @@ class WordCache:
     """The two levels for one network.
 
     Words are known by a key: the string where the model reads characters, the vocabulary's id where it reads words.
-    The weights are looked at for change at every use, and all is forgotten if there was any; `epoch` counts that.
+    The weights are looked at for change at every use, and all is forgotten if there was any; `epoch` counts that. It is
+    for one thread at a time, from `find` until what was found has been used: `Embedder` holds a lock for so long.
     """
 
     def __init__(self, network: BiLMNetwork, max_characters: int, *, vectors: int = VECTORS, gates: int | None = None):
@@ -73,6 +77,8 @@ class WordCache:
         self.compiled = lstm_cpu.suits(self.first.bias)
         self.precision: Precision = "float32"
         self.epoch = 0
+        self.changing = False
+        """Whether a change is under way, or was broken off."""
         self._room_for_vectors(max(1, vectors))
         self._room_for_gates(gates or self._default_gates())
         self.seen = versions(self._parameters())
@@ -84,10 +90,9 @@ class WordCache:
         return max(GATES, weights // (10 * self.first.hidden_size))
 
     def _room_for_vectors(self, capacity: int) -> None:
-        self.capacity = capacity
+        self.vectors = self.first.bias.new_empty(capacity, self.first.weight_ih.shape[2])  # (S, P)
         self.slots: dict[Hashable, int] = {}
         self.keys: list[Hashable | None] = [None] * capacity
-        self.vectors = self.first.bias.new_empty(capacity, self.first.weight_ih.shape[2])  # (S, P)
         self.recent = Recency(capacity)
         self.place_of = np.full((2, capacity), NOBODY)  # of a slot among the gates
 
@@ -101,24 +106,27 @@ class WordCache:
         return [*self.network.encoder.parameters(), *self.network.lstm.parameters()]
 
     def refresh(self) -> int:
-        """Forgets everything if a weight has changed. -> the epoch."""
-        if self.seen != (weights := versions(self._parameters())):
+        """Forgets everything if a weight has changed, or a change of the cache was broken off. -> the epoch."""
+        if self.seen != (weights := versions(self._parameters())) or self.changing:
             self.forget()
             self.seen = weights
         return self.epoch
 
     def forget(self) -> None:
         """All words, and the memory they take."""
+        self.changing = True
         self.first = self.network.lstm.stack[0]
-        self._room_for_vectors(self.capacity)
+        self._room_for_vectors(len(self.vectors))
         self._room_for_gates(self.gates.shape[1])
         self.epoch += 1
+        self.changing = False
 
     def find(self, keys: Sequence[Hashable]) -> np.ndarray:
         """The slots of distinct words, encoding those that are not there; they are good until `find` is called again.
         -> (N,)"""
         self.refresh()
-        if len(keys) > self.capacity:
+        self.changing = True
+        if len(keys) > len(self.vectors):
             self._room_for_vectors(len(keys))
             self.slot_of[:] = NOBODY
         get = self.slots.get
@@ -128,13 +136,15 @@ class WordCache:
         if not known.all():
             missing = np.flatnonzero(~known)
             slots[missing] = self._add([keys[i] for i in missing.tolist()])
+        self.changing = False
         return slots
 
     def _add(self, keys: list[Hashable]) -> np.ndarray:
         slots = self.recent.take(len(keys))
         for slot in slots.tolist():
             self.slots.pop(self.keys[slot], None)
-            self.keys[slot] = None
+        for key, slot in zip(keys, slots.tolist(), strict=True):
+            self.slots[key], self.keys[slot] = slot, key
         for d in range(2):
             places = self.place_of[d, slots]
             self.slot_of[d, places[places != NOBODY]] = NOBODY
@@ -142,9 +152,6 @@ class WordCache:
         for part, ids in self._spelled(keys):
             vectors = self.network.encoder(ids.to(self.vectors.device))  # (N, P), N perhaps more than the words
             self.vectors[torch.from_numpy(slots[part]).to(self.vectors.device)] = vectors[: len(part)]
-            for i in part.tolist():  # only now, lest an interruption leave words without their numbers
-                self.slots[keys[i]] = int(slots[i])
-                self.keys[slots[i]] = keys[i]
         return slots
 
     def _spelled(self, keys: list[Hashable]) -> Iterator[tuple[np.ndarray, Tensor]]:
@@ -167,6 +174,7 @@ class WordCache:
     def find_gates(self, slots: Sequence[np.ndarray], precision: Precision = "float32") -> None:
         """Sees to it that the gates of each direction's words, distinct and given by their slots, are there: until the
         next call those of direction d are at `gates[d, place_of[d, slots[d]]]`."""
+        self.changing = True
         most, room = max(map(len, slots)), self.gates.shape[1]
         if most > room or precision != self.precision:
             self._room_for_gates(max(most, room))
@@ -177,16 +185,16 @@ class WordCache:
             self.recent_gates[d].touch(places[known])
             if not known.all():
                 self._add_gates(d, slots[d][~known])
+        self.changing = False
 
     def _add_gates(self, d: int, slots: np.ndarray) -> None:
         places = self.recent_gates[d].take(len(slots))
         before = self.slot_of[d, places]
         self.place_of[d, before[before != NOBODY]] = NOBODY
-        self.slot_of[d, places] = slots
+        self.slot_of[d, places], self.place_of[d, slots] = slots, places
         count = GPU_ENCODED if self.gates.is_cuda else ENCODED
         for start in range(0, len(slots), count):
             self._make_gates(d, slots[start : start + count], places[start : start + count])
-        self.place_of[d, slots] = places  # only now, as above
 
     def _make_gates(self, d: int, slots: np.ndarray, places: np.ndarray) -> None:
         count, device = len(slots), self.vectors.device

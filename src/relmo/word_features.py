@@ -230,7 +230,7 @@ class WordFeatures:
     def cut(self) -> CutWords:
         """How many words a frozen biLM has read that had more bytes than it has room for."""
         assert self.bilm is not None
-        return self.bilm.embedder.cut_words()
+        return vars(self).setdefault("cut", self.bilm.embedder.cut_words())  # the same one for all threads
 
     @cached_property
     def static(self) -> np.ndarray:

@@ -76,11 +76,11 @@ def intervene(
     part = recurrent_part(module_of(network))
     edit = make_edit(stack_of(part), layer, units, how, value, state, direction)
     before = ACTIVE.get(part, [])
-    if not before:
-        install(part)
-    ACTIVE[part] = [*before, edit]
-    touch(part)
     try:
+        if not before:
+            install(part)
+        ACTIVE[part] = [*before, edit]
+        touch(part)
         yield
     finally:
         ACTIVE[part] = before
@@ -227,7 +227,7 @@ def both_ways(x: Tensor, stack: Stack, lengths: Tensor | None) -> Tensor:
 
 def run_elmo(part: ElmoLSTM, x: Tensor, state: State | None = None, sizes: Sequence[int] | None = None) -> ElmoOutput:
     """`ElmoLSTM.forward`, changed."""
-    return elmo_output(part, x, None, state, sizes, *x.shape[1:3])
+    return elmo_output(part, prepared(part, part.dropout), x, None, state, sizes, *x.shape[1:3])
 
 
 def infer_elmo(
@@ -244,11 +244,12 @@ def infer_elmo(
         raise SettingError(f"interventions are computed in float32, and the model's precision is {precision}; set it")
     first = torch.stack([gates[d][words[d]] for d in range(2)])  # (2, T, B, 4H)
     with torch.no_grad(), torch.autocast(gates.device.type, enabled=False):
-        return elmo_output(part, first, first, state, sizes, *words.shape[1:])
+        return elmo_output(part, prepared(part, 0.0), first, first, state, sizes, *words.shape[1:])
 
 
 def elmo_output(
     part: ElmoLSTM,
+    with_changes: tuple[Stack, Changes],
     x: Tensor,
     first: Tensor | None,
     state: State | None,
@@ -257,7 +258,7 @@ def elmo_output(
     batch: int,
 ) -> ElmoOutput:
     """The two stacks with the changes, from their input, or from the first layer's gates."""
-    stack, changes = prepared(part, part.dropout)
+    stack, changes = with_changes
     state = part.initial_state(batch) if state is None else state
     states = [tuple(tensor.transpose(0, 1) for tensor in state[2 * d : 2 * d + 2]) for d in range(len(stack.layers))]
     lengths = None

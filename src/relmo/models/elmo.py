@@ -16,6 +16,7 @@ Choices:
 
 import copy
 from collections.abc import Sequence
+from threading import Lock
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -56,7 +57,7 @@ class Elmo(nn.Module):
     trainable        let gradients reach the biLM
     keep_boundaries  give the vectors of <S> and </S> too: T + 2 positions instead of T
     state            reset: each sentence starts from zero. carry: row r starts from the state in which row r of the
-                     batch before ended, until `reset_states`
+                     batch before ended, whichever thread's it was, until `reset_states`
     boundaries       word input only: the ids of <S> and </S> in the vocabulary, where the model does not come with it
     """
 
@@ -103,7 +104,17 @@ class Elmo(nn.Module):
         ends = character_ids([BOS, EOS], self.max_characters) if self.by_characters else [b + 1 for b in boundaries]
         self.register_buffer("ends", torch.as_tensor(ends), persistent=False)
         self.carried: State | None = None
+        self.carrying = Lock()
+        """Held by the one thread whose batch goes on from the carried state."""
         self.train()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy has: all but the lock."""
+        return {name: value for name, value in vars(self).items() if name != "carrying"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.carrying = Lock()
 
     @property
     def size(self) -> int:
@@ -124,7 +135,8 @@ class Elmo(nn.Module):
 
     def reset_states(self) -> None:
         """With state "carry", start from zero again."""
-        self.carried = None
+        with self.carrying:
+            self.carried = None
 
     def l2(self) -> Tensor:
         """The squared length of all mixtures' weights, for the lambda penalty."""
@@ -185,9 +197,12 @@ class Elmo(nn.Module):
         sentence[:, 0] = ends[0]
         sentence[:, 1:-1] = tokens
         sentence[torch.arange(batch, device=mask.device), lengths + 1] = ends[1]
-        run = self.network(sentence, lengths + 2, self._state_for(batch))
         if self.state == "carry":
-            self._keep(run.state)
+            with self.carrying:
+                run = self.network(sentence, lengths + 2, self._state_for(batch))
+                self._keep(run.state)
+        else:
+            run = self.network(sentence, lengths + 2)
         return run.layers, torch.arange(steps + 2, device=mask.device) < (lengths + 2).unsqueeze(1)
 
     def mix(self, layers: Tensor, mask_full: Tensor, mask: Tensor, outer: Sequence[int]) -> ElmoOutput:
@@ -203,7 +218,7 @@ class Elmo(nn.Module):
 
     def _state_for(self, batch: int) -> State | None:
         """The carried state of the first `batch` rows, zeros for rows that are new."""
-        if self.state == "reset" or self.carried is None:
+        if self.carried is None:
             return None
         fresh = self.network.initial_state(max(batch - len(self.carried[0]), 0))
         carried = (tensor.to(new) for tensor, new in zip(self.carried, fresh, strict=True))

@@ -19,6 +19,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from relmo.nn.cells import Cell, State
 from relmo.nn.dropout import SequenceDropout, drop_weights
 
+REMARKS = "RNN module weights are not part|LSTM with projections is not supported"
+"""What cuDNN and oneDNN remark on weights at every turn, though nothing is wrong."""
+
 
 class RecurrentOutput(NamedTuple):
     """The top layer's outputs (B, T, O), every layer's where asked for, the state after each sequence's last step."""
@@ -185,8 +188,8 @@ def unroll_fused(
     training = torch.is_grad_enabled()  # cuDNN keeps what a backward pass needs only when training
     flags = (True, shape.layers, shape.dropout, training, shape.directions == 2)
     fused = getattr(torch, name)
-    with torch.autocast(x.device.type, enabled=False), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # cuDNN and oneDNN remark on how weights are laid out
+    warnings.filterwarnings("ignore", REMARKS, UserWarning)  # not `catch_warnings`, which is for one thread
+    with torch.autocast(x.device.type, enabled=False):
         if lengths is None:
             y, *final = fused(x, one_or_list(start), parameters, *flags, True)
         else:

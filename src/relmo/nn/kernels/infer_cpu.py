@@ -9,7 +9,7 @@ import ctypes
 import math
 from collections.abc import Sequence
 from ctypes import byref
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,6 +49,8 @@ class Layer(ctypes.Structure):
         *((name, POINTER) for name in ("x_units", "h_units", "m_units", "x_scale", "h_scale", "m_scale")),
         *((name, Matrix) for name in ("ih", "hh", "hr")),
     )
+    holds: tuple[Any, ...]
+    """What it points into, which lives as long as it does: a thread may work on after an interruption."""
 
 
 class Packed(NamedTuple):
@@ -123,6 +125,7 @@ def run(
         spread(lambda d, a, b: kernels().relmo_infer_gates(byref(both[d]), a, b, at(gates, d)), steps * batch, work)
         for d, layer in enumerate(both):
             layer.gates, layer.stride, layer.ih = at(gates, d), four, Matrix()
+            layer.holds += (gates,)
     spread(lambda d, a, b: kernels().relmo_infer(byref(both[d]), a, b), batch, work)
     return y, h, c
 
@@ -136,15 +139,17 @@ def input_gates(x: Tensor, ih: Tensor, bias: Tensor, d: int, precision: Precisio
     x, bias, gates = x.contiguous(), bias.contiguous(), x.new_empty(len(x), four)
     room = rooms("x", len(x), inputs, precision)
     buffers = {"x": x, "gates": bias[d]} | {name: tensor[0] for name, tensor in room.items() if tensor is not None}
+    matrix = packed(ih, precision, by_gates=True)
     layer = Layer(
         steps=1,
         batch=len(x),
         inputs=inputs,
         hidden=four // 4,
         precision=PRECISIONS.index(precision),
-        ih=packed(ih, precision, by_gates=True).of(d),
+        ih=matrix.of(d),
         **{name: tensor.data_ptr() for name, tensor in buffers.items()},
     )
+    layer.holds = (buffers, matrix)
     linear_cpu.spread(
         lambda a, b: kernels().relmo_infer_gates(byref(layer), a, b, gates.data_ptr()), len(x), four * inputs
     )
@@ -158,10 +163,11 @@ def directions(
     buffers: dict[str, Tensor | None],
     matrices: dict[str, Packed],
 ) -> list[Layer]:
-    """What both directions are given; the buffers must outlive them."""
+    """What both directions are given."""
     cell_clip, projection_clip = (math.inf if clip is None else clip for clip in clips)
-    return [
-        Layer(
+    found = []
+    for d in range(2):
+        layer = Layer(
             **numbers,
             sizes=(LONG * len(sizes))(*sizes),
             cell_clip=cell_clip,
@@ -169,8 +175,9 @@ def directions(
             **{name: at(tensor, d) for name, tensor in buffers.items()},
             **{name: matrix.of(d) for name, matrix in matrices.items()},
         )
-        for d in range(2)
-    ]
+        layer.holds = (buffers, matrices)
+        found.append(layer)
+    return found
 
 
 def rows_of(given: Gates, size: int) -> Tensor:

@@ -3,10 +3,14 @@
 Few sequences side by side leave a GPU waiting for Python, so their steps are recorded as a CUDA graph and started at
 once. A graph has a fixed number of rows and steps: both are rounded up, and a row stops by its length. More rows run
 step by step, in each step those that still go on.
+
+A graph reads and writes always the same memory. So threads take turns at it: what one puts in, starts and takes out
+stands together on the stream, and each stream has graphs of its own.
 """
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from threading import Lock
 from typing import NamedTuple
 
 import torch
@@ -21,6 +25,7 @@ Clips = tuple[float | None, float | None]
 ROWS, STEPS = 512, 128  # more of either are not recorded
 ROUND = 8  # steps of a graph come in multiples of this
 MOST = 64  # graphs that are kept
+REPLAYING = Lock()  # of all models: nothing else may be recorded meanwhile
 
 
 class Recorded(NamedTuple):
@@ -65,22 +70,24 @@ def run(
     if not 0 < steps <= STEPS or not 0 < batch <= ROWS or torch.cuda.is_current_stream_capturing():
         return unroll(weights, given, table, state, clips, sizes=list(sizes), skip=skip)
     wide, long = 1 << (batch - 1).bit_length(), -(-steps // ROUND) * ROUND
-    key = (wide, long, given.dtype, None if table is None else (table.data_ptr(), table.stride()))
-    if key not in graphs:
-        if len(graphs) == MOST:
-            graphs.popitem(last=False)
-        room = torch.zeros(2, long, wide, *given.shape[3:], dtype=given.dtype, device=given.device)
-        graphs[key] = record(weights, room, table, clips, skip=skip)
-    graphs.move_to_end(key)
-    recorded = graphs[key]
-    recorded.given[:, :steps, :batch] = given
-    recorded.lengths.zero_()
-    recorded.lengths[:batch] = lengths_of(sizes, batch).to(given.device, non_blocking=True)
-    for to, tensor in zip(recorded.state, state, strict=True):
-        to[:batch] = tensor
-    recorded.graph.replay()
-    layers = [layer[:, :steps, :batch].clone() for layer in recorded.layers]
-    return layers, [tensor[:batch].clone() for tensor in recorded.final]
+    stream = torch.cuda.current_stream(given.device).cuda_stream
+    key = (stream, wide, long, given.dtype, None if table is None else (table.data_ptr(), table.stride()))
+    with REPLAYING:
+        if key not in graphs:
+            if len(graphs) == MOST:
+                graphs.popitem(last=False)
+            room = torch.zeros(2, long, wide, *given.shape[3:], dtype=given.dtype, device=given.device)
+            graphs[key] = record(weights, room, table, clips, skip=skip)
+        graphs.move_to_end(key)
+        recorded = graphs[key]
+        recorded.given[:, :steps, :batch] = given
+        recorded.lengths.zero_()
+        recorded.lengths[:batch] = lengths_of(sizes, batch).to(given.device, non_blocking=True)
+        for to, tensor in zip(recorded.state, state, strict=True):
+            to[:batch] = tensor
+        recorded.graph.replay()
+        layers = [layer[:, :steps, :batch].clone() for layer in recorded.layers]
+        return layers, [tensor[:batch].clone() for tensor in recorded.final]
 
 
 def record(weights: list[Weights], given: Tensor, table: Tensor | None, clips: Clips, *, skip: bool) -> Recorded:
@@ -95,7 +102,7 @@ def record(weights: list[Weights], given: Tensor, table: Tensor | None, clips: C
         unroll(weights, given[:, :1], table, state, clips, lengths=lengths, skip=skip)
     torch.cuda.current_stream(device).wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # others may take memory meanwhile
         layers, final = unroll(weights, given, table, state, clips, lengths=lengths, skip=skip)
     return Recorded(graph, given, lengths, state, layers, final)
 

@@ -4,9 +4,8 @@ The twin of `torch.nn.functional.linear`, and of `highway.Highway`, which take o
 numbers depend neither on the rows around it nor on how many threads there are.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
-from threading import Thread
 
 import torch
 from torch import Tensor, nn
@@ -80,11 +79,5 @@ def spread(work_on: Callable[[int, int], object], rows: int, work: int) -> None:
         return
     threads = torch.get_num_threads() if rows * work > ALONE else 1
     blocks = max(1, min(threads, rows // BLOCK))
-    edges: Sequence[int] = [rows * k // blocks for k in range(blocks + 1)]
-    first, *rest = pairwise(edges)
-    others = [Thread(target=work_on, args=part) for part in rest]
-    for thread in others:
-        thread.start()
-    work_on(*first)
-    for thread in others:
-        thread.join()
+    edges = [rows * k // blocks for k in range(blocks + 1)]
+    lstm_cpu.side_by_side(work_on, list(pairwise(edges)))

@@ -11,6 +11,7 @@ import ctypes
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -66,6 +67,8 @@ class Layer(ctypes.Structure):
         ("projection_clip", FLOAT),
         *((name, POINTER) for name in BUFFERS),
     )
+    holds: Any
+    """What it points into, which lives as long as it does: a thread may work on after an interruption."""
 
 
 class Weights(NamedTuple):
@@ -249,22 +252,22 @@ def layers(
     sizes: Sequence[int],
     clips: tuple[float | None, float | None],
 ) -> list[Any]:
-    """References to both directions' `Layer`; the buffers must outlive them."""
+    """References to both directions' `Layer`."""
     four, outputs = weights.hh.shape[1:]
     counts = dict(zip(COUNTS, (steps, batch, weights.ih.shape[2], four // 4, outputs), strict=True))
     cell_clip, projection_clip = (math.inf if clip is None else clip for clip in clips)
-    return [
-        ctypes.byref(
-            Layer(
-                **counts,
-                sizes=(LONG * steps)(*sizes),
-                cell_clip=cell_clip,
-                projection_clip=projection_clip,
-                **{name: at(tensor, d) for name, tensor in buffers.items()},
-            )
+    found = []
+    for d in range(2):
+        layer = Layer(
+            **counts,
+            sizes=(LONG * steps)(*sizes),
+            cell_clip=cell_clip,
+            projection_clip=projection_clip,
+            **{name: at(tensor, d) for name, tensor in buffers.items()},
         )
-        for d in range(2)
-    ]
+        layer.holds = buffers
+        found.append(ctypes.byref(layer))
+    return found
 
 
 def kernels() -> ctypes.CDLL:
@@ -345,10 +348,22 @@ def spread(work_on: Callable[[int, int, int], object], batch: int, work: int) ->
     blocks = max(1, min(threads // 2, batch // BLOCK))
     edges = [batch * k // blocks for k in range(blocks + 1)]
     parts = [(d, a, b) for a, b in pairwise(edges) for d in range(2)]
-    others = [Thread(target=work_on, args=part) for part in parts[1:]] if threads > 1 else []
-    for thread in others:
-        thread.start()
-    for part in parts[: len(parts) - len(others)]:
-        work_on(*part)
-    for thread in others:
-        thread.join()
+    if threads > 1:
+        side_by_side(work_on, parts)
+    else:
+        for part in parts:
+            work_on(*part)
+
+
+def side_by_side(work_on: Callable[..., object], parts: Sequence[tuple[int, ...]]) -> None:
+    """Each part in a thread of its own, the first in this one. An interruption is raised when all have ended: what they
+    write into may be used for something else then."""
+    others = [Thread(target=work_on, args=part) for part in parts[1:]]
+    try:
+        for thread in others:
+            thread.start()
+        work_on(*parts[0])
+    finally:
+        for thread in others:
+            with suppress(RuntimeError):  # it was not started
+                thread.join()
