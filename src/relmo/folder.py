@@ -35,6 +35,7 @@ RESTORE = "restore it from a copy"
 BUNDLED = ("small", "words")  # models that ship, by name: a bidirectional language model and word vectors
 EXAMPLES = ("prose", "code", "anbn-lstm", "anbn-gru")  # small language models that ship, to be looked into
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+UNWRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ELOOP)
 MAKE_ROOM = "free some space and do it again; training goes on with --resume"
 
 S = TypeVar("S")
@@ -67,7 +68,15 @@ def storage_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in FULL:
             raise StorageError(f"{path}: the disk is full; {MAKE_ROOM}") from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+        if error.errno in (
+            errno.EACCES,
+            errno.EROFS,
+            errno.EPERM,
+            errno.ENOTDIR,
+            errno.EEXIST,
+            errno.EISDIR,
+            errno.ELOOP,
+        ):
             raise StorageError(f"{path}: cannot be written: {error.strerror}; choose another place") from error
         raise
     except SafetensorError as error:
