@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from relmo.errors import ModelError, RelmoError
+from relmo.files import parse_json, read_small
 
 LARGEST_JSON = 1 << 24
 SEAL = "digest"
@@ -34,12 +35,8 @@ def read_json(path: Path, advice: str, error: type[RelmoError] = ModelError) -> 
     """The JSON object in a file."""
     check_regular(path, advice, error)
     try:
-        if path.stat().st_size > LARGEST_JSON:
-            raise error(f"{path}: {path.stat().st_size:,} bytes are more than it can have; {advice}")
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise error(f"{path}: cannot be read ({problem.strerror}); {advice}") from None
-    except (ValueError, RecursionError) as problem:
+        value = parse_json(read_small(path, LARGEST_JSON))
+    except ValueError as problem:
         raise error(f"{path}: is damaged ({problem}); {advice}") from None
     if not isinstance(value, dict):
         raise error(f"{path}: is damaged (it is no JSON object); {advice}")
