@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench recipe clean
+.PHONY: demo test lint fuzz bench recipe clean
 
 demo: .venv/core  ## one word in two sentences: what it is near to in context, and what without
 	@$(BIN)/python examples/meaning_in_context.py
@@ -13,6 +13,9 @@ lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+fuzz: .venv/dev  ## damage files of every kind, 10,000 times, and see that relmo says so in one line
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py --count 10000
 
 recipe: .venv/core  ## how the bundled models were made, from raw text on, at reduced size
 	RELMO=$(BIN)/relmo PYTHON=$(BIN)/python recipes/bundled_models.sh $${RELMO_DATA:-data} out/recipe reduced

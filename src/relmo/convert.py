@@ -213,8 +213,8 @@ def _choose(source: str | Path, members: Sequence[Member]) -> Original | None:
 
 
 def _names(members: Sequence[Member]) -> str:
-    first = ", ".join(m.name for m in members[:8])
-    return first + (f" and {len(members) - 8} more" if len(members) > 8 else "")
+    first = ", ".join(m.name for m in members[:3])
+    return first + (f" and {len(members) - 3} more" if len(members) > 3 else "")
 
 
 def _is_options(member: Member) -> bool:

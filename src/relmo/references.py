@@ -13,6 +13,7 @@ import torch
 from relmo.bilm import BiLM
 from relmo.convert import PairOrPath, locate, read_files
 from relmo.errors import ModelError
+from relmo.files import is_file
 from relmo.folder import BUNDLED, CONFIG, EXAMPLES, digest, own_tensors, read_config
 from relmo.models.elmo import without_output
 from relmo.vectors import WordVectors
@@ -33,7 +34,7 @@ def bundled(source: PairOrPath | None) -> Path | None:
 
 def on_disk(path: Path) -> bool:
     """Whether a place holds a model of any kind; any other file or folder does not count."""
-    if (path / CONFIG).is_file():
+    if is_file(path / CONFIG):
         return True
     with suppress(ModelError):
         return locate(path) is not None
@@ -87,7 +88,7 @@ def open_bilm(source: str, device: str = "cpu") -> BiLM:
 def open_vectors(source: str) -> WordVectors:
     """Static word vectors: those that ship, a folder, or a text file in word2vec's or GloVe's format."""
     place = Path(bundled(source) or source)
-    if place.is_file():
+    if is_file(place):
         return WordVectors.read_word2vec(place)
     if (kind := read_config(place)["kind"]) != "skipgram":
         raise ModelError(f"--vectors {source}: is a {kind} model; give word vectors (skipgram), or a text file of them")

@@ -445,8 +445,8 @@ def as_written(path: Path) -> Iterator[None]:
     """Around the reading of a note whose checksum is right: one that still has not what it must have was forged."""
     try:
         yield
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise ModelError(f"{path}: is no note of a run ({error}); {AGAIN}") from error
+    except (AttributeError, KeyError, OSError, OverflowError, TypeError, ValueError) as error:
+        raise ModelError(f"{path}: is no note of a run, though its checksum is right; {AGAIN}") from error
 
 
 def note_encoded(out: Path, values: dict[str, Any], files: Sequence[str]) -> None:
