@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint fuzz bench recipe clean
+.PHONY: demo test lint campaigns fuzz bench recipe clean
 
 demo: .venv/core  ## one word in two sentences: what it is near to in context, and what without
 	@$(BIN)/python examples/meaning_in_context.py
@@ -13,6 +13,11 @@ lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+campaigns: .venv/dev fuzz  ## fuzz, and long tests of kills, threads and interruptions: an hour
+	$(BIN)/python tests/campaigns/kills.py
+	$(BIN)/python tests/campaigns/threads.py
+	$(BIN)/python tests/campaigns/interruptions.py
 
 fuzz: .venv/dev  ## damage files of every kind, 10,000 times, and see that relmo says so in one line
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py --count 10000
