@@ -1,44 +1,113 @@
-"""What the README, the guides and the examples say is executed: `relmo` commands as printed, Python snippets."""
+"""What the README, the guides and the examples say is executed: `relmo` commands as printed, Python snippets.
 
+Each command is a test of its own. It runs in a process that is forked from a server which has imported torch already,
+since importing takes longer than most of the commands do.
+"""
+
+import multiprocessing
 import os
 import re
+import runpy
 import shlex
-import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from relmo.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", "docs/language-models.md", "docs/elmo.md", "docs/tasks.md", "docs/analyses.md"]
 PAGES += ["docs/explorer.md"]
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+IMPORTED = ["relmo.train_bilm", "relmo.train_lm", "relmo.train_task", "relmo.cli.report", "relmo.explorer.session"]
 
 
 def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
-def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stderr}"
-    return done
+def commands(page: str) -> list[str]:
+    return [line for block in blocks(page, "bash") for line in block.splitlines() if line.startswith("relmo ")]
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_commands_and_snippets_of_a_page_run_in_order_as_printed(page: str, tmp_path: Path) -> None:
-    (tmp_path / "src").symlink_to(ROOT / "src")
-    lines = [line for block in blocks(page, "bash") for line in block.splitlines() if line.startswith("relmo ")]
-    assert lines
-    for line in lines:
-        run([sys.executable, "-m", *shlex.split(line)], tmp_path)
-    run([sys.executable, "-c", "\n".join(blocks(page, "python"))], tmp_path)
+def in_folder(folder: Path, function: Callable[..., Any], *arguments: Any) -> None:
+    """Calls a function there; what it says, and a traceback, go to a file."""
+    import torch
+
+    os.chdir(folder)
+    torch.set_num_threads(1)
+    with (folder / "said").open("w") as said:
+        os.dup2(said.fileno(), sys.stdout.fileno())
+        os.dup2(said.fileno(), sys.stderr.fileno())
+    function(*arguments)
 
 
-@pytest.mark.parametrize("example", sorted(path.name for path in (ROOT / "examples").glob("*.py")))
-def test_example_runs_and_is_short(example: str, tmp_path: Path) -> None:
-    assert run([sys.executable, str(ROOT / "examples" / example)], tmp_path).stdout
+def run(folder: Path, function: Callable[..., Any], *arguments: Any) -> str:
+    """What a function says in a process of its own, which ends well."""
+    process = multiprocessing.get_context("forkserver").Process(target=in_folder, args=(folder, function, *arguments))
+    process.start()
+    process.join()
+    said = (folder / "said").read_text()
+    assert process.exitcode == 0, f"{arguments}\n{said}"
+    return said
+
+
+def snippets(page: str) -> None:
+    exec(compile("\n".join(blocks(page, "python")), page, "exec"), {"__name__": "__main__"})  # noqa: S102
+
+
+class Pages:
+    """The commands and then the snippets of pages: each runs once, in a folder of the page's own, after those before
+    it."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.done = dict.fromkeys(PAGES, 0)
+
+    def run_to(self, page: str, number: int) -> None:
+        folder, steps = self.root / page.replace("/", "-"), [*commands(page), None]
+        if not folder.exists():
+            folder.mkdir()
+            (folder / "src").symlink_to(ROOT / "src")
+        for step in steps[self.done[page] : number + 1]:
+            if step is None:
+                run(folder, snippets, page)
+            else:
+                run(folder, main, shlex.split(step)[1:])
+            self.done[page] += 1
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
+    multiprocessing.get_context("forkserver").set_forkserver_preload(IMPORTED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield Pages(tmp_path_factory.mktemp("pages"))
+
+
+@pytest.mark.parametrize(
+    ("page", "number"),
+    [
+        pytest.param(page, number, id=f"{page}: {line[:60]}")
+        for page in PAGES
+        for number, line in enumerate([*commands(page), "its snippets"])
+    ],
+)
+def test_commands_and_snippets_of_a_page_run_in_order_as_printed(pages: Pages, page: str, number: int) -> None:
+    pages.run_to(page, number)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_example_runs_and_is_short(example: str, pages: Pages, tmp_path: Path) -> None:
+    assert run(tmp_path, runpy.run_path, str(ROOT / "examples" / example), None, "__main__")
     assert len((ROOT / "examples" / example).read_text().splitlines()) <= 60
+
+
+def test_every_page_has_commands() -> None:
+    assert all(commands(page) for page in PAGES)
 
 
 def test_the_readme_opens_with_the_two_commands() -> None:
