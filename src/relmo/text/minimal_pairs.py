@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from relmo.errors import CorpusError
 from relmo.text.corpus import read_lines
+from relmo.text.readers import filled_lines
 
 MARKS = {"correct": True, "wrong": False}
 BLIMP = ("sentence_good", "sentence_bad", "linguistics_term")
@@ -55,8 +56,8 @@ def read_pairs(path: str | Path) -> list[MinimalPair]:
 
 def read_blimp(path: Path) -> Iterator[MinimalPair]:
     """A paradigm of BLiMP; the condition is its UID, or the name of the file."""
-    for number, line in enumerate(read_lines(path), start=1):
-        fields = blimp_fields(line.text, f"{path}:{number}")
+    for text, place in filled_lines(path, "strict"):
+        fields = blimp_fields(text, place)
         yield MinimalPair(str(fields.get("UID") or path.stem), fields[BLIMP[0]], fields[BLIMP[1]], whole=True)
 
 
@@ -64,7 +65,7 @@ def blimp_fields(text: str, place: str) -> dict[str, Any]:
     """A line of BLiMP, which has the two sentences and the phenomenon."""
     try:
         line = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise CorpusError(f"{place}: is not a JSON object on a line of its own ({error})") from error
     if not isinstance(line, dict) or not all(isinstance(line.get(name), str) for name in BLIMP):
         raise CorpusError(f"{place}: expected the texts {', '.join(BLIMP)}, as BLiMP's files have them")
@@ -155,7 +156,7 @@ def table(path: Path, delimiter: str, names: Sequence[str]) -> Iterator[tuple[st
             raise CorpusError(f"{path}:1: has no column {missing[0]}; the first line names the columns")
         for row in reader:
             place = f"{path}:{reader.line_num}"
-            if not any(row):
+            if not any(field.strip() for field in row):
                 continue
             if len(row) != len(header):
                 raise CorpusError(f"{place}: has {len(row)} columns where the first line names {len(header)}")

@@ -119,7 +119,7 @@ def _semcor_line(text: str, place: str) -> tuple[list[str], list[list[str]]]:
     """Tokens and their keys, of the same number and of the right types."""
     try:
         line: Any = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise CorpusError(f"{place}: is not a JSON object on a line of its own ({error})") from error
     tokens: Any
     keys: Any
