@@ -20,7 +20,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from relmo.errors import SettingError
+from relmo.errors import SettingError, reason
 
 S = TypeVar("S")
 
@@ -98,8 +98,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path}: cannot read settings: {error}") from error
+    except (OSError, ValueError) as error:  # ValueError: no TOML, no UTF-8, or a NUL in the name
+        raise SettingError(f"{path}: cannot read settings: {reason(error)}") from error
 
 
 def read_preset(name: str, prefix: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from relmo.bilm import BiLM
-from relmo.errors import ModelError, SettingError, StorageError
+from relmo.errors import ModelError, SettingError, StorageError, reason
 from relmo.folder import CONFIG, LARGEST_CONFIG, atomic, pick_device, storage_errors, write_json
 from relmo.models.bilm import BiLMNetwork, CharacterEncoder
 from relmo.settings import BiLMModelSettings, BiLMSettings, check_bilm, parse_filters
@@ -93,7 +93,7 @@ def _zip_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
-        raise ModelError(f"{path}: cannot be read as a zip archive ({error}); download it again") from error
+        raise ModelError(f"{path}: cannot be read as a zip archive ({reason(error)}); download it again") from error
 
 
 def read_files(original: Original, *, device: str = "auto") -> BiLM:

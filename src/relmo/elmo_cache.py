@@ -26,7 +26,7 @@ import numpy as np
 
 from relmo.bilm import BiLM
 from relmo.embed import CutWords, EmbedOptions
-from relmo.errors import StorageError
+from relmo.errors import StorageError, reason
 from relmo.folder import storage_errors, write_json
 from relmo.references import bilm_digest
 
@@ -203,7 +203,9 @@ class ElmoCache:
         try:
             note = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise StorageError(f"{path}: cannot be read ({error}); remove {self.folder}, it is made again") from error
+            raise StorageError(
+                f"{path}: cannot be read ({reason(error)}); remove {self.folder}, it is made again"
+            ) from error
         if note != self.note:
             raise StorageError(f"{path}: is of another biLM or version; remove {self.folder}, it is made again")
 

@@ -3,6 +3,20 @@
 The command line prints the message and exits with status 2; a traceback is for our mistakes, never for theirs.
 """
 
+import errno
+
+IN_WORDS = {
+    errno.ENOENT: "no such file",
+    errno.EISDIR: "it is a folder",
+    errno.ENOTDIR: "part of its path is not a folder",
+    errno.EACCES: "no permission",
+    errno.EPERM: "no permission",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk is full",
+    errno.ELOOP: "its links go round in a circle",
+}
+
 
 class RelmoError(Exception):
     """Something the user can put right: the message says what and how."""
@@ -26,3 +40,10 @@ class ModelError(RelmoError):
 
 class StorageError(RelmoError):
     """Output cannot be written: the disk is full, or the place is not writable."""
+
+
+def reason(error: Exception) -> str:
+    """Why a file cannot be read or written, in words: without the number of the error and without the file's name."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return IN_WORDS.get(error.errno) or error.strerror or str(error)
+    return "its name has a NUL in it" if "embedded null" in str(error) else str(error)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from relmo.bilm import BiLM
-from relmo.errors import CorpusError, ModelError, SettingError
+from relmo.errors import CorpusError, ModelError, SettingError, reason
 from relmo.explorer.packs import Pack, find_packs
 from relmo.folder import CONFIG, read_config
 from relmo.lm import LanguageModel
@@ -130,7 +130,7 @@ def read_figures(path: Path) -> list[dict[str, Any]]:
             raise SettingError(f"{path}: is too large for a file of figures")
         given = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SettingError(f"{path}: {error.strerror}; --figures takes a file that relmo printed with --json") from None
+        raise SettingError(f"{path}: {reason(error)}; --figures takes a file that relmo printed with --json") from None
     except (ValueError, RecursionError):
         raise SettingError(f"{path}: is not JSON; --figures takes what relmo printed with --json") from None
     if not isinstance(given, dict):

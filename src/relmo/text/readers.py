@@ -11,13 +11,13 @@ given; CoNLL files, trees and lists of words in JSON are split already.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from relmo.errors import CorpusError
-from relmo.text.corpus import Errors, Line, is_conllu, read_lines
+from relmo.text.corpus import Errors, Line, is_conllu, read_blocks, read_lines
 
 TEXT = ("text", "sentence", "review")
 FIRST = ("sentence1", "sentence_A", "premise", "first", "question1")
@@ -165,16 +165,26 @@ def is_jsonl(path: str | Path) -> bool:
 
 def whole_lines(path: str | Path, errors: Errors) -> Iterator[tuple[str, str]]:
     """Each line with its place, pieces of a very long one put together."""
+    return chain.from_iterable(blocks_of_lines(path, errors))
+
+
+def blocks_of_lines(path: str | Path, errors: Errors) -> Iterator[Iterator[tuple[str, str]]]:
+    """The same, those together that were read at once, as `read_blocks` gives them."""
     parts: list[str] = []
     number = 1
-    lines: Iterator[Line] = read_lines(path, errors=errors)
-    for line in lines:
-        parts.append(line.text)
-        if line.ended:
-            yield "".join(parts), f"{path}:{number}"
-            parts, number = [], number + 1
+
+    def whole(lines: Iterable[Line]) -> Iterator[tuple[str, str]]:
+        nonlocal number
+        for line in lines:
+            parts.append(line.text)
+            if line.ended:
+                yield "".join(parts), f"{path}:{number}"
+                parts.clear()
+                number += 1
+
+    yield from map(whole, read_blocks(path, errors=errors))
     if parts:
-        yield "".join(parts), f"{path}:{number}"
+        yield iter([("".join(parts), f"{path}:{number}")])
 
 
 def filled_lines(path: str | Path, errors: Errors) -> Iterator[tuple[str, str]]:

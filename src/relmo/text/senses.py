@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relmo.errors import CorpusError
+from relmo.errors import CorpusError, reason
 from relmo.text.corpus import read_lines
 
 POS = ("NOUN", "VERB", "ADJ", "ADV")
@@ -176,8 +176,8 @@ def _xml(path: str | Path) -> ElementTree.Element:
         if (size := Path(path).stat().st_size) > LARGEST_XML:
             raise CorpusError(f"{path}: has {size:,} bytes; a set of the framework has fewer than {LARGEST_XML:,}")
         text = Path(path).read_bytes()
-    except OSError as error:
-        raise CorpusError(f"{path}: cannot be read ({error.strerror})") from error
+    except (OSError, ValueError) as error:
+        raise CorpusError(f"{path}: cannot be read ({reason(error)})") from error
     if b"<!DOCTYPE" in text or b"<!ENTITY" in text:
         raise CorpusError(f"{path}: declares a document type, which the framework's files do not; remove it")
     try:
