@@ -116,6 +116,15 @@ def test_nothing_is_printed_outside_the_command_line() -> None:
                 assert not (isinstance(node, ast.Call) and ast.unparse(node.func) == "print"), f"{file}:{node.lineno}"
 
 
+def test_consoles_are_made_in_one_place_where_no_text_is_markup() -> None:
+    for file, tree in trees():
+        if file != "cli/console.py":
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Call):
+                    maker = ast.unparse(node.func).split(".")[-1]
+                    assert maker not in ("Console", "TextColumn", "from_markup"), f"{file}:{node.lineno}"
+
+
 def test_every_module_of_the_source_is_in_one_layer_of_the_contract() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = next(contract for contract in contracts if contract["type"] == "layers")["layers"]

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from relmo.bilm import BiLM
-from relmo.errors import ModelError, SettingError, shown
+from relmo.errors import ModelError, SettingError, reason, shown
 from relmo.files import is_file, parse_json
 from relmo.folder import CONFIG, OURS, pick_device, write_json
 from relmo.models.bilm import BiLMNetwork, CharacterEncoder
@@ -124,7 +124,7 @@ def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
         with zipfile.ZipFile(path) as archive:
             yield archive
     except _ZIP_ERRORS as error:
-        raise ModelError(f"{path}: cannot be read as a zip archive ({error}); download it again") from error
+        raise ModelError(f"{path}: cannot be read as a zip archive ({reason(error)}); download it again") from error
 
 
 def read_files(original: Original, *, device: str = "auto") -> BiLM:

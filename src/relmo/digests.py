@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from relmo import files
-from relmo.errors import ModelError, RelmoError
+from relmo.errors import ModelError, RelmoError, reason
 
 SEAL = "digest"
 DAMAGED = "is damaged (its checksum does not match)"
@@ -25,7 +25,7 @@ def check_regular(path: Path, advice: str, error: type[RelmoError] = ModelError)
     try:
         regular, there = path.is_file(), path.exists()
     except OSError as problem:
-        raise error(f"{path}: cannot be read ({problem.strerror}); {advice}") from None
+        raise error(f"{path}: cannot be read ({reason(problem)}); {advice}") from None
     if not regular:
         raise error(f"{path}: {'is not a regular file' if there else 'is missing'}; {advice}")
 
@@ -79,7 +79,7 @@ def check_file(path: Path, known: Any, advice: str, error: type[RelmoError] = Mo
         if sha256(path) != expected.get("sha256"):
             raise error(f"{path}: {DAMAGED}; {advice}")
     except OSError as problem:
-        raise error(f"{path}: cannot be read ({problem.strerror}); {advice}") from None
+        raise error(f"{path}: cannot be read ({reason(problem)}); {advice}") from None
 
 
 def shown(size: Any) -> str:

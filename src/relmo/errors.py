@@ -4,11 +4,23 @@ The command line prints the message and exits with status 2; a traceback is for 
 message quotes may come from anyone: `shown` cuts it short, and every message is made fit to be printed.
 """
 
+import errno
 import re
 from typing import Any
 
 LONGEST = 500
 """Characters of a message."""
+IN_WORDS = {
+    errno.ENOENT: "no such file",
+    errno.EISDIR: "it is a folder",
+    errno.ENOTDIR: "part of its path is not a folder",
+    errno.EACCES: "no permission",
+    errno.EPERM: "no permission",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk is full",
+    errno.ELOOP: "its links go round in a circle",
+}
 
 
 def shown(value: Any, longest: int = 60) -> str:
@@ -54,3 +66,10 @@ class ModelError(RelmoError):
 
 class StorageError(RelmoError):
     """Output cannot be written: the disk is full, or the place is not writable."""
+
+
+def reason(error: Exception) -> str:
+    """Why a file cannot be read or written, in words: without the number of the error and without the file's name."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return IN_WORDS.get(error.errno) or error.strerror or str(error)
+    return "its name has a NUL in it" if "embedded null" in str(error) else str(error)

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from relmo.errors import reason
+
 LARGEST = 1 << 22
 LARGEST_TOML = 1 << 16
 MOST_LEVELS = 50
@@ -29,8 +31,8 @@ def read_bytes(path: str | Path, largest: int) -> bytes:
     try:
         with Path(path).open("rb") as file:
             data = file.read(largest + 1)
-    except OSError as error:
-        raise ValueError(error.strerror or "it cannot be read") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise ValueError(reason(error)) from error
     if len(data) > largest:
         raise ValueError(f"it is too large, with more than {largest:,} bytes")
     return data

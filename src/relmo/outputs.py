@@ -24,7 +24,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from relmo.errors import StorageError
+from relmo.errors import StorageError, reason
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNWRITABLE = (
@@ -232,7 +232,7 @@ def storage_errors(path: Path) -> Iterator[None]:
         if error.errno not in UNWRITABLE:
             raise
         name = str(path) if len(str(path)) < 200 else f"{str(path)[:200]}…"
-        raise StorageError(f"{name}: cannot be written: {error.strerror}; choose another place") from error
+        raise StorageError(f"{name}: cannot be written: {reason(error)}; choose another place") from error
     except ValueError as error:
         if "embedded null" not in str(error):
             raise

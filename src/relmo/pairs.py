@@ -132,8 +132,8 @@ def two(pair: Any) -> Any:
 
 
 def two_texts(line: str) -> tuple[str, str]:
-    """The two columns of a line."""
-    texts = line.split("\t")
+    """The two columns of a line; of a blank one, two empty texts."""
+    texts = line.split("\t") if line.strip() else ["", ""]
     if len(texts) != 2:
         raise CorpusError(f"expected two texts with a tab between them, found {len(texts)}: '{line[:60]}'")
     return texts[0], texts[1]

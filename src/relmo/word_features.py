@@ -96,12 +96,14 @@ class Sentences:
             spelled = np.zeros_like(numbers)
             spelled[inside] = where
             margin = self.features.widest + MARGIN
+            distinct = distinct if len(distinct) else np.zeros(1, dtype=np.int64)  # some word, for places without one
             parts["spellings"] = torch.from_numpy(self.spellings.ids(distinct, margin=margin))
             parts["spelled"] = torch.from_numpy(spelled)
         if self.elmo is not None:
             parts["layers"] = self._layers(which, inside.shape)
         elif self.features.tuned_bilm:
-            parts["elmo_ids"] = self.features.elmo_ids([self.tokens[i] for i in which])
+            ids = self.features.elmo_ids([self.tokens[i] for i in which])
+            parts["elmo_ids"] = ids if ids.shape[1] else ids.new_zeros(*inside.shape, *ids.shape[2:])
         return WordBatch(torch.from_numpy(lengths), **parts)
 
     def _layers(self, which: np.ndarray, shape: tuple[int, ...]) -> Tensor:
@@ -290,7 +292,7 @@ class WordFeatures:
             numbers=numbers,
             ids=self._ids(distinct) if learned else None,
             rows=None if self.vectors is None else self._rows(distinct),
-            spellings=Spellings(distinct, self.settings.max_characters) if self.filters else None,
+            spellings=Spellings(distinct or [""], self.settings.max_characters) if self.filters else None,
             elmo=self._elmo(sentences, say),
             tokens=sentences if self.tuned_bilm else (),
         )

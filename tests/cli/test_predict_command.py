@@ -6,14 +6,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import relmo
 from relmo.cli import main
-from relmo.cli.predict import available
+from relmo.errors import CorpusError
 from tagging import conllu
+
+predict: Any = import_module("relmo.cli.predict")  # the module, whose name its function has too
 
 Relmo = Callable[..., str]
 SMALL = "--word-dim 8 --char-dim 4 --filters 2x6 --hidden 8 --dropout 0.1 --batch 8 --lr 0.02 --epochs 6 --device cpu"
@@ -110,20 +115,31 @@ def test_a_pipe_is_answered_while_it_is_open(model: Path) -> None:
     assert process.wait() == 0
 
 
-def test_what_has_come_is_taken_together_and_errors_come_after_it() -> None:
-    def lines() -> Iterator[int]:
-        yield from range(5)
-        raise ValueError("the disk is gone")
+class Pipe(io.BytesIO):
+    """What comes through a pipe, a piece at a time."""
 
-    found: list[int] = []
-    groups = available(lines())
-    while len(found) < 5:
-        found += next(groups)
-    with pytest.raises(ValueError, match="gone"):
+    def __init__(self, *pieces: bytes):
+        super().__init__()
+        self.pieces = list(pieces)
+
+    def read1(self, size: int | None = -1, /) -> bytes:
+        return self.pieces.pop(0) if self.pieces else b""
+
+
+def test_what_has_come_is_taken_together_and_errors_come_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def given(*pieces: bytes) -> Iterator[list[str]]:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Pipe(*pieces)))
+        return ([line.text for line in lines] for lines in predict.read(None, "strict"))
+
+    assert list(given(b"a\nb", b"", b"never")) == [["a"], ["b"]]
+    assert list(given(b"\n", b"a\nb", b"c\n\n", b"d")) == [[""], ["a"], ["bc", ""], ["d"]]
+    groups = given(b"a\nb\n", b"\xff\n")
+    assert next(groups) == ["a", "b"]
+    with pytest.raises(CorpusError, match="<stdin>:3: byte 0xff"):
         next(groups)
-    assert found == [0, 1, 2, 3, 4]
-    assert [line for group in available(iter(range(5000))) for line in group] == list(range(5000))
-    assert list(available(iter(()))) == []
+    monkeypatch.setattr(predict, "AT_ONCE", 2)
+    assert list(given(b"a\nb\nc\n")) == [["a", "b"], ["c"]]
+    assert list(given()) == []
 
 
 def test_evaluate_shows_the_score_each_label_and_the_confusions(run: Relmo, model: Path) -> None:

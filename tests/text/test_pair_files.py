@@ -23,9 +23,9 @@ def test_each_format_gives_its_pairs(tmp_path: Path) -> None:
         "nounpp.txt": "The cat by the dogs is\tsingular\tplural\tcorrect\tid1\n"
         "The cat by the dogs are\tsingular\tplural\twrong\tid1\n",
         "verbs.jsonl": '{"sentence_good": "Cats run.", "sentence_bad": "Cats runs.", "linguistics_term": "a", '
-        '"UID": "b"}\n',
+        '"UID": "b"}\n  \n',
         "items.tab": TAB,
-        "mine.csv": "condition,good,bad\none,Cats run.,Cats runs.\n",
+        "mine.csv": "condition,good,bad\none,Cats run.,Cats runs.\n  \n",
         "short.tsv": "context\tright\twrong\nThe cat\tis\tare\n",
         "set.gold": "2\tare\tis\t1\n",
     }

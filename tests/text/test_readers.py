@@ -48,6 +48,53 @@ def test_columns_are_counted_words_or_word_and_tag_with_tabs_or_spaces(tmp_path:
     assert list(read_tagged(spaces, column="2")) == [Tagged(["EU", "#"], ["NNP", "NN"])]
 
 
+EU, IT = Tagged(["EU", "rejects"], ["B-ORG", "O"]), Tagged(["It"], ["O"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-DOCSTART- -X- O\nEU NNP B-ORG\nrejects VBZ O\n\nIt PRP O\n",
+        "-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\n-DOCSTART- -X- O\nIt PRP O\n",
+        "-DOCSTART-\nEU NNP B-ORG\nrejects VBZ O\n-DOCSTART-\n\nIt PRP O\n-DOCSTART-",
+        "-DOCSTART- -X- -X- O (1)\nEU\tB-ORG\nrejects\tO\n\t\n-DOCSTART-\tO\nIt\tO\n",
+        "1\t-DOCSTART-\tO\n2\tEU\tB-ORG\n3\trejects\tO\n\n1\tIt\tO",
+    ],
+)
+def test_the_start_of_a_document_ends_a_sentence_and_takes_none_with_it(tmp_path: Path, text: str) -> None:
+    assert list(read_tagged(write(tmp_path, "a.txt", text))) == [EU, IT]
+
+
+@pytest.mark.parametrize("start", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("blank", ["", "  ", "\t"])
+@pytest.mark.parametrize("last", [True, False])
+def test_ends_of_lines_blanks_and_marks_change_no_sentence(
+    tmp_path: Path, start: str, end: str, blank: str, last: bool
+) -> None:
+    for tab in ("\t", " "):
+        lines = [f"EU{tab}B-ORG", f"rejects{tab}O", blank, blank, f"It{tab}O"]
+        (tmp_path / "a.txt").write_bytes((start + end.join(lines) + end * last).encode())
+        assert list(read_tagged(tmp_path / "a.txt")) == [EU, IT]
+
+
+def test_comments_are_no_words_and_words_that_begin_with_a_hash_no_comments(tmp_path: Path) -> None:
+    comments = write(tmp_path, "a.txt", "# sent_id = 1\n# C O O\nIt P O O\n\n# sent_id = 2\nIt P O O\n")
+    assert [words for words, _ in read_tagged(comments)] == [["#", "It"], ["It"]]
+    tabs = write(tmp_path, "b.txt", "It\tO \n# text = in\ttampa\nIt\tO\n")
+    assert list(read_tagged(tabs)) == [Tagged(["It", "It"], ["O", "O"])]
+
+
+def test_blank_lines_say_nothing_in_any_file(tmp_path: Path) -> None:
+    trees = write(tmp_path, "sst.txt", "\n(0 -LRB-)\n  \n")
+    cola = write(tmp_path, "cola.tsv", " \ngj04\t1\t\tGood\n\n")
+    table = write(tmp_path, "a.tsv", "\nlabel\ttext\n\n1\tGood\n \n")
+    assert list(read_labelled(trees, split=words)) == [Labelled(["("], "0")]
+    assert [list(read_labelled(path, split=words)) for path in (cola, table)] == [[Labelled(["Good"], "1")]] * 2
+    sts = write(tmp_path, "sts.csv", "\ng\tf\t2012\t1\t5.000\tA\tc\n\n")
+    assert list(read_pairs(sts, split=words, numbers=True)) == [Pair(["A"], ["c"], 5.0)]
+
+
 def test_json_lines_hold_lists_of_words_and_tags(tmp_path: Path) -> None:
     path = write(tmp_path, "a.jsonl", '{"tokens": ["a b", "c"], "tags": ["X", "Y"], "other": ["P", "Q"]}\n\n')
     assert list(read_tagged(path)) == [Tagged(["a b", "c"], ["X", "Y"])]
@@ -71,6 +118,8 @@ def test_json_lines_hold_lists_of_words_and_tags(tmp_path: Path) -> None:
         ("a.jsonl", "[1]\n", {}, "expected a JSON object"),
         ("a.jsonl", "{\n", {}, "a.jsonl:1: is not a JSON object"),
         ("a.jsonl", "[" * 100_000, {}, "a.jsonl:1: is not a JSON object"),
+        ("a.jsonl", f'{{"n": {"9" * 5000}}}', {}, "a.jsonl:1: is not a JSON object"),
+        ("a.jsonl", '{"words": ["\\ud83d"], "tags": ["O"]}', {}, "a.jsonl:1: has half of a character"),
     ],
 )
 def test_a_mistake_in_a_tagged_file_is_one_line_with_its_place(

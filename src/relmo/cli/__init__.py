@@ -21,9 +21,13 @@ from relmo.cli.generate import generate
 from relmo.cli.info import info
 from relmo.cli.predict import predict
 from relmo.cli.reproduce import reproduce
+from relmo.cli.streams import broken_stream, prepare_streams, silence
 from relmo.cli.train import bilm, classifier, lm, pairs, say, settings_from_files, skipgram, tagger
-from relmo.errors import RelmoError
+from relmo.errors import RelmoError, reason
 from relmo.text.corpus import STDIN
+
+LONGEST = 2000  # characters of an error
+OUT_OF_MEMORY = ("OutOfMemoryError", "DefaultCPUAllocator: can't allocate memory")  # of torch
 
 app = App(
     name="relmo",
@@ -31,6 +35,7 @@ app = App(
     help="Recurrent language models and the contextual word embeddings inside them.",
     help_format="markdown",
     help_epilogue="Each verb has its own help, with an example: `relmo train lm --help`.",
+    suppress_keyboard_interrupt=False,  # `main` says that it stopped
 )
 train = App(name="train", help="Train a model.", config=settings_from_files)
 train.command(lm)
@@ -60,19 +65,63 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault(
         "OMP_WAIT_POLICY", "PASSIVE"
     )  # threads that spin while they wait halve a shared machine's speed
+    prepare_streams()
     try:
-        app(given, exit_on_error=False, print_error=False)
-    except (RelmoError, CycloptsError) as error:
-        sys.exit(fail(error))
+        run(given)
     except KeyboardInterrupt:
         say("stopped")
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
+        status = 130
+    except BrokenPipeError:  # who reads on has seen enough, as `head` does
+        silence(sys.stdout)
+        status = 0
+    except Exception as error:
+        line = explain(error)
+        if line is None:
+            raise
+        status = fail(line)
+    broken_stream()  # after which nothing is left that Python would complain of at its end
+    sys.exit(status)
 
 
-def fail(error: Exception) -> int:
-    """Prints the error as one line. -> the exit status."""
-    say(f"error: {' '.join(str(error).split())}")
+def run(given: Sequence[str]) -> None:
+    """Runs a command and sees to it that its results are out."""
+    from relmo.cli.console import make_console
+
+    try:
+        app(given, console=make_console(stderr=False), exit_on_error=False, print_error=False)
+    except SystemExit:  # as every command ends that went well
+        sys.stdout.flush()
+        raise
+
+
+def explain(error: Exception) -> str | None:
+    """What a user can be told of an error; None of a mistake of ours, which a traceback is for."""
+    if isinstance(error, RelmoError | CycloptsError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"{place_of(error)}: {reason(error)}"
+    if isinstance(error, UnicodeEncodeError):
+        unsayable = error.object[error.start : error.end]
+        return f"a name or a text has {unsayable!r} in it, which {error.encoding} cannot say"
+    if isinstance(error, MemoryError) or any(sign in f"{type(error).__name__}: {error}" for sign in OUT_OF_MEMORY):
+        return f"the memory is not enough for what was asked ({error or 'none is left'}); ask for less at once"
+    return f"a file cannot be opened: {reason(error)}" if "embedded null" in str(error) else None
+
+
+def place_of(error: OSError) -> str:
+    """The file or stream that an error is of."""
+    broken = broken_stream()
+    if broken is not None:
+        return broken
+    known = isinstance(error.filename, str | bytes)
+    return os.fsdecode(error.filename) if known else "standard output, or another file, cannot be written or read"
+
+
+def fail(line: str) -> int:
+    """Prints what is wrong as one line, not too long, without characters that would do something to a terminal. -> the
+    exit status"""
+    line = " ".join(line.split())
+    if len(line) > LONGEST:
+        line = f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
+    say("error: " + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line))
     return 2

@@ -94,14 +94,15 @@ def bench(
 @contextmanager
 def progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
     """A function that shows what goes on: in place on a terminal, as a plain line now and then where there is none."""
-    from rich.console import Console
+    from rich.text import Text
 
+    from relmo.cli.console import make_console
     from relmo.cli.report import PLAIN_EVERY
 
-    console = Console(stderr=True, quiet=quiet, highlight=False)
+    console = make_console(quiet=quiet)
     if console.is_terminal and not quiet:
         with console.status("") as status:
-            yield status.update
+            yield lambda message: status.update(Text(message))
         return
     last = time.monotonic()
 

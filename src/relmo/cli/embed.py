@@ -138,15 +138,16 @@ class Watcher:
     """Progress with rate and time left: a bar on a terminal, a plain line now and then where there is none."""
 
     def __init__(self, *, quiet: bool):
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
-        self.console = Console(stderr=True, quiet=quiet, highlight=False)
+        from relmo.cli.console import make_console, text_column
+
+        self.console = make_console(quiet=quiet)
         columns = (
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("sentences  {task.fields[rate]} tokens/s"),
+            text_column("sentences  {task.fields[rate]} tokens/s"),
             TimeRemainingColumn(),
         )
         shown = self.console.is_terminal and not quiet

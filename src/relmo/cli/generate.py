@@ -115,12 +115,14 @@ def stream_one(grown: "Iterator[list[Text]]") -> None:
 
 def show_several(grown: "Iterator[list[Text]]", *, headings: bool) -> None:
     """Several texts growing side by side on a terminal; elsewhere, each when all are done."""
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.live import Live
     from rich.panel import Panel
     from rich.text import Text as Plain
 
-    console = Console()
+    from relmo.cli.console import make_console
+
+    console = make_console(stderr=False)
     if console.is_terminal and headings:
         with Live(console=console, refresh_per_second=8, vertical_overflow="visible") as live:
             for texts in grown:

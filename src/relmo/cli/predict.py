@@ -1,10 +1,8 @@
 """`relmo predict MODEL [FILE]`"""
 
-import json as json_lines
 import sys
-import threading
 from collections.abc import Iterator
-from queue import Queue
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from relmo.errors import CorpusError, ModelError
@@ -12,8 +10,7 @@ from relmo.errors import CorpusError, ModelError
 if TYPE_CHECKING:
     from relmo.task import Task
 
-AHEAD = 2048  # lines that are read while others are predicted
-END = None
+AT_ONCE = 2048  # lines that are predicted together, where so many have come
 
 
 class Input(NamedTuple):
@@ -69,7 +66,7 @@ def predict(
     loaded = load(model, device=device)
     if not isinstance(loaded, Task):
         raise ModelError(f"{model}: gives no predictions; relmo predict takes the model of a task, such as a tagger")
-    for lines in available(read(file, errors)):
+    for lines in read(file, errors):
         answer(loaded, lines, tokenized=tokenized, json=json)
     features = loaded.features
     if features.bilm is not None and features.cut.count and not quiet:
@@ -78,6 +75,8 @@ def predict(
 
 def answer(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool, json: bool) -> None:
     """Prints the predictions for lines, of which some are tokenised."""
+    from relmo.cli.report import json_line
+
     sides = []
     for line in lines:
         try:
@@ -88,48 +87,28 @@ def answer(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool, json
     results = []
     for (text, *_), tokens, prediction in zip(lines, sides, model.predict_words(words), strict=True):
         if json:
-            results.append(json_lines.dumps(model.as_record(text, tokens, prediction), ensure_ascii=False))
+            results.append(json_line(model.as_record(text, tokens, prediction)))
         else:
             results.append(model.as_text(tokens, prediction))
     sys.stdout.write("\n".join(results) + "\n")
     sys.stdout.flush()
 
 
-def read(file: str | None, errors: Literal["strict", "replace"]) -> Iterator[Input]:
-    """The lines of a file, or its sentences."""
+def read(file: str | None, errors: Literal["strict", "replace"]) -> Iterator[list[Input]]:
+    """The lines of a file, or its sentences, a portion at a time: of a pipe, what has come so far."""
     from relmo.text.corpus import STDIN, is_conllu, read_conllu
-    from relmo.text.readers import whole_lines
+    from relmo.text.readers import blocks_of_lines
 
     path = STDIN if file is None else file
     if is_conllu(path):
-        for number, words in enumerate(read_conllu(path, errors=errors), start=1):
-            yield Input(" ".join(words), True, f"{path}: sentence {number}")
+        sentences = enumerate(read_conllu(path, errors=errors), start=1)
+        yield from portions(Input(" ".join(words), True, f"{path}: sentence {number}") for number, words in sentences)
     else:
-        yield from (Input(text, False, place) for text, place in whole_lines(path, errors))
+        for block in blocks_of_lines(path, errors):
+            yield from portions(Input(text, False, place) for text, place in block)
 
 
-def available(lines: Iterator[Any]) -> Iterator[list[Any]]:
-    """Lines in groups: all that have come while the group before was used, one at least. A thread of its own reads."""
-    waiting: Queue[Any] = Queue(AHEAD)
-
-    def fetch() -> None:
-        try:
-            for line in lines:
-                waiting.put((line,))
-            waiting.put(END)
-        except Exception as error:  # to be raised where the line is asked for
-            waiting.put(error)
-
-    threading.Thread(target=fetch, daemon=True).start()
-    last: Any = ()
-    while last is not END:
-        group: list[Any] = []
-        while not group or (not waiting.empty() and len(group) < AHEAD):
-            last = waiting.get()
-            if not isinstance(last, tuple):
-                break
-            group.append(last[0])
-        if group:
-            yield group
-        if isinstance(last, Exception):
-            raise last
+def portions(lines: Iterator[Input]) -> Iterator[list[Input]]:
+    """Lines in lists, none of them empty or very long."""
+    while portion := list(islice(lines, AT_ONCE)):
+        yield portion

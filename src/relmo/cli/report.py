@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from relmo.cli.console import make_console, text_column
+from relmo.cli.streams import takes_everything
 from relmo.run import Plan, Reporter
 from relmo.train import Step
 
@@ -22,7 +23,7 @@ class Terminal(Reporter):
     """A progress bar with rate and time left on a terminal, plain lines where there is none, nothing when quiet."""
 
     def __init__(self, *, quiet: bool = False):
-        self.console = Console(stderr=True, quiet=quiet, highlight=False)
+        self.console = make_console(quiet=quiet)
         self.progress: Progress | None = None
         self.last_line = 0.0
         self.reading = self.console.status("reading the corpus")
@@ -60,7 +61,7 @@ class Terminal(Reporter):
         if not self.console.is_terminal or self.console.quiet:
             return
         if self.progress is None:
-            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[what]}"), TimeRemainingColumn())
+            columns = (BarColumn(), MofNCompleteColumn(), text_column("{task.fields[what]}"), TimeRemainingColumn())
             self.progress = Progress(*columns, console=self.console, transient=True)
             self.progress.add_task("", total=total, completed=step.number, what="")
             self.progress.start()
@@ -77,8 +78,8 @@ class Terminal(Reporter):
 def progress_bar(*, quiet: bool = False) -> Iterator[Callable[[str], Callable[[int, int], object]]]:
     """A maker of bars: `bar(name)` gives a function that is told how much more is done, and of how much. On a terminal
     only."""
-    console = Console(stderr=True, quiet=quiet)
-    columns = (TextColumn("{task.description}"), BarColumn(), RateColumn(), TimeRemainingColumn())
+    console = make_console(quiet=quiet)
+    columns = (text_column("{task.description}"), BarColumn(), RateColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
 
         def bar(name: str) -> Callable[[int, int], object]:
@@ -117,7 +118,12 @@ def duration(seconds: float) -> str:
 
 def print_json(value: Any) -> None:
     """One JSON object on standard output."""
-    print(json.dumps(value, ensure_ascii=False))
+    print(json_line(value))
+
+
+def json_line(value: Any) -> str:
+    """A JSON object as standard output takes it: where that cannot say a character, escaped."""
+    return json.dumps(value, ensure_ascii=not takes_everything(sys.stdout))
 
 
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
@@ -127,7 +133,7 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
         table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)  # texts are no markup
+    console = make_console(stderr=False)
     if not console.is_terminal:
         console.width = 200
     console.print(table)

@@ -117,9 +117,9 @@ def load_vectors(source: str | None, say: Callable[[str], None]) -> "WordVectors
 
 def sayer(*, quiet: bool) -> Callable[[str], None]:
     """A function that prints a line on standard error, or nothing."""
-    from rich.console import Console
+    from relmo.cli.console import make_console
 
-    console = Console(stderr=True, quiet=quiet, highlight=False, markup=False)
+    console = make_console(quiet=quiet)
     return lambda message: console.print(message, soft_wrap=True)
 
 

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -180,7 +181,8 @@ def say(last_words: str) -> None:
     """Prints a line on standard error before the program fails. torchrun ends all processes when one does: those that
     do not print wait, so that the first one can."""
     if speaks():
-        print(last_words, file=sys.stderr, flush=True)
+        with suppress(OSError):  # a full disk must not hide how the program ended
+            print(last_words, file=sys.stderr, flush=True)
     else:
         time.sleep(GRACE)
 

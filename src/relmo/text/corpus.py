@@ -14,12 +14,12 @@ import lzma
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator
-from itertools import repeat
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
-from relmo.errors import CorpusError
+from relmo.errors import CorpusError, reason
 
 Errors = Literal["strict", "replace"]
 
@@ -43,7 +43,9 @@ class Line(NamedTuple):
 
 def open_bytes(path: str | Path) -> BinaryIO:
     """Open a file for reading; .gz, .xz and .zst are decompressed on the way, and "-" is standard input."""
-    if str(path) in ("-", STDIN):
+    if _is_stdin(path):
+        if sys.stdin is None:
+            raise CorpusError(f"{STDIN}: standard input is closed; give a file")
         return sys.stdin.buffer
     opener = _OPENERS.get(Path(path).suffix.lower())
     try:
@@ -54,8 +56,8 @@ def open_bytes(path: str | Path) -> BinaryIO:
         raise CorpusError(f"{path} is a directory; give its files, for example {Path(path) / '*.txt'}") from None
     except PermissionError:
         raise CorpusError(f"{path}: no permission to read it; try: chmod u+r {path}") from None
-    except OSError as error:
-        raise CorpusError(f"{path}: cannot be opened ({error.strerror or error})") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise CorpusError(f"{path}: cannot be opened ({reason(error)})") from None
 
 
 def read_lines(path: str | Path, *, errors: Errors = "strict") -> Iterator[Line]:
@@ -64,13 +66,19 @@ def read_lines(path: str | Path, *, errors: Errors = "strict") -> Iterator[Line]
     Joined again, `text` and a newline where `ended`, they are the text of the file with \\r\\n folded into \\n.
     In strict mode a byte that is not UTF-8, or a NUL, is an error; "replace" turns both into U+FFFD.
     """
+    return chain.from_iterable(read_blocks(path, errors=errors))
+
+
+def read_blocks(path: str | Path, *, errors: Errors = "strict") -> Iterator[Iterable[Line]]:
+    """The lines of a file as `read_lines` gives them, those together that were read at once: of a pipe, what has come
+    so far. So one who waits for the next lines has seen all that are there."""
     decoder = _Decoder(path, errors)
     for data, ended in _segments(_blocks(path), LONGEST_LINE):
         text = decoder.decode(data)
         if ended:
-            yield from map(Line._make, zip(text.removesuffix("\n").split("\n"), repeat(True)))
+            yield map(Line._make, zip(text.removesuffix("\n").split("\n"), repeat(True)))
         elif text:
-            yield Line(text, False)
+            yield (Line(text, False),)
 
 
 def is_conllu(path: str | Path) -> bool:
@@ -94,8 +102,12 @@ def read_conllu(path: str | Path, *, errors: Errors = "strict") -> Iterator[list
         yield sentence
 
 
+def _is_stdin(path: str | Path) -> bool:
+    return str(path) in ("-", STDIN)
+
+
 def _shown(path: str | Path) -> str:
-    return STDIN if str(path) == "-" else str(path)
+    return STDIN if _is_stdin(path) else str(path)
 
 
 def _conllu_fields(line: str, where: str) -> tuple[str, str]:
@@ -115,18 +127,19 @@ def _conllu_fields(line: str, where: str) -> tuple[str, str]:
 def _blocks(path: str | Path) -> Iterator[bytes]:
     """The bytes of a file in blocks, with damage to an archive told in our words."""
     file = open_bytes(path)
-    read = getattr(file, "read1", file.read) if file is sys.stdin.buffer else file.read  # of a pipe, what has come
+    packed = Path(path).suffix.lower() in _OPENERS
+    read = file.read if packed else getattr(file, "read1", file.read)  # of a pipe, what has come
     try:
         while block := read(min(_BLOCK, LONGEST_LINE)):
             yield block
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-        if Path(path).suffix.lower() in _OPENERS:
+        if packed:
             raise CorpusError(
-                f"{path}: the archive is truncated or damaged ({error}); make or fetch it again"
+                f"{path}: the archive is truncated or damaged ({reason(error)}); make or fetch it again"
             ) from None
-        raise CorpusError(f"{_shown(path)}: cannot be read ({error})") from None
+        raise CorpusError(f"{_shown(path)}: cannot be read ({reason(error)})") from None
     finally:
-        if file is not sys.stdin.buffer:
+        if not _is_stdin(path):
             file.close()
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from relmo.errors import CorpusError, shown
 from relmo.files import parse_json
 from relmo.text.corpus import read_lines
-from relmo.text.readers import DIGITS
+from relmo.text.readers import DIGITS, filled_lines
 
 MARKS = {"correct": True, "wrong": False}
 BLIMP = ("sentence_good", "sentence_bad", "linguistics_term")
@@ -56,8 +56,8 @@ def read_pairs(path: str | Path) -> list[MinimalPair]:
 
 def read_blimp(path: Path) -> Iterator[MinimalPair]:
     """A paradigm of BLiMP; the condition is its UID, or the name of the file."""
-    for number, line in enumerate(read_lines(path), start=1):
-        fields = blimp_fields(line.text, f"{path}:{number}")
+    for text, place in filled_lines(path, "strict"):
+        fields = blimp_fields(text, place)
         yield MinimalPair(str(fields.get("UID") or path.stem), fields[BLIMP[0]], fields[BLIMP[1]], whole=True)
 
 
@@ -160,7 +160,7 @@ def table(path: Path, delimiter: str, names: Sequence[str]) -> Iterator[tuple[st
             raise CorpusError(f"{path}:1: has no column {missing[0]}; the first line names the columns")
         for row in reader:
             place = f"{path}:{reader.line_num}"
-            if not any(row):
+            if not any(field.strip() for field in row):
                 continue
             if len(row) != len(header):
                 raise CorpusError(f"{place}: has {len(row)} columns where the first line names {len(header)}")

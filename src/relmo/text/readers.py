@@ -9,14 +9,16 @@ are looked for are in TEXT, FIRST, SECOND, LABELS, SCORES, WORDS and TAGS. Raw t
 given; CoNLL files, trees and lists of words in JSON are split already.
 """
 
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from relmo.errors import CorpusError, shown
 from relmo.files import is_file, parse_json
-from relmo.text.corpus import Errors, Line, is_conllu, read_lines
+from relmo.text.corpus import Errors, Line, is_conllu, read_blocks, read_lines
 
 TEXT = ("text", "sentence", "review")
 FIRST = ("sentence1", "sentence_A", "premise", "first", "question1")
@@ -28,6 +30,7 @@ CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "dep
 DOCUMENT = "-DOCSTART-"
 NO_LABEL = ("-", "")  # pairs on which the annotators of SNLI did not agree
 COMMENT = re.compile(r"#\s*\S+(\s\w+)?\s=\s")  # as those of Universal Dependencies
+SURROGATE = re.compile("[\ud800-\udfff]")
 TREE = re.compile(r"\s*(?:\(([^\s()]+)\s*|([^\s()]+)|(\)))")
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}", "``": '"', "''": '"'}
 COLA_COLUMNS, STSB_COLUMNS = 4, 7
@@ -164,21 +167,36 @@ def is_jsonl(path: str | Path) -> bool:
 
 def whole_lines(path: str | Path, errors: Errors) -> Iterator[tuple[str, str]]:
     """Each line with its place, pieces of a very long one put together."""
+    return chain.from_iterable(blocks_of_lines(path, errors))
+
+
+def blocks_of_lines(path: str | Path, errors: Errors) -> Iterator[Iterator[tuple[str, str]]]:
+    """The same, those together that were read at once, as `read_blocks` gives them."""
     parts: list[str] = []
     number = 1
-    lines: Iterator[Line] = read_lines(path, errors=errors)
-    for line in lines:
-        parts.append(line.text)
-        if line.ended:
-            yield "".join(parts), f"{path}:{number}"
-            parts, number = [], number + 1
+
+    def whole(lines: Iterable[Line]) -> Iterator[tuple[str, str]]:
+        nonlocal number
+        for line in lines:
+            parts.append(line.text)
+            if line.ended:
+                yield "".join(parts), f"{path}:{number}"
+                parts.clear()
+                number += 1
+
+    yield from map(whole, read_blocks(path, errors=errors))
     if parts:
-        yield "".join(parts), f"{path}:{number}"
+        yield iter([("".join(parts), f"{path}:{number}")])
+
+
+def filled_lines(path: str | Path, errors: Errors) -> Iterator[tuple[str, str]]:
+    """The lines that are not blank, with their places."""
+    return ((text, place) for text, place in whole_lines(path, errors) if text.strip())
 
 
 def first_line(path: str | Path, errors: Errors) -> str:
-    """The first line of a file; nothing where there is none."""
-    return next(whole_lines(path, errors), ("", ""))[0]
+    """The first line of a file that is not blank; nothing where there is none."""
+    return next(filled_lines(path, errors), ("", ""))[0]
 
 
 class Word(NamedTuple):
@@ -189,20 +207,15 @@ class Word(NamedTuple):
 
 
 def sentences(words: Iterator[Word | None]) -> Iterator[Tagged]:
-    """Sentences from words with None between sentences; one that only marks a document's start is left out."""
+    """Sentences from words with None between sentences. The mark of a document's start is no word: a sentence ends
+    before it, and what follows belongs to the next, with or without an empty line between."""
     sentence: list[Word] = []
-
-    def finished() -> Iterator[Tagged]:
-        if sentence and sentence[0].text != DOCUMENT:
-            yield Tagged([word.text for word in sentence], [word.tag for word in sentence])
-        sentence.clear()
-
-    for word in words:
-        if word is None:
-            yield from finished()
-        else:
+    for word in chain(words, [None]):
+        if word is not None and word.text != DOCUMENT:
             sentence.append(word)
-    yield from finished()
+        elif sentence:
+            yield Tagged([each.text for each in sentence], [each.tag for each in sentence])
+            sentence = []
 
 
 def conllu_column(path: str | Path, column: str | None) -> int:
@@ -227,34 +240,46 @@ def conllu_words(path: str | Path, column: int, errors: Errors) -> Iterator[Word
             if len(fields) != len(CONLLU):
                 raise CorpusError(f"{place}: CoNLL-U has {len(CONLLU)} columns with tabs between, not {len(fields)}")
             if fields[0].isdecimal():
-                yield Word(filled(fields[1], "word", place), filled(fields[column], "tag", place))
+                yield Word(filled(fields[1], "word", place), filled(fields[column], "tag", place).strip())
 
 
 def column_words(path: str | Path, column: str | None, errors: Errors) -> Iterator[Word | None]:
     """The words of a file of columns, with tabs or else white space between them; None after each sentence.
 
     Where the first column counts the words (IOB2 of Universal NER), a line that begins with # is a comment; where it
-    does not but tabs are between columns, one that begins with # and has none is."""
+    does not but tabs are between columns, one that begins with # and has none is; and in every file one that looks as
+    those of Universal Dependencies do. Lines with # that come before the layout is known wait for it."""
     shape: ColumnLayout | None = None
+    waiting: list[tuple[str, str]] = []
     for text, place in whole_lines(path, errors):
-        if not text.strip():
-            yield None
+        waiting.append((text, place))
+        if shape is None and (not text.strip() or text.split()[0] == DOCUMENT or may_be_comment(text)):
             continue
-        if text.startswith("#") and is_comment(text, shape):
-            continue
-        if shape is None:
-            shape = column_layout(text, column, place)
-        fields = text.split("\t") if shape.tabs else text.split()
-        if len(fields) != shape.columns:
-            raise CorpusError(f"{place}: has {len(fields)} columns where the lines before have {shape.columns}")
-        yield Word(filled(fields[int(shape.counted)], "word", place), filled(fields[shape.tag], "tag", place))
+        shape = shape or column_layout(text, column, place)
+        for line, its_place in waiting:
+            if not line.strip() or line.split()[0] == DOCUMENT:
+                yield None
+            elif not (line.startswith("#") and is_comment(line, shape)):
+                yield column_word(line, shape, its_place)
+        waiting.clear()
 
 
-def is_comment(text: str, shape: "ColumnLayout | None") -> bool:
-    """Whether a line that begins with # is a comment in a file of this layout, known or not yet."""
-    if shape is None:
-        return "\t" not in text or COMMENT.match(text) is not None
-    return shape.counted or (shape.tabs and "\t" not in text)
+def column_word(text: str, shape: "ColumnLayout", place: str) -> Word:
+    """The word of a line of columns."""
+    fields = text.split("\t") if shape.tabs else text.split()
+    if len(fields) != shape.columns:
+        raise CorpusError(f"{place}: has {len(fields)} columns where the lines before have {shape.columns}")
+    return Word(filled(fields[int(shape.counted)], "word", place), filled(fields[shape.tag], "tag", place).strip())
+
+
+def may_be_comment(text: str) -> bool:
+    """Whether a line of a file whose layout is not known yet begins with # and may be a comment."""
+    return text.startswith("#") and ("\t" not in text or COMMENT.match(text) is not None)
+
+
+def is_comment(text: str, shape: "ColumnLayout") -> bool:
+    """Whether a line that begins with # is a comment in a file of this layout."""
+    return shape.counted or (shape.tabs and "\t" not in text) or COMMENT.match(text) is not None
 
 
 class ColumnLayout(NamedTuple):
@@ -305,31 +330,31 @@ def is_words(value: Any) -> bool:
 
 def json_rows(path: str | Path, errors: Errors) -> Iterator[Row]:
     """The objects of a file with one on each line."""
-    for text, place in whole_lines(path, errors):
-        if not text.strip():
-            continue
+    for text, place in filled_lines(path, errors):
         try:
             value = parse_json(text)
         except ValueError as error:
             raise CorpusError(f"{place}: is not a JSON object on a line of its own ({error})") from error
         if not isinstance(value, dict):
             raise CorpusError(f"{place}: expected a JSON object, found {text[:60]}")
+        if "\\u" in text and SURROGATE.search(json.dumps(value, ensure_ascii=False)):
+            raise CorpusError(f"{place}: has half of a character, such as \\ud83d alone; write the whole of it")
         yield Row(value, place)
 
 
 def table_rows(path: str | Path, errors: Errors) -> Iterator[Row]:
     """The lines of a table, by the names in its first line; further columns without a name are passed over."""
     names: list[str] | None = None
-    for text, place in whole_lines(path, errors):
+    for text, place in filled_lines(path, errors):
         fields = text.split("\t")
         if names is None:
             names = [name.strip() for name in fields]
             if len(names) < 2:
                 raise CorpusError(f"{place}: expected the names of columns with tabs between them, found '{text[:60]}'")
-        elif text.strip():
-            if len(fields) < len(names):
-                raise CorpusError(f"{place}: has {len(fields)} columns, the first line has {len(names)}")
-            yield Row(dict(zip(names, fields, strict=False)), place)
+            continue
+        if len(fields) < len(names):
+            raise CorpusError(f"{place}: has {len(fields)} columns, the first line has {len(names)}")
+        yield Row(dict(zip(names, fields, strict=False)), place)
 
 
 def value_of(row: Row, names: Sequence[str], advice: str = "name it so") -> Any:
@@ -408,7 +433,7 @@ def labelled_format(path: str | Path, errors: Errors) -> LabelledFormat:
 
 def cola_examples(path: str | Path, split: Split, errors: Errors) -> Iterator[Labelled]:
     """CoLA: source, label, the author's mark, sentence."""
-    for text, place in whole_lines(path, errors):
+    for text, place in filled_lines(path, errors):
         fields = text.split("\t")
         if len(fields) != COLA_COLUMNS:
             raise CorpusError(f"{place}: CoLA has {COLA_COLUMNS} columns with tabs between them, not {len(fields)}")
@@ -423,7 +448,7 @@ def looks_like_stsb(path: str | Path, errors: Errors) -> bool:
 
 def stsb_rows(path: str | Path, errors: Errors) -> Iterator[Row]:
     """STS-B: genre, file, year, number, score, two sentences, and sometimes their sources."""
-    for text, place in whole_lines(path, errors):
+    for text, place in filled_lines(path, errors):
         fields = text.split("\t")
         if len(fields) < STSB_COLUMNS:
             raise CorpusError(f"{place}: STS-B has {STSB_COLUMNS} columns or more with tabs between, not {len(fields)}")
@@ -441,10 +466,9 @@ def folder_examples(folder: Path, split: Split, errors: Errors) -> Iterator[Labe
 
 def tree_examples(path: str | Path, subtrees: bool, errors: Errors) -> Iterator[Labelled]:
     """One tree a line: (3 (2 It) (4 works)). Phrases come in the order in which they end, the sentence last."""
-    for text, place in whole_lines(path, errors):
-        if text.strip():
-            phrases = parse_tree(text, place)
-            yield from phrases if subtrees else phrases[-1:]
+    for text, place in filled_lines(path, errors):
+        phrases = parse_tree(text, place)
+        yield from phrases if subtrees else phrases[-1:]
 
 
 def parse_tree(text: str, place: str) -> list[Labelled]:

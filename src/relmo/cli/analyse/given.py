@@ -58,11 +58,12 @@ def read_document(
 @contextmanager
 def share_bar(name: str, *, quiet: bool = False) -> Iterator[Callable[[float], object]]:
     """A bar on a terminal; the function it gives is told of the share that is done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
-    console = Console(stderr=True, quiet=quiet)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    from relmo.cli.console import make_console, text_column
+
+    console = make_console(quiet=quiet)
+    columns = (text_column("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
         task = progress.add_task(name, total=1.0)
         yield lambda share: progress.update(task, completed=share)

@@ -138,10 +138,10 @@ def check(sentence: str | None, word: str | None, corpus: Corpus, layers: Layers
 
 def build_from(corpus: Corpus, model: "BiLM", *, quiet: bool) -> dict[str, Any]:
     """An index of all sentences of files. -> where it is, and how many words it has."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
     from relmo.analysis.occurrences import build_index
+    from relmo.cli.console import make_console, text_column
     from relmo.embed_file import read_source
 
     def sentences() -> Iterator[list[str]]:
@@ -149,8 +149,8 @@ def build_from(corpus: Corpus, model: "BiLM", *, quiet: bool) -> dict[str, Any]:
             yield from (list(sentence.tokens) for sentence in read_source(file, model, "strict"))
 
     assert corpus.index is not None
-    console = Console(stderr=True, quiet=quiet)
-    columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} words"), TimeElapsedColumn())
+    console = make_console(quiet=quiet)
+    columns = (SpinnerColumn(), text_column("{task.completed:,.0f} words"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
         task = bar.add_task("words", total=None)
         told: Callable[..., None] = partial(bar.update, task)

@@ -103,14 +103,14 @@ def check_unit(traced: "Trace", state: str, layer: int, unit: int) -> None:
 
 def print_coloured(text: object) -> None:
     """Coloured text on a terminal; where there is none, a line a symbol with its value."""
-    from rich.console import Console
     from rich.style import Style
     from rich.text import Text
 
     from relmo.analysis.show import ColouredText, colour, hexadecimal, scale_of, visible
+    from relmo.cli.console import make_console
 
     assert isinstance(text, ColouredText)
-    console = Console(highlight=False)
+    console = make_console(stderr=False)
     print(f"{text.title}, from {text.values.min():.3f} to {text.values.max():.3f}, mean {text.values.mean():.3f}")
     if not console.is_terminal:
         print(*(f"{visible(s)}\t{v:.4f}" for s, v in zip(text.symbols, text.values.tolist(), strict=True)), sep="\n")
