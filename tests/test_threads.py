@@ -82,10 +82,10 @@ def test_the_bundled_model_gives_every_thread_the_vectors_of_one(
     alone, shared = relmo.load("small", device="cpu"), relmo.load("small", device="cpu")
     alone.precision = shared.precision = precision
     with_little_room(shared)
-    expected = [alone.embed(lines[20 * i : 20 * i + 20]) for i in range(THREADS)]
-    found = at_once(lambda i: shared.embed(lines[20 * i : 20 * i + 20]), THREADS)
+    expected = [alone.embed(lines[12 * i : 12 * i + 12]) for i in range(THREADS)]
+    found = at_once(lambda i: shared.embed(lines[12 * i : 12 * i + 12]), THREADS)
     assert all(same(found[i], expected[i]) for i in range(THREADS))
-    assert all(same(shared.embed(lines[20 * i : 20 * i + 20]), expected[i]) for i in range(THREADS))
+    assert all(same(shared.embed(lines[12 * i : 12 * i + 12]), expected[i]) for i in range(THREADS))
 
 
 def test_streams_that_are_read_in_turns_by_one_thread_or_by_several_keep_their_words(
