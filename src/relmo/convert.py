@@ -194,12 +194,14 @@ def _choose(source: str | Path, members: Sequence[Member]) -> Original | None:
     if not options:
         for member in jsons:
             load_json(member)  # a broken one says so
-        seen = f" (read: {_names(jsons)})" if jsons else ""
-        raise ModelError(f"{source}: there is {_names(weights)}, but no .json with 'lstm' and 'char_cnn'{seen}")
+        seen = f" (read: {_names(source, jsons)})" if jsons else ""
+        raise ModelError(f"{source}: there is {_names(source, weights)}, but no .json with 'lstm' and 'char_cnn'{seen}")
     if not weights:
-        raise ModelError(f"{source}: there is {_names(options)}, but no weights ({' or '.join(_HDF5)}) beside it")
+        raise ModelError(
+            f"{source}: there is {_names(source, options)}, but no weights ({' or '.join(_HDF5)}) beside it"
+        )
     if len(options) > 1:
-        raise ModelError(f"{source}: there are several options files: {_names(options)}; give the path of one")
+        raise ModelError(f"{source}: there are several options files: {_names(source, options)}; give the path of one")
     if 1 < len(weights) <= _MOST_WEIGHTS:
         weights = [m for m in weights if _has_characters(m)] or weights
     if len(weights) > 1:  # elmo_small_options.json, elmo_small_weights.hdf5
@@ -207,13 +209,14 @@ def _choose(source: str | Path, members: Sequence[Member]) -> Original | None:
         weights = [m for m in weights if Path(m.name).stem == stem] or weights
     if len(weights) > 1:
         raise ModelError(
-            f"{source}: there are several weights files: {_names(weights)}; give a pair (options, weights)"
+            f"{source}: there are several weights files: {_names(source, weights)}; give a pair (options, weights)"
         )
     return Original(options[0], weights[0])
 
 
-def _names(members: Sequence[Member]) -> str:
-    first = ", ".join(m.name for m in members[:3])
+def _names(source: str | Path, members: Sequence[Member]) -> str:
+    """Some of the files, by where they are inside the source."""
+    first = ", ".join(m.name.removeprefix(f"{source}{os.sep}") for m in members[:3])
     return first + (f" and {len(members) - 3} more" if len(members) > 3 else "")
 
 
