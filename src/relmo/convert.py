@@ -12,15 +12,11 @@ The format is that of Peters et al. 2018, Deep contextualized word representatio
 """
 
 import io
-import lzma
 import math
 import os
-import struct
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,8 +25,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from relmo.archive import HIGHEST_RATIO, SPARE, Member, open_zip
 from relmo.bilm import BiLM
-from relmo.errors import ModelError, SettingError, reason, shown
+from relmo.errors import ModelError, SettingError, shown
 from relmo.files import is_file, parse_json
 from relmo.folder import CONFIG, OURS, pick_device, write_json
 from relmo.models.bilm import BiLMNetwork, CharacterEncoder
@@ -49,45 +46,8 @@ PairOrPath = str | Path | Sequence[str | Path]
 _HDF5 = (".hdf5", ".h5")
 _GATES = (0, 2, 1, 3)  # the file's gates are i, j, f, o, ours i, f, g (= j), o
 _MOST_FILES = 10_000  # a folder with more is not a model
-_MOST_MEMBERS = 1_000  # nor an archive with more
 _MOST_JSONS, _MOST_WEIGHTS = 100, 8  # that are looked into
-_LARGEST_DIRECTORY = 1 << 20  # bytes of an archive's list of members
 _LARGEST_OPTIONS = 1 << 20
-_SPARE = 64 << 20  # bytes that need no explanation
-_HIGHEST_RATIO = 20  # trained weights hardly compress; what unpacks to more than this many times its size is no model
-
-
-@dataclass(frozen=True)
-class Member:
-    """A file, by itself or inside a zip archive."""
-
-    path: Path
-    inside: zipfile.ZipInfo | None = None
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        return str(self.path) if self.inside is None else f"{self.path}/{self.inside.filename}"
-
-    @property
-    def size(self) -> int:
-        """Its bytes, unpacked."""
-        return self.path.stat().st_size if self.inside is None else self.inside.file_size
-
-    def read(self) -> bytes:
-        """All of it."""
-        if self.inside is None:
-            with self.path.open("rb") as file:
-                return file.read(self.size + 1)
-        packed, unpacked = self.inside.compress_size, self.inside.file_size
-        if unpacked > packed * _HIGHEST_RATIO + _SPARE:
-            raise ModelError(f"{self.name}: would unpack from {packed:,} to {unpacked:,} bytes; this is no model")
-        with open_zip(self.path) as archive:
-            return archive.read(self.inside)
-
-    def is_one_of(self, *suffixes: str) -> bool:
-        """Whether its name ends like this."""
-        return (self.path.name if self.inside is None else self.inside.filename).lower().endswith(suffixes)
 
 
 class Original(NamedTuple):
@@ -95,36 +55,6 @@ class Original(NamedTuple):
 
     options: Member
     weights: Member
-
-
-class _Directory(io.FileIO):
-    """A zip archive while its list of members is read, which zipfile reads as a whole, however long it is."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """As any file, but not too much."""
-        if size is not None and size > _LARGEST_DIRECTORY:
-            raise zipfile.BadZipFile("its list of members is too long for a model")
-        return super().read(size)
-
-
-_ZIP_ERRORS = (
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
-    *(EOFError, NotImplementedError, RuntimeError, OSError, ValueError, MemoryError),
-)
-
-
-@contextmanager
-def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
-    """A zip archive to read from; a broken one, or one with too many members, is one clear line."""
-    try:
-        with _Directory(path) as listed, zipfile.ZipFile(listed) as directory:
-            count = len(directory.infolist())
-        if count > _MOST_MEMBERS:
-            raise zipfile.BadZipFile(f"it has {count:,} members, a model has two")
-        with zipfile.ZipFile(path) as archive:
-            yield archive
-    except _ZIP_ERRORS as error:
-        raise ModelError(f"{path}: cannot be read as a zip archive ({reason(error)}); download it again") from error
 
 
 def read_files(original: Original, *, device: str = "auto") -> BiLM:
@@ -194,12 +124,14 @@ def _choose(source: str | Path, members: Sequence[Member]) -> Original | None:
     if not options:
         for member in jsons:
             load_json(member)  # a broken one says so
-        seen = f" (read: {_names(jsons)})" if jsons else ""
-        raise ModelError(f"{source}: there is {_names(weights)}, but no .json with 'lstm' and 'char_cnn'{seen}")
+        seen = f" (read: {_names(source, jsons)})" if jsons else ""
+        raise ModelError(f"{source}: there is {_names(source, weights)}, but no .json with 'lstm' and 'char_cnn'{seen}")
     if not weights:
-        raise ModelError(f"{source}: there is {_names(options)}, but no weights ({' or '.join(_HDF5)}) beside it")
+        raise ModelError(
+            f"{source}: there is {_names(source, options)}, but no weights ({' or '.join(_HDF5)}) beside it"
+        )
     if len(options) > 1:
-        raise ModelError(f"{source}: there are several options files: {_names(options)}; give the path of one")
+        raise ModelError(f"{source}: there are several options files: {_names(source, options)}; give the path of one")
     if 1 < len(weights) <= _MOST_WEIGHTS:
         weights = [m for m in weights if _has_characters(m)] or weights
     if len(weights) > 1:  # elmo_small_options.json, elmo_small_weights.hdf5
@@ -207,13 +139,14 @@ def _choose(source: str | Path, members: Sequence[Member]) -> Original | None:
         weights = [m for m in weights if Path(m.name).stem == stem] or weights
     if len(weights) > 1:
         raise ModelError(
-            f"{source}: there are several weights files: {_names(weights)}; give a pair (options, weights)"
+            f"{source}: there are several weights files: {_names(source, weights)}; give a pair (options, weights)"
         )
     return Original(options[0], weights[0])
 
 
-def _names(members: Sequence[Member]) -> str:
-    first = ", ".join(m.name for m in members[:3])
+def _names(source: str | Path, members: Sequence[Member]) -> str:
+    """Some of the files, by where they are inside the source."""
+    first = ", ".join(m.name.removeprefix(f"{source}{os.sep}") for m in members[:3])
     return first + (f" and {len(members) - 3} more" if len(members) > 3 else "")
 
 
@@ -411,7 +344,7 @@ def read_weights(member: Member, settings: BiLMModelSettings) -> BiLMNetwork:
         found = [find_dataset(file, dataset, member.name) for dataset in layout(network)]
         needed = sum(dataset.size * 4 for dataset in found)
         stored = sum(dataset.id.get_storage_size() for dataset in found)
-        if needed > stored * _HIGHEST_RATIO + _SPARE:
+        if needed > stored * HIGHEST_RATIO + SPARE:
             raise ModelError(
                 f"{member.name}: declares {needed:,} bytes of weights but stores {stored:,}; it is no model"
             )
@@ -448,7 +381,7 @@ def find_dataset(file: "h5py.File", dataset: Dataset, where: str) -> "h5py.Datas
         raise ModelError(f"{where}: '{name}' lies in another file, which relmo does not open")
     if place.dtype.kind != "f" or place.dtype.itemsize not in (2, 4, 8):
         raise ModelError(f"{where}: '{name}' holds {place.dtype}; expected float32 (or float16, float64)")
-    if place.chunks and math.prod(place.chunks) * place.dtype.itemsize > place.nbytes + _SPARE:
+    if place.chunks and math.prod(place.chunks) * place.dtype.itemsize > place.nbytes + SPARE:
         raise ModelError(f"{where}: '{name}' is stored in pieces larger than itself; it is no model")
     if place.shape != dataset.shape:
         raise ModelError(
