@@ -53,7 +53,8 @@ def check_bounds(name: str, text: str) -> None:
     """A number within the bounds of its flag."""
     number, (low, high) = number_of(text), BOUNDS.get(name, (-math.inf, math.inf))
     if number is not None and not low <= number <= high:
-        raise SettingError(f"{name} must be from {low} to {high}, not {text[:60]}")
+        wanted = f"{low} or more" if number < low else f"at most {high}"
+        raise SettingError(f"{name} must be {wanted}, not {text[:60]}")
 
 
 def number_of(text: str) -> float | None:
