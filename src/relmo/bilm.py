@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from relmo.batch import BiText
+from relmo.checks import check_sentences, check_text
 from relmo.config import to_toml
 from relmo.embed import Carry, Embedder, EmbedOptions, Layers, pool, windows
 from relmo.errors import ModelError, SettingError
@@ -156,7 +157,7 @@ class BiLM:
 
     def tokens(self, text: str) -> list[str]:
         """How raw text is split into words."""
-        text = text.lower() if self.settings.text.lowercase else text
+        text = check_text(text).lower() if self.settings.text.lowercase else check_text(text)
         return TOKENIZERS[self.settings.text.tokenizer](text)
 
     @cached_property
@@ -223,8 +224,7 @@ class BiLM:
     def _embed(
         self, sentences: Iterable[str | Sequence[str]], options: EmbedOptions, precision: Precision | None = None
     ) -> Iterator[np.ndarray]:
-        if isinstance(sentences, str):
-            raise SettingError("embed takes several sentences: put a single one into a list, embed([sentence])")
+        sentences = check_sentences(sentences, "embed")
         options.check(self.network.layer_count)
         return self._vectors(sentences, options, precision or self.precision)
 
@@ -313,8 +313,7 @@ class BiLM:
         """
         if direction not in ("both", "forward", "backward"):
             raise SettingError(f"direction is {direction!r}; it can be 'both', 'forward' or 'backward'")
-        if isinstance(sentences, str):
-            raise SettingError("log_probs takes several sentences: put a single one into a list, log_probs([sentence])")
+        sentences = check_sentences(sentences, "log_probs")
         vocabulary = self._output_words()
         chosen = {"both": (0, 1), "forward": (0,), "backward": (1,)}[direction]
         tokens = (self.tokens(sentence) if isinstance(sentence, str) else sentence for sentence in sentences)

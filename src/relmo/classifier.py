@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from relmo.checks import check_sentences
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.lm import LanguageModel
 from relmo.models.classifier import BCN, PooledClassifier
@@ -57,9 +58,7 @@ class Classifier(Task[Labelled, Choice]):
 
     def predict(self, texts: Iterable[str | Words]) -> list[Choice]:
         """The label of each text: strings, split as `tokens` splits them, or lists of words."""
-        if isinstance(texts, str):
-            raise SettingError("predict takes several texts: put a single one into a list, predict([text])")
-        return list(self.predict_words([self.words(text)] for text in texts))
+        return list(self.predict_words([self.words(text)] for text in check_sentences(texts, "predict", "text")))
 
     @classmethod
     def complete(cls, settings: ClassifierSettings) -> ClassifierSettings:

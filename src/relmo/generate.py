@@ -1,20 +1,27 @@
 """Text from a language model, symbol by symbol: greedy, sampled, or by beam search. Works in ids; what yields, yields
 as it goes.
 
-temperature   logits are divided by it before sampling; 0 is greedy top_k         keep only the k most probable symbols
-top_p         keep only the most probable symbols that together hold probability p (Holtzman et al. 2020, nucleus
-sampling)
+    temperature   logits are divided by it before sampling; 0 is greedy
+    top_k         keep only the k most probable symbols
+    top_p         keep only the most probable symbols that together hold probability p
+
+    Holtzman et al. 2020, The curious case of neural text degeneration (nucleus sampling)
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from relmo.checks import check_whole
 from relmo.errors import ModelError, SettingError
 from relmo.models.language_model import Network
 from relmo.nn.cells import State
+
+COLDEST, HOTTEST = 1e-30, 1e30
+"""Temperatures beyond are as these: float32 has no numbers for what they make of the scores."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +33,10 @@ class Sampling:
     top_p: float | None = None
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise SettingError(f"temperature must be 0 or more, not {self.temperature}")
-        if self.top_k is not None and self.top_k < 1:
-            raise SettingError(f"top_k must be 1 or more, not {self.top_k}")
+        if not isinstance(self.temperature, int | float) or not 0 <= self.temperature < math.inf:
+            raise SettingError(f"temperature must be 0 or more, and finite, not {self.temperature}")
+        if self.top_k is not None:
+            check_whole("top_k", self.top_k)
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise SettingError(f"top_p must be above 0 and at most 1, not {self.top_p}")
 
@@ -86,9 +93,9 @@ def without(log_probs: Tensor, banned: Sequence[int]) -> Tensor:
 
 def choose(log_probs: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:
     """One symbol of each row of (rows, V), (rows,)."""
-    if sampling.temperature == 0:
+    if sampling.temperature < COLDEST:
         return log_probs.argmax(dim=1)
-    scores = keep_top(log_probs / sampling.temperature, sampling)
+    scores = keep_top(log_probs / min(sampling.temperature, HOTTEST), sampling)
     try:
         return torch.multinomial(scores.softmax(dim=1), 1, generator=generator).squeeze(1)
     except RuntimeError as error:
@@ -104,6 +111,7 @@ def keep_top(scores: Tensor, sampling: Sampling) -> Tensor:
         ordered, order = scores.sort(dim=1, descending=True)
         p = ordered.softmax(dim=1)
         beyond = p.cumsum(dim=1) - p >= sampling.top_p  # the symbol that crosses p stays
+        beyond[:, 0] = False  # and the first, where p is too small for a float32
         scores = scores.masked_fill(beyond.gather(1, order.argsort(dim=1)), -torch.inf)
     return scores
 

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from relmo.checks import check_seed, check_text, check_whole
 from relmo.config import to_toml
-from relmo.errors import ModelError
+from relmo.errors import ModelError, SettingError
 from relmo.evaluate import Score, total_nll
 from relmo.folder import (
     CARD,
@@ -41,6 +42,9 @@ from relmo.text.encode import encode_file, encode_text
 from relmo.text.tokenize import join
 from relmo.text.vocabulary import Vocabulary
 from relmo.weights import load_weights, save_weights
+
+SIDE_BY_SIDE = 4 << 30  # bytes that texts may take while they are made
+FLOAT, KEPT = 4, 1000  # bytes of a number, and of a text's own lists and strings
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,7 @@ class LanguageModel:
 
     def encode(self, text: str) -> np.ndarray:
         """The ids of a text."""
+        check_text(text)
         return self.vocabulary.ids(encode_text(text, self.settings.text))
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -183,6 +188,14 @@ class LanguageModel:
         """Yields all samples as they grow, one symbol at a time. `sampling`: temperature, top_k, top_p. <unk> comes
         only if `unknown`."""
         ids = self.encode(prompt).tolist()
+        check_whole("limit", limit)
+        check_seed(seed)
+        self._check_rows("samples", samples)
+        return self._grow(ids, samples, limit, unknown, Sampling(**sampling), seed)
+
+    def _grow(
+        self, ids: list[int], samples: int, limit: int, unknown: bool, sampling: Sampling, seed: int
+    ) -> Iterator[list[Text]]:
         added: list[list[int]] = [[] for _ in range(samples)]
         log_probs, ended = [0.0] * samples, [False] * samples
         steps = sample(
@@ -192,7 +205,7 @@ class LanguageModel:
             limit=limit,
             end=self.vocabulary.end,
             banned=[] if unknown else [self.vocabulary.unknown],
-            sampling=Sampling(**sampling),
+            sampling=sampling,
             generator=torch.Generator(self.device).manual_seed(seed),
         )
         for symbols, scores in steps:
@@ -206,9 +219,22 @@ class LanguageModel:
                 for new, log_prob, end in zip(added, log_probs, ended, strict=True)
             ]
 
+    def _check_rows(self, name: str, rows: int) -> None:
+        """So many texts must fit side by side: of each a few numbers for every symbol, and what Python keeps."""
+        check_whole(name, rows)
+        state = sum(tensor.numel() for tensor in self.network.initial_state(1))
+        most = max(1, SIDE_BY_SIDE // (FLOAT * (4 * len(self.vocabulary) + 2 * state) + KEPT))
+        if rows > most:
+            raise SettingError(
+                f"{name} is {rows:,}, more than the {most:,} texts of this model that are made side by side; ask for "
+                "fewer, and for others with another seed"
+            )
+
     def search(self, prompt: str = "", *, beams: int = 5, limit: int = 500, unknown: bool = False) -> list[Text]:
         """The most probable texts that begin with the prompt, by beam search, best first."""
         ids = self.encode(prompt).tolist()
+        check_whole("limit", limit)
+        self._check_rows("beams", beams)
         found = beam_search(
             self.network,
             [self.vocabulary.end, *ids],

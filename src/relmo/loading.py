@@ -6,14 +6,15 @@ import torch
 from torch import Tensor
 
 from relmo.bilm import BiLM
+from relmo.checks import typed
 from relmo.classifier import Classifier
 from relmo.convert import PairOrPath, locate, read_files
-from relmo.errors import ModelError, SettingError, shown
+from relmo.errors import ModelError, SettingError, reason, shown
 from relmo.folder import own_tensors, read_config
 from relmo.lm import LanguageModel
 from relmo.nn.quantize import PRECISIONS, Precision
 from relmo.pairs import SentencePairs
-from relmo.references import bundled
+from relmo.references import DEFAULT, bundled
 from relmo.tagger import Tagger
 from relmo.vectors import WordVectors
 
@@ -40,7 +41,13 @@ def load(source: PairOrPath | None = None, *, device: str = "auto", dtype: str |
              or as torch's types. Other kinds of model know float32 alone
     """
     precision = parse_dtype(dtype)
-    model = _load(source, device)
+    paths = source if isinstance(source, tuple | list) else (DEFAULT if source is None else source,)
+    if not all(isinstance(path, str | Path) for path in paths):
+        raise SettingError(f"a model is a name, a path or a pair of paths, not {typed(source)}")
+    try:
+        model = _load(source, device)
+    except OSError as error:
+        raise ModelError(f"{error.filename or source}: cannot be read ({reason(error)})") from error
     if precision != "float32":
         if not isinstance(model, BiLM):
             raise SettingError(f"dtype {precision}: is for bidirectional models (bilm); {source} has float32 alone")

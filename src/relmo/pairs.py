@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from relmo.checks import typed
 from relmo.classifier import Choice, choices
 from relmo.errors import CorpusError, SettingError
 from relmo.models.pairs import ESIM, CosineRegression, DecomposableAttention, EncoderPair
@@ -35,6 +36,8 @@ class SentencePairs(Task[Pair, Choice | float]):
 
     def predict(self, pairs: Iterable[tuple[str | Words, str | Words]]) -> list[Choice | float]:
         """What holds between the two of each pair: strings, split as `tokens` splits them, or lists of words."""
+        if not isinstance(pairs, Iterable):
+            raise SettingError(f"predict takes a list of pairs, not {typed(pairs)}")
         return list(self.predict_words([self.words(first), self.words(second)] for first, second in map(two, pairs)))
 
     @property
@@ -126,7 +129,7 @@ class SentencePairs(Task[Pair, Choice | float]):
 
 def two(pair: Any) -> Any:
     """A pair that is to be compared, which two words or letters of one text are not."""
-    if isinstance(pair, str) or len(pair) != 2:
+    if isinstance(pair, str) or not hasattr(pair, "__len__") or len(pair) != 2:
         raise SettingError("predict takes several pairs: put a single one into a list, predict([(first, second)])")
     return pair
 

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relmo.errors import CorpusError, SettingError
+from relmo.checks import check_sentences
+from relmo.errors import CorpusError
 from relmo.models.tagger import IGNORED, TaggerNetwork
 from relmo.scores import Report, class_report, span_report
 from relmo.task import Labels, Task
@@ -32,9 +33,7 @@ class Tagger(Task[Tagged, list[str]]):
 
     def predict(self, sentences: Iterable[str | Words]) -> list[Tagged]:
         """The words of sentences with their tags: strings, split as `tokens` splits them, or lists of words."""
-        if isinstance(sentences, str):
-            raise SettingError("predict takes several sentences: put a single one into a list, predict([sentence])")
-        words = [list(self.words(sentence)) for sentence in sentences]
+        words = [list(self.words(sentence)) for sentence in check_sentences(sentences, "predict")]
         return [Tagged(*pair) for pair in zip(words, self.predict_words([each] for each in words), strict=True)]
 
     @property

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from relmo.batch import on_device
+from relmo.checks import check_sentence, check_text
 from relmo.config import to_toml
 from relmo.errors import CorpusError, ModelError
 from relmo.folder import (
@@ -159,11 +160,13 @@ class Task(Generic[Example, Prediction]):
 
     def tokens(self, text: str, *, tokenized: bool = False) -> list[Token]:
         """How raw text is split into words, or, where it is tokenised already, at white space."""
+        check_text(text)
         at_spaces = tokenized or self.settings.text.tokenizer == "whitespace"
         return split_whitespace(text) if at_spaces else tokenize(text)
 
     def words(self, sentence: str | Words) -> Words:
         """The words of a sentence: a string is split, a list is kept as it is."""
+        check_sentence(sentence, "a sentence")
         return [token.text for token in self.tokens(sentence)] if isinstance(sentence, str) else sentence
 
     def encode(self, examples: Sequence[Sequence[Words]], say: Say = lambda _: None) -> EncodedExamples:

@@ -10,6 +10,7 @@ seen. They are near to nothing and are not written to a word2vec file; in a netw
 
 import dataclasses
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -19,8 +20,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from relmo.checks import check_text, typed
 from relmo.config import to_toml
-from relmo.errors import ModelError, VocabularyError, shown
+from relmo.errors import ModelError, SettingError, VocabularyError, shown
 from relmo.folder import (
     CARD,
     SETTINGS,
@@ -129,7 +131,7 @@ class WordVectors:
         return len(self.vocabulary)
 
     def __contains__(self, word: str) -> bool:
-        i = self.vocabulary.index.get(self._fold(word))
+        i = self.vocabulary.index.get(self._fold(word)) if isinstance(word, str) else None
         return i is not None and bool(self.has_vector[i])
 
     @cached_property
@@ -156,7 +158,7 @@ class WordVectors:
         if isinstance(word_or_vector, str):
             i = self._id(word_or_vector)
             return self._nearest(self.unit[i], n, without=[i])
-        return self._nearest(word_or_vector, n, without=[])
+        return self._nearest(as_vector(word_or_vector), n, without=[])
 
     def analogy(self, a: str, b: str, c: str, n: int = 10) -> list[tuple[str, float]]:
         """a is to b as c is to d: the words d with the largest cos(d, b - a + c), vectors of length 1.
@@ -180,11 +182,20 @@ class WordVectors:
         return word.lower() if self.settings is not None and self.settings.text.lowercase else word
 
     def _id(self, word: str) -> int:
-        if word not in self:
+        if check_text(word, "a word") not in self:
             raise VocabularyError(
                 f"{shown(word)} has no vector: it was too rare in the training text, or not in it at all"
             )
         return self.vocabulary.index[self._fold(word)]
+
+
+def as_vector(given: Any) -> np.ndarray:
+    """A vector that is given, which is made of numbers."""
+    with suppress(ValueError, TypeError):
+        vector = np.asarray(given)
+        if vector.dtype.kind in "fiu":
+            return vector
+    raise SettingError(f"expected a word or a vector of numbers, not {typed(given)}")
 
 
 def read_rows(path: str | Path) -> tuple[dict[str, int], np.ndarray]:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -113,6 +114,50 @@ def test_a_pipe_is_answered_while_it_is_open(model: Path) -> None:
     process.stdin.close()
     assert process.stdout.read() == "The\tDET\ncat\tNOUN\n\n"
     assert process.wait() == 0
+
+
+def with_an_open_pipe(model: Path, stdout: Any) -> Any:
+    """A process that predicts what is written to it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # one that is ignored would stay so in the child
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "relmo", "predict", str(model)],
+            stdin=subprocess.PIPE,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_ends_a_pipe_that_is_open_with_one_line_and_status_130(model: Path) -> None:
+    with with_an_open_pipe(model, subprocess.PIPE) as process:
+        process.stdin.write(b"\nThe dog\n")
+        process.stdin.flush()
+        assert [process.stdout.readline() for _ in range(4)] == [b"\n", b"The\tDET\n", b"dog\tNOUN\n", b"\n"]
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == b"stopped\n"
+        assert process.wait() == 130
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_a_full_device_ends_a_pipe_that_is_open_with_one_line_and_status_2(model: Path) -> None:
+    with Path("/dev/full").open("wb") as full, with_an_open_pipe(model, full) as process:
+        process.stdin.write(b"The dog\n")
+        process.stdin.flush()
+        said = process.stderr.read()
+        assert process.wait() == 2
+    assert said.startswith(b"error: standard output")
+    assert said.endswith(b": the disk is full\n")
+
+
+def test_blank_lines_are_answered_with_nothing(run: Relmo, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n" * 300 + "The dog\n  \n")
+    assert run("predict", model, tmp_path / "a.txt") == "\n" * 300 + "The\tDET\ndog\tNOUN\n\n\n"
+    alice = Path(relmo.__file__).parent / "data" / "alice.txt"
+    answers = run("predict", model, alice, "--json").splitlines()
+    assert len(answers) == len(alice.read_text(encoding="utf-8").splitlines())
 
 
 class Pipe(io.BytesIO):

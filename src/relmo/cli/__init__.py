@@ -19,6 +19,7 @@ from relmo.cli.evaluate import evaluate
 from relmo.cli.explore import explore
 from relmo.cli.generate import generate
 from relmo.cli.info import info
+from relmo.cli.numbers import check_numbers
 from relmo.cli.predict import predict
 from relmo.cli.reproduce import reproduce
 from relmo.cli.streams import broken_stream, prepare_streams, silence
@@ -36,8 +37,9 @@ app = App(
     help_format="markdown",
     help_epilogue="Each verb has its own help, with an example: `relmo train lm --help`.",
     suppress_keyboard_interrupt=False,  # `main` says that it stopped
+    config=check_numbers,
 )
-train = App(name="train", help="Train a model.", config=settings_from_files)
+train = App(name="train", help="Train a model.", config=(settings_from_files, check_numbers))
 train.command(lm)
 train.command(bilm)
 train.command(skipgram)

@@ -12,7 +12,7 @@ nothing is downloaded.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -25,6 +25,7 @@ from torch import Tensor
 import relmo.models.elmo as core
 import relmo.nn.scalar_mix as mixture
 from relmo.bilm import BiLM
+from relmo.checks import check_sentences
 from relmo.errors import CorpusError, SettingError
 from relmo.hdf5 import new_hdf5
 from relmo.loading import load_bilm
@@ -213,7 +214,7 @@ class ElmoEmbedder:
 
     def embed_batch(self, batch: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """Sentences, all in one batch."""
-        if not batch:
+        if isinstance(batch, Sized) and not len(batch):
             return []
         vectors = self.batch_to_embeddings(batch)[0].cpu().numpy()
         return [vectors[i, :, : len(sentence)].copy() for i, sentence in enumerate(batch)]
@@ -222,7 +223,7 @@ class ElmoEmbedder:
         """Any number of sentences, `batch_size` at a time, one after the other."""
         if batch_size < 1:
             raise SettingError(f"batch_size must be 1 or more, not {batch_size}")
-        sentences = iter(sentences)
+        sentences = check_sentences(sentences, "embed_sentences")
         while batch := list(islice(sentences, batch_size)):
             yield from self.embed_batch(batch)
 

@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from relmo.checks import check_words, typed
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLMNetwork, CharacterEncoder
 from relmo.nn.cells import State
@@ -243,6 +244,10 @@ def without_output(network: BiLMNetwork) -> BiLMNetwork:
 
 def sentence_ids(sentences: Sequence[Sequence[str]], max_characters: int) -> Tensor:
     """The character ids of sentences (B, T, C), all zero past a sentence's end."""
+    if not hasattr(sentences, "__len__") or isinstance(sentences, str):
+        raise SettingError(f"expected a list of sentences, each a list of words, not {typed(sentences)}")
+    for number, sentence in enumerate(sentences, start=1):
+        check_words(sentence, f"sentence {number} is {typed(sentence)}; give it as a list of words")
     lengths = torch.tensor([len(sentence) for sentence in sentences], dtype=torch.long)
     ids = torch.zeros(len(sentences), int(lengths.max()) if len(lengths) else 0, max_characters, dtype=torch.long)
     spelled = Spellings([word for sentence in sentences for word in sentence], max_characters).ids()

@@ -37,8 +37,6 @@ class Beside:
 
     def check(self) -> None:
         """Raises where something makes no sense."""
-        if not 1 <= self.order <= 20:
-            raise SettingError(f"--order must be from 1 to 20, not {self.order}")
         if self.samples < 0 or self.limit < 1:
             raise SettingError("--samples must be 0 or more, and --limit 1 or more")
 

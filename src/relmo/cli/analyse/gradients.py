@@ -1,5 +1,6 @@
 """`relmo analyse gradients [MODEL…]` and `relmo analyse connectivity MODEL TEXT`"""
 
+import math
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from relmo.cli.numbers import number_of
 from relmo.cli.output import Overwrite, check_plot
 from relmo.errors import SettingError
 
@@ -130,10 +132,10 @@ def fresh_networks(options: FreshOptions, seed: int, *, models: bool) -> "list[F
 
 def numbers(given: str | None, flag: str) -> list[float]:
     """Numbers with commas between them."""
-    try:
-        return [float(part) for part in (given or "").split(",") if part.strip()]
-    except ValueError:
-        raise SettingError(f"{flag} takes numbers with commas between them, such as 1,2,4, not {given}") from None
+    found = [number_of(part) for part in (given or "").split(",") if part.strip()]
+    if not all(number is not None and math.isfinite(number) for number in found):
+        raise SettingError(f"{flag} takes numbers with commas between them, such as 1,2,4, not {given}")
+    return [number for number in found if number is not None]
 
 
 def text_or_bundled(file: str | None, symbols: int = SYMBOLS) -> str:
