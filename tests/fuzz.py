@@ -145,7 +145,7 @@ def refusal(error: RelmoError) -> tuple[str, str]:
     said, behind = str(error), error.__cause__ or error.__context__
     if len(said) > LONGEST + 10 or not said.isprintable():
         return "failed", f"the message has {len(said)} characters, or is not printable: {said[:200]!r}"
-    if isinstance(behind, MemoryError) or "alloc" in str(behind):
+    if isinstance(behind, MemoryError) or "allocate memory" in str(behind):
         return "failed", f"memory ran out: {said[:200]}"
     return "refused", said
 
