@@ -20,10 +20,11 @@ from relmo.config import build
 from relmo.digests import read_sealed
 from relmo.errors import ModelError, SettingError
 from relmo.evaluate import BiScore, bilm_nll
-from relmo.folder import atomic, own_tensors
+from relmo.folder import own_tensors
 from relmo.lm import parameter_count
 from relmo.loading import load
 from relmo.models.bilm import BiLMNetwork
+from relmo.outputs import atomic
 from relmo.parallel import Team
 from relmo.run import (
     AGAIN,

@@ -26,9 +26,10 @@ import torch
 from relmo.batch import LengthBuckets
 from relmo.digests import check_file, fingerprint, read_sealed, sealed
 from relmo.errors import CorpusError, SettingError
-from relmo.folder import CARD, CONFIG, SETTINGS, VOCABULARY, atomic, write_json, write_tensors
+from relmo.folder import CARD, CONFIG, SETTINGS, VOCABULARY, write_json, write_tensors
 from relmo.lm import parameter_count
 from relmo.models.inputs import TaskBatch
+from relmo.outputs import atomic
 from relmo.parallel import one_process_only
 from relmo.run import (
     AGAIN,
