@@ -26,19 +26,16 @@ from relmo.loading import load
 from relmo.models.bilm import BiLMNetwork
 from relmo.outputs import atomic
 from relmo.parallel import Team
-from relmo.run import (
+from relmo.run import Reporter, go, make_plan, prepare
+from relmo.run_folder import (
     AGAIN,
     CHECKPOINT,
     ENCODED,
     SCRATCH,
-    Reporter,
     as_written,
     check_seen,
     found_encoded,
-    go,
-    make_plan,
     note_encoded,
-    prepare,
     remove_scratch,
     run_folder,
 )

@@ -31,21 +31,8 @@ from relmo.lm import parameter_count
 from relmo.models.inputs import TaskBatch
 from relmo.outputs import atomic
 from relmo.parallel import one_process_only
-from relmo.run import (
-    AGAIN,
-    CHECKPOINT,
-    ENCODED,
-    METRICS,
-    RUN,
-    SCRATCH,
-    Reporter,
-    go,
-    make_plan,
-    prepare,
-    read_metrics,
-    remove_scratch,
-    run_folder,
-)
+from relmo.run import METRICS, Reporter, go, make_plan, prepare, read_metrics
+from relmo.run_folder import AGAIN, CHECKPOINT, ENCODED, RUN, SCRATCH, remove_scratch, run_folder
 from relmo.scores import Report, spread
 from relmo.task import FILES, FOLDERS, EncodedExamples, Labels, Task
 from relmo.text.corpus import STDIN
