@@ -35,9 +35,13 @@ def shown(value: Any, longest: int = 60) -> str:
 def one_line(message: str) -> str:
     """A message on one line that every terminal can print: what is not printable is escaped, the middle of a long one
     left out."""
-    line = re.sub(r"\s*[\r\n]\s*", " ", message.strip())
-    if not line.isprintable():
-        line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    line = _ends(re.sub(r"\s*[\r\n]\s*", " ", message.strip()))
+    if line.isprintable():
+        return line
+    return _ends("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line))
+
+
+def _ends(line: str) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST * 2 // 3]} … {line[-LONGEST // 3 + 3 :]}"
 
 

@@ -24,10 +24,9 @@ from relmo.cli.predict import predict
 from relmo.cli.reproduce import reproduce
 from relmo.cli.streams import broken_stream, prepare_streams, silence
 from relmo.cli.train import bilm, classifier, lm, pairs, say, settings_from_files, skipgram, tagger
-from relmo.errors import RelmoError, reason
+from relmo.errors import RelmoError, one_line, reason
 from relmo.text.corpus import STDIN
 
-LONGEST = 2000  # characters of an error
 OUT_OF_MEMORY = ("OutOfMemoryError", "DefaultCPUAllocator: can't allocate memory")  # of torch
 
 app = App(
@@ -122,8 +121,5 @@ def place_of(error: OSError) -> str:
 def fail(line: str) -> int:
     """Prints what is wrong as one line, not too long, without characters that would do something to a terminal. -> the
     exit status"""
-    line = " ".join(line.split())
-    if len(line) > LONGEST:
-        line = f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
-    say("error: " + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line))
+    say(f"error: {one_line(line)}")
     return 2

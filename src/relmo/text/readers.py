@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 from relmo.errors import CorpusError, shown
 from relmo.files import is_file, parse_json
 from relmo.text.corpus import Errors, Line, is_conllu, read_blocks, read_lines
+from relmo.text.vocabulary import SURROGATE
 
 TEXT = ("text", "sentence", "review")
 FIRST = ("sentence1", "sentence_A", "premise", "first", "question1")
@@ -30,7 +31,6 @@ CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "dep
 DOCUMENT = "-DOCSTART-"
 NO_LABEL = ("-", "")  # pairs on which the annotators of SNLI did not agree
 COMMENT = re.compile(r"#\s*\S+(\s\w+)?\s=\s")  # as those of Universal Dependencies
-SURROGATE = re.compile("[\ud800-\udfff]")
 TREE = re.compile(r"\s*(?:\(([^\s()]+)\s*|([^\s()]+)|(\)))")
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}", "``": '"', "''": '"'}
 COLA_COLUMNS, STSB_COLUMNS = 4, 7
