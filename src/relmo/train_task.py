@@ -29,7 +29,7 @@ from relmo.errors import CorpusError, SettingError
 from relmo.folder import CARD, CONFIG, SETTINGS, VOCABULARY, write_json, write_tensors
 from relmo.lm import parameter_count
 from relmo.models.inputs import TaskBatch
-from relmo.outputs import atomic
+from relmo.outputs import atomic, sweep
 from relmo.parallel import one_process_only
 from relmo.run import METRICS, Reporter, go, make_plan, prepare, read_metrics
 from relmo.run_folder import AGAIN, CHECKPOINT, ENCODED, RUN, SCRATCH, remove_scratch, run_folder
@@ -277,6 +277,7 @@ def train_seeds(
         folder, note = out / f"seed-{number}", out / SCRATCH / f"seed-{number}.json"
         if note.exists() and (folder / CONFIG).exists():
             every.append(read_sealed(note, f"remove {note} and {folder}, and the seed is trained again")["results"])
+            sweep(folder)
             if (folder / SCRATCH).exists():  # a kill came in between
                 remove_scratch(folder)
             continue
