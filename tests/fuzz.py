@@ -13,6 +13,7 @@ next one goes on with the next number. A table by kind of file ends it; the exit
 """
 
 import argparse
+import json
 import multiprocessing
 import os
 import random
@@ -77,6 +78,8 @@ class Sound:
         folder = self.root / "sound" / subject.name
         if subject.name not in self.results:
             subject.make(folder)
+            for path in folder.rglob("*.safetensors"):
+                settle(path)
             self.results[subject.name] = use(subject, self.copy(subject, folder))
         return folder
 
@@ -86,6 +89,16 @@ class Sound:
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(folder, place)
         return place
+
+
+def settle(path: Path) -> None:
+    """Puts what a header says in a fixed order: safetensors writes it in any, and a number means the same bytes always."""
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    said = dict(sorted(header.pop("__metadata__", {}).items()))
+    text = json.dumps({"__metadata__": said} | header, separators=(",", ":")).encode()
+    path.write_bytes(data[:8] + text.ljust(size) + data[8 + size :])
 
 
 def use(subject: Subject, folder: Path) -> str:

@@ -114,6 +114,8 @@ def make_with_parts(folder: Path, bilm: BiLM, **inputs: Any) -> None:
         if not config[name]["source"].startswith("."):
             config[name]["source"] = name
     write_json(folder / CONFIG, config)
+    settings = folder / "settings.toml"
+    settings.write_text(settings.read_text(encoding="utf-8").replace(str(parts), "parts"), encoding="utf-8")
 
 
 def make_vectors(folder: Path) -> None:

@@ -13,6 +13,7 @@ from fuzz_models import Subject
 from fuzz_mutations import mutate
 from relmo.errors import RelmoError
 
+pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the fuzzer limits memory as on Linux")
 A_ROUND = len(SUBJECTS)
 HANGS = 120.0  # seconds; longer than anything takes on a busy machine
 
