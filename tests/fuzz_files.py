@@ -21,7 +21,8 @@ from relmo.digests import sha256
 from relmo.elmo_cache import ElmoCache
 from relmo.embed_file import embed_file
 from relmo.explorer.extras import Extras
-from relmo.run import METRICS, Reporter, read_metrics, read_run
+from relmo.run import METRICS, Reporter, read_metrics
+from relmo.run_folder import read_run
 from relmo.settings import (
     BiLMModelSettings,
     BiLMSettings,

@@ -39,7 +39,7 @@ def vectors() -> WordVectors:
     return WordVectors(Vocabulary([*Vocabulary.specials, "dog", "cat"]), np.eye(4, 3, dtype=np.float32))
 
 
-@pytest.mark.parametrize("odd", NO_TEXTS, ids=repr)
+@pytest.mark.parametrize("odd", NO_TEXTS, ids=lambda odd: type(odd).__name__)
 def test_what_is_no_text_is_refused(odd: Any) -> None:
     model, words = language_model(), vectors()
     takers: list[Callable[..., Any]] = [model.encode, model.perplexity, model.generate, model.stream, model.search]

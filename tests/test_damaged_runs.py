@@ -22,7 +22,8 @@ from relmo.cli import main
 from relmo.digests import sealed
 from relmo.errors import RelmoError
 from relmo.folder import read_tensors, write_tensors
-from relmo.run import CHECKPOINT, Reporter, read_metrics
+from relmo.run import Reporter, read_metrics
+from relmo.run_folder import CHECKPOINT
 from relmo.settings import (
     BiLMModelSettings,
     BiLMSettings,

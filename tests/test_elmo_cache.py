@@ -94,6 +94,17 @@ def test_another_bilm_has_a_folder_of_its_own(tmp_path: Path) -> None:
     check(other.vectors(SENTENCES), tiny(1))
 
 
+def test_a_cache_of_an_older_format_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("relmo.elmo_cache.FORMAT", FORMAT - 1)
+        older = ElmoCache(tmp_path, tiny())
+    older.vectors(SENTENCES)
+    cache = ElmoCache(tmp_path, tiny())
+    check(cache.vectors(SENTENCES), tiny())
+    assert cache.folder != older.folder
+    assert (older.folder / VECTORS).exists()
+
+
 def test_what_a_kill_left_half_written_is_written_over(tmp_path: Path) -> None:
     cache = ElmoCache(tmp_path, tiny())
     cache.vectors(SENTENCES[:2])

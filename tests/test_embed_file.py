@@ -17,7 +17,6 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from relmo import embed_file as module
 from relmo.bilm import BiLM
 from relmo.embed import EmbedOptions
 from relmo.embed_file import Layout, Partial, Sentence, embed_file
@@ -112,7 +111,7 @@ def test_parquet_has_a_row_a_token_with_its_line_and_position(
     model: BiLM, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    monkeypatch.setattr(module, "ROW_GROUP_BYTES", 1000)
+    monkeypatch.setattr("relmo.embed_formats.ROW_GROUP_BYTES", 1000)
     embed_file(model, text, tmp_path / "v.parquet", EmbedOptions(layers="average"))
     rows = parquet.read_table(tmp_path / "v.parquet").to_pylist()
     assert parquet.ParquetFile(tmp_path / "v.parquet").num_row_groups > 1
@@ -350,7 +349,7 @@ def test_carried_state_is_written_as_embed_gives_it_and_cannot_be_resumed(
 
 
 def test_more_sentences_than_safetensors_can_name_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LARGEST_HEADER", 400)
+    monkeypatch.setattr("relmo.embed_formats.LARGEST_HEADER", 400)
     partial = Partial(tmp_path / "v.safetensors", Layout(None, 2, "float32", False), {}, keep=True)
     partial.folder.mkdir()
     with partial.open(resume=False):

@@ -21,7 +21,6 @@ from relmo.errors import ModelError, RelmoError, StorageError, VocabularyError
 from relmo.folder import (
     BUNDLED,
     EXAMPLES,
-    atomic,
     read_config,
     read_tensors,
     text_digests,
@@ -31,6 +30,7 @@ from relmo.folder import (
 from relmo.lm import LanguageModel
 from relmo.models import make_language_model
 from relmo.models.ngram import NGramLM
+from relmo.outputs import atomic
 from relmo.references import bundled
 from relmo.settings import LanguageModelSettings, LMSettings
 from relmo.text.vocabulary import SPECIALS, Vocabulary

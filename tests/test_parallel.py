@@ -32,7 +32,8 @@ from relmo.errors import CorpusError, RelmoError, SettingError, StorageError
 from relmo.folder import read_tensors
 from relmo.models.language_model import Loss
 from relmo.parallel import ALONE, Team, join, own_device, processes
-from relmo.run import CHECKPOINT, ENCODED, Metrics, read_metrics
+from relmo.run import Metrics, read_metrics
+from relmo.run_folder import CHECKPOINT, ENCODED
 from relmo.settings import TrainSettings
 from relmo.train import Trainer
 

@@ -28,7 +28,8 @@ from relmo.cli.report import Terminal
 from relmo.errors import CorpusError, RelmoError, SettingError, StorageError
 from relmo.folder import read_tensors
 from relmo.outputs import locked
-from relmo.run import CHECKPOINT, Plan, Reporter, peak_memory, read_metrics
+from relmo.run import Plan, Reporter, peak_memory, read_metrics
+from relmo.run_folder import CHECKPOINT
 from relmo.settings import LanguageModelSettings, LMSettings, TextSettings, TrainSettings
 from relmo.train import Step
 from relmo.train_lm import train_lm

@@ -29,7 +29,8 @@ from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.folder import read_tensors
 from relmo.models.bilm import BiLMNetwork, BiWindow
 from relmo.nn.softmax import FullSoftmax
-from relmo.run import CHECKPOINT, Plan, Reporter, read_metrics
+from relmo.run import Plan, Reporter, read_metrics
+from relmo.run_folder import CHECKPOINT
 from relmo.settings import BiLMModelSettings, BiLMSettings, BiLMTextSettings, BiLMTrainSettings
 from relmo.text.corpus import read_conllu
 from relmo.train import Step

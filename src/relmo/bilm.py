@@ -28,7 +28,6 @@ from relmo.folder import (
     CARD,
     SETTINGS,
     VOCABULARY,
-    atomic,
     known_text,
     pick_device,
     read_config,
@@ -37,6 +36,7 @@ from relmo.folder import (
 )
 from relmo.models.bilm import BiLMNetwork
 from relmo.nn.quantize import PRECISIONS, Precision
+from relmo.outputs import atomic
 from relmo.settings import BiLMModelSettings, BiLMSettings, check_bilm, parse_filters
 from relmo.text.characters import BOS, EOS, Spellings
 from relmo.text.encode import TOKENIZERS

@@ -1,6 +1,6 @@
 """The layers of a frozen biLM for sentences, kept on disk: computed once, used in every epoch of every run.
 
-    CACHE/elmo-0123456789abcdef/     one folder for each biLM, named by its digest
+    CACHE/elmo2-0123456789abcdef/    one folder for each biLM, named by the format and its digest
       note.json                      how many layers of what size, and the whole digest
       vectors.bin                    float16 (tokens, layers, size), sentence after sentence, only ever appended to
       index.bin                      a record for each sentence: a hash of its words, how many they are, a checksum
@@ -122,7 +122,7 @@ class ElmoCache:
         self.layers, self.size = model.network.layer_count, model.network.size
         self.token_bytes = self.layers * self.size * 2
         digest = bilm_digest(model)
-        self.folder = root / f"elmo-{digest[:16]}"
+        self.folder = root / f"elmo{FORMAT}-{digest[:16]}"
         self.note = {"format": FORMAT, "layers": self.layers, "size": self.size, "digest": digest}
         with storage_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import h5py
 
-from relmo.folder import atomic
+from relmo.outputs import atomic
 
 
 class Patient(io.RawIOBase):

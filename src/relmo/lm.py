@@ -25,7 +25,6 @@ from relmo.folder import (
     CARD,
     SETTINGS,
     VOCABULARY,
-    atomic,
     known_text,
     pick_device,
     read_config,
@@ -37,6 +36,7 @@ from relmo.models import make_language_model
 from relmo.models.language_model import Encoder, NeuralLM, RecurrentLM
 from relmo.models.ngram import NGramLM
 from relmo.nn.cells import State
+from relmo.outputs import atomic
 from relmo.settings import LMSettings, check_lm
 from relmo.text.encode import encode_file, encode_text
 from relmo.text.tokenize import join

@@ -23,7 +23,6 @@ from relmo.folder import (
     CARD,
     LABELS,
     SETTINGS,
-    atomic,
     known_text,
     pick_device,
     read_config,
@@ -31,6 +30,7 @@ from relmo.folder import (
     save_config,
 )
 from relmo.models.inputs import TaskNetwork, WordBatch
+from relmo.outputs import atomic
 from relmo.scores import Report
 from relmo.text.tokenize import Token, split_whitespace, tokenize
 from relmo.text.vocabulary import Vocabulary

@@ -190,7 +190,8 @@ class Trainer:
 
     def rehearse(self) -> float:
         """The seconds that a step takes, by some steps from here and there in the first epoch; none leaves a trace."""
-        before = {name: tensor.clone() for name, tensor in self.state()[0].items()}, self.state()[1]
+        tensors, values = self.state()
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
         count = min(REHEARSED, self.total)
         seconds: list[float] = []
         for i in [0, *range(count)]:  # the first is for what is done but once
@@ -202,7 +203,7 @@ class Trainer:
             seconds.append(time.perf_counter() - begun)
             if self.team.share(sum(seconds[1:]) > REHEARSAL):
                 break
-        self.load_state(*before)
+        self.load_state(tensors, values)
         return median(seconds[1:])
 
     def _backward(self) -> tuple[Tensor, int]:

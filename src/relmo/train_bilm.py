@@ -20,24 +20,22 @@ from relmo.config import build
 from relmo.digests import read_sealed
 from relmo.errors import ModelError, SettingError
 from relmo.evaluate import BiScore, bilm_nll
-from relmo.folder import atomic, own_tensors
+from relmo.folder import own_tensors
 from relmo.lm import parameter_count
 from relmo.loading import load
 from relmo.models.bilm import BiLMNetwork
+from relmo.outputs import atomic
 from relmo.parallel import Team
-from relmo.run import (
+from relmo.run import Reporter, go, make_plan, prepare
+from relmo.run_folder import (
     AGAIN,
     CHECKPOINT,
     ENCODED,
     SCRATCH,
-    Reporter,
     as_written,
     check_seen,
     found_encoded,
-    go,
-    make_plan,
     note_encoded,
-    prepare,
     remove_scratch,
     run_folder,
 )

@@ -15,7 +15,8 @@ from relmo.models import make_language_model
 from relmo.models.language_model import NeuralLM
 from relmo.models.ngram import NGramLM
 from relmo.parallel import Team, one_process_only
-from relmo.run import Plan, Reporter, encoded_corpus, go, make_plan, prepare, remove_scratch, run_folder
+from relmo.run import Plan, Reporter, go, make_plan, prepare
+from relmo.run_folder import encoded_corpus, remove_scratch, run_folder
 from relmo.settings import LMSettings, check_lm
 from relmo.text.encode import Corpus, Stream
 from relmo.train import Trainer

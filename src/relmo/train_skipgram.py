@@ -12,7 +12,8 @@ from relmo.batch import Contexts, on_device
 from relmo.errors import CorpusError
 from relmo.models.skipgram import SkipGram
 from relmo.parallel import one_process_only
-from relmo.run import Reporter, encoded_corpus, go, make_plan, prepare, remove_scratch, run_folder
+from relmo.run import Reporter, go, make_plan, prepare
+from relmo.run_folder import encoded_corpus, remove_scratch, run_folder
 from relmo.settings import SkipgramSettings, check_skipgram
 from relmo.text.encode import Corpus, Stream, count
 from relmo.text.vocabulary import SPECIALS, Vocabulary

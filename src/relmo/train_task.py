@@ -26,25 +26,13 @@ import torch
 from relmo.batch import LengthBuckets
 from relmo.digests import check_file, fingerprint, read_sealed, sealed
 from relmo.errors import CorpusError, SettingError
-from relmo.folder import CARD, CONFIG, SETTINGS, VOCABULARY, atomic, write_json, write_tensors
+from relmo.folder import CARD, CONFIG, SETTINGS, VOCABULARY, write_json, write_tensors
 from relmo.lm import parameter_count
 from relmo.models.inputs import TaskBatch
+from relmo.outputs import atomic, sweep
 from relmo.parallel import one_process_only
-from relmo.run import (
-    AGAIN,
-    CHECKPOINT,
-    ENCODED,
-    METRICS,
-    RUN,
-    SCRATCH,
-    Reporter,
-    go,
-    make_plan,
-    prepare,
-    read_metrics,
-    remove_scratch,
-    run_folder,
-)
+from relmo.run import METRICS, Reporter, go, make_plan, prepare, read_metrics
+from relmo.run_folder import AGAIN, CHECKPOINT, ENCODED, RUN, SCRATCH, remove_scratch, run_folder
 from relmo.scores import Report, spread
 from relmo.task import FILES, FOLDERS, EncodedExamples, Labels, Task
 from relmo.text.corpus import STDIN
@@ -289,6 +277,7 @@ def train_seeds(
         folder, note = out / f"seed-{number}", out / SCRATCH / f"seed-{number}.json"
         if note.exists() and (folder / CONFIG).exists():
             every.append(read_sealed(note, f"remove {note} and {folder}, and the seed is trained again")["results"])
+            sweep(folder)
             if (folder / SCRATCH).exists():  # a kill came in between
                 remove_scratch(folder)
             continue

@@ -27,12 +27,12 @@ from relmo.folder import (
     CARD,
     SETTINGS,
     VOCABULARY,
-    atomic,
     known_text,
     read_config,
     read_settings,
     save_config,
 )
+from relmo.outputs import atomic
 from relmo.settings import SkipgramSettings, check_skipgram
 from relmo.text.corpus import read_lines
 from relmo.text.vocabulary import SPECIALS, Vocabulary

@@ -20,10 +20,11 @@ from relmo.bilm import BiLM
 from relmo.elmo_cache import Computed, ElmoCache, ElmoVectors, cache_folder
 from relmo.embed import CutWords
 from relmo.errors import ModelError
-from relmo.folder import BILM_VOCABULARY, VOCABULARY, atomic, known_text, pick_device, read_settings
+from relmo.folder import BILM_VOCABULARY, VOCABULARY, known_text, pick_device, read_settings
 from relmo.models.bilm import BiLMNetwork
 from relmo.models.elmo import Elmo, sentence_ids, without_output
 from relmo.models.inputs import ElmoParts, WordBatch, WordInputs
+from relmo.outputs import atomic
 from relmo.references import (
     Reference,
     bilm_digest,

@@ -1,7 +1,7 @@
 """Real signals at random times while a bundled model embeds, going on in the same process; then every single step of a
 small model interrupted. No vector may be wrong afterwards.
 
-    python tests/campaigns/interruptions.py        a quarter of an hour; exit status 1 where a vector is wrong
+    python tests/campaigns/interruptions.py        about half an hour; exit status 1 where a vector is wrong
 
 `make test` takes some of the steps: tests/test_interruptions.py.
 """

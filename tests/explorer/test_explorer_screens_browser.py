@@ -10,6 +10,7 @@ from served import served
 from test_explorer_browser import AXE, VIOLATIONS, Watched, browser, pytestmark  # noqa: F401
 
 from relmo.analysis.fresh import untrained
+from relmo.explorer import beside
 from relmo.explorer.examples import DATA
 from relmo.explorer.extras import Extras
 from relmo.explorer.session import Session
@@ -140,7 +141,11 @@ def test_what_layers_are_good_for_is_measured_on_tags_and_shown_of_tasks(watched
     check(page)
 
 
-def test_copies_are_marked_and_the_film_has_a_picture_of_every_checkpoint(watched: Watched) -> None:
+def test_copies_are_marked_and_the_film_has_a_picture_of_every_checkpoint(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "LONG", 80)  # shorter samples are as good here
+    monkeypatch.setattr(beside, "SEEDS", 1)
     page = watched.open("#screen=compare&model=prose&other=n-gram&train=train&text=story&seed=3")
     page.click("text='Compare' >> nth=-1")
     page.wait_for_selector("h2:has-text('How much is copied?')")

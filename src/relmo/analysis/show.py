@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from relmo.errors import SettingError
-from relmo.folder import atomic
+from relmo.outputs import atomic
 
 LOW, MIDDLE, HIGH = (86, 160, 230), (255, 255, 255), (230, 126, 34)
 FORMATS, ARRAYS = (".png", ".svg"), (".npz", ".h5")

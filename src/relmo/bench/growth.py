@@ -14,7 +14,7 @@ import torch
 from relmo.bench.clock import Case, measure
 from relmo.bench.embedding import EmbeddingBench, vectors
 from relmo.bench.machine import Calibration
-from relmo.folder import atomic
+from relmo.outputs import atomic
 from relmo.settings import BiLMSettings
 
 LENGTHS = (1, 2, 5, 10, 20, 40, 80)  # of 16 sentences

@@ -108,7 +108,7 @@ def settings_from_files(app: App, commands: tuple[str, ...], arguments: Argument
 
 def saved_settings(out: Path) -> dict[str, Any]:
     """The settings of a run that is to go on; None, which flags cannot say, is left to the defaults."""
-    from relmo.run import RUN, read_run
+    from relmo.run_folder import RUN, read_run
 
     if not (out / RUN).exists():
         return {}
@@ -196,7 +196,8 @@ def program() -> str:
 def run(function: Callable[..., dict[str, Any]], files: list[str], settings: Any, options: RunOptions) -> None:
     """Runs a kind's training function, shows its progress and prints its results."""
     from relmo.cli.report import Terminal, print_json, print_table
-    from relmo.run import CHECKPOINT, Stopped, read_run
+    from relmo.run import Stopped
+    from relmo.run_folder import CHECKPOINT, read_run
 
     if options.resume and not files:
         files = read_run(options.out)["files"]

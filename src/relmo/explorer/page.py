@@ -20,7 +20,7 @@ from relmo.errors import SettingError
 from relmo.explorer.jobs import Progress
 from relmo.explorer.session import Session, key
 from relmo.explorer.work import Worker
-from relmo.folder import atomic
+from relmo.outputs import atomic
 
 PARTS: tuple[str, ...] = ("data", "colour", "dom", "picture", "charts", "planes", "text")  # each after those it imports
 PARTS += ("read", "find", "cell", "memory", "experiments", "meaning", "compare", "app")
