@@ -92,7 +92,7 @@ class Sound:
 
 
 def settle(path: Path) -> None:
-    """Puts what a header says in a fixed order: safetensors writes it in any, and a number means the same bytes always."""
+    """Puts what a header says in a fixed order, where safetensors has none: a number means the same bytes always."""
     data = path.read_bytes()
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
