@@ -341,7 +341,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     with atomic(path) as temporary:
         temporary.write_text("new")
         assert not path.exists()
-        assert temporary.parent == path.parent
+        assert temporary.parent.parent == path.parent
     assert path.read_text() == "new"
     assert list(path.parent.iterdir()) == [path]
 

@@ -146,6 +146,13 @@ def test_what_a_kill_left_half_written_goes_and_what_is_being_written_stays(tmp_
     assert {path.name for path in tmp_path.iterdir()} == {"file", alive.name, mine.name}
 
 
+def test_what_a_library_leaves_beside_its_file_goes_too(tmp_path: Path) -> None:
+    with atomic(tmp_path / "file") as temporary:
+        temporary.write_text("whole")
+        temporary.with_name("other.tmp").write_text("half")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_two_processes_do_not_work_in_one_folder(tmp_path: Path) -> None:
     with locked(tmp_path):
         done = child("exec('try:\\n with locked(path): pass\\nexcept Exception as error: print(error)')", tmp_path)

@@ -1,7 +1,7 @@
 """Where results go: files and folders that appear whole or not at all, in place of nothing that was to stay.
 
 Choices:
-- A file is written under a temporary name beside its own and renamed. Through a symbolic link the file behind it is
+- A file is written in a temporary folder beside its place and renamed. Through a symbolic link the file behind it is
   written; only a regular file is ever renamed over. What is no regular file (a FIFO, a device, standard output) is
   written into, once the whole is there.
 - An output that exists is refused before any work is done, unless the user says --overwrite.
@@ -39,12 +39,12 @@ COPIED_AT_ONCE = 1 << 20
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A temporary path to write to; when all went well it takes the place of `path`, or is copied into it where that is
-    a FIFO or a device; removed when not."""
+    """A temporary path to write to, on the same disk. When all went well it takes the place of `path`, or is copied into
+    it where that is a FIFO or a device; when not it is removed."""
     with storage_errors(path):
         if is_special(path):
-            with tempfile.TemporaryDirectory(prefix="relmo-") as folder:
-                temporary = Path(folder) / "output"
+            with tempfile.TemporaryDirectory(prefix="relmo-") as elsewhere:
+                temporary = Path(elsewhere) / "output"
                 temporary.touch()
                 yield temporary
                 copy_into(temporary, path)
@@ -52,16 +52,17 @@ def atomic(path: Path) -> Iterator[Path]:
         final = behind_links(path)
         final.parent.mkdir(parents=True, exist_ok=True)
         sweep(final.parent, final.name)
-        temporary = temporary_path(final)
+        folder = temporary_path(final)  # a folder, since libraries write files of their own beside theirs
         try:
+            folder.mkdir()
+            temporary = folder / final.name
             temporary.touch()
             mode = temporary.stat().st_mode  # as the user's umask says, which safetensors does not ask
             yield temporary
             temporary.chmod(mode)
             settle(temporary, final)
         finally:
-            with suppress(OSError):
-                temporary.unlink()
+            remove(folder)
 
 
 def temporary_path(path: Path) -> Path:

@@ -10,6 +10,7 @@ CPU (gloo), for what the processes agree on. What a process tells another is num
 
 import json
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -26,6 +27,8 @@ from relmo.models.language_model import Loss
 from relmo.nn.cells import State
 
 PATIENCE = timedelta(days=1)  # how long the others wait while the first process reads a corpus or writes a checkpoint
+
+SETTLED = 0.5  # seconds after which gloo's threads have let go of Python's tensors; torch would wait for them for ever
 
 HARMLESS = (
     "`broadcast_buffers` is deprecated",  # its new name is not in every torch
@@ -195,5 +198,6 @@ def join() -> Iterator[Team]:
             raise
         raise RelmoError("another process of this run has ended; start all of them again, with --resume") from error
     finally:
+        time.sleep(SETTLED)
         if ours and dist.is_initialized():
             dist.destroy_process_group()
