@@ -39,8 +39,8 @@ COPIED_AT_ONCE = 1 << 20
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A temporary path to write to, on the same disk. When all went well it takes the place of `path`, or is copied into
-    it where that is a FIFO or a device; when not it is removed."""
+    """A temporary path to write to, on the same disk. When all went well it takes the place of `path`, or is copied
+    into it where that is a FIFO or a device; when not it is removed."""
     with storage_errors(path):
         if is_special(path):
             with tempfile.TemporaryDirectory(prefix="relmo-") as elsewhere:
