@@ -8,8 +8,8 @@ import numpy as np
 
 import relmo
 from relmo.config import build, read_preset
-from relmo.settings import BiLMSettings
-from relmo.train_bilm import train_bilm
+from relmo.runs.train_bilm import train_bilm
+from relmo.settings.bilm import BiLMSettings
 
 WORD = "like"
 text = resources.files("relmo") / "data" / "alice.txt"

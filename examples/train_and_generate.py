@@ -5,8 +5,9 @@ from importlib import resources
 from pathlib import Path
 
 import relmo
-from relmo.settings import LanguageModelSettings, LMSettings, TrainSettings
-from relmo.train_lm import train_lm
+from relmo.runs.train_lm import train_lm
+from relmo.settings.lm import LanguageModelSettings, LMSettings
+from relmo.settings.training import TrainSettings
 
 text = resources.files("relmo") / "data" / "alice.txt"
 settings = LMSettings(model=LanguageModelSettings(hidden=128), train=TrainSettings(epochs=3, unroll=64))

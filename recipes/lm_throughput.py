@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from relmo.batch import Lanes
-from relmo.models.language_model import RecurrentLM
-from relmo.run import Reporter, go
-from relmo.settings import LanguageModelSettings, TrainSettings
-from relmo.train import Trainer
+from relmo.networks.language_model import RecurrentLM
+from relmo.runs.run import Reporter, go
+from relmo.settings.lm import LanguageModelSettings
+from relmo.settings.training import TrainSettings
+from relmo.training.batch import Lanes
+from relmo.training.loop import Trainer
 
 SHAPES = {  # vocabulary, hidden, layers, batch, unroll
     "char 1x512, 32 x 128": (65, 512, 1, 32, 128),

@@ -16,15 +16,17 @@ from typing import Any
 
 import relmo
 from relmo.config import build, read_preset
-from relmo.run import Plan, Reporter
-from relmo.settings import BiLMSettings, LMSettings, SkipgramSettings
-from relmo.tagger import Tagger
-from relmo.task_settings import TaggerSettings
-from relmo.train import Step
-from relmo.train_bilm import train_bilm
-from relmo.train_lm import train_lm
-from relmo.train_skipgram import train_skipgram
-from relmo.train_task import train_task
+from relmo.runs.run import Plan, Reporter
+from relmo.runs.train_bilm import train_bilm
+from relmo.runs.train_lm import train_lm
+from relmo.runs.train_skipgram import train_skipgram
+from relmo.runs.train_task import train_task
+from relmo.settings.bilm import BiLMSettings
+from relmo.settings.lm import LMSettings
+from relmo.settings.skipgram import SkipgramSettings
+from relmo.settings.tagger import TaggerSettings
+from relmo.tasks.tagger import Tagger
+from relmo.training.loop import Step
 
 DATA = Path(relmo.__file__).parent / "data"
 

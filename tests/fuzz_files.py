@@ -14,41 +14,34 @@ import sentence_tasks
 import small_models
 import tagging
 from fuzz_models import WORDS, Subject, digest
-from relmo.analysis.occurrences import OccurrenceIndex, build_index
+from relmo.analysis.meaning.occurrences import OccurrenceIndex, build_index
 from relmo.cli.train import saved_settings
 from relmo.config import build, check_keys, read_toml, to_toml
-from relmo.digests import sha256
-from relmo.elmo_cache import ElmoCache
-from relmo.embed_file import embed_file
+from relmo.disk.digests import sha256
+from relmo.embedding.elmo_cache import ElmoCache
+from relmo.embedding.files import embed_file
 from relmo.explorer.extras import Extras
-from relmo.run import METRICS, Reporter, read_metrics
-from relmo.run_folder import read_run
-from relmo.settings import (
-    BiLMModelSettings,
-    BiLMSettings,
-    BiLMTextSettings,
-    BiLMTrainSettings,
-    LanguageModelSettings,
-    LMSettings,
+from relmo.models.vectors import WordVectors
+from relmo.runs.folder import read_run
+from relmo.runs.run import METRICS, Reporter, read_metrics
+from relmo.runs.train_bilm import train_bilm
+from relmo.runs.train_lm import train_lm
+from relmo.runs.train_skipgram import train_skipgram
+from relmo.runs.train_task import train_task
+from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings, BiLMTrainSettings, check_bilm
+from relmo.settings.classifier import ClassifierSettings, check_classifier
+from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings, check_lm
+from relmo.settings.pairs import PairsSettings, check_pairs
+from relmo.settings.skipgram import (
     SkipgramModelSettings,
     SkipgramSettings,
     SkipgramTextSettings,
     SkipgramTrainSettings,
-    TextSettings,
-    TrainSettings,
-    check_bilm,
-    check_lm,
     check_skipgram,
 )
-from relmo.tagger import Tagger
-from relmo.task_settings import (
-    ClassifierSettings,
-    PairsSettings,
-    TaggerSettings,
-    check_classifier,
-    check_pairs,
-    check_tagger,
-)
+from relmo.settings.tagger import TaggerSettings, check_tagger
+from relmo.settings.training import TrainSettings
+from relmo.tasks.tagger import Tagger
 from relmo.text.conllu import read_conllu_sentences
 from relmo.text.encode import encode_corpus
 from relmo.text.minimal_pairs import read_pairs as read_minimal_pairs
@@ -56,12 +49,7 @@ from relmo.text.readers import read_labelled, read_pairs, read_tagged
 from relmo.text.senses import SenseIndex, read_framework, read_semcor
 from relmo.text.sentences import encode_sentence_corpus
 from relmo.text.trees import read_depths
-from relmo.train import Step
-from relmo.train_bilm import train_bilm
-from relmo.train_lm import train_lm
-from relmo.train_skipgram import train_skipgram
-from relmo.train_task import train_task
-from relmo.vectors import WordVectors
+from relmo.training.loop import Step
 
 TEXT = "the cat sat on the mat .\na dog sees the cat\n" * 6
 ROWS = ["1\tThe\tthe\tDET\tD\tA=B\t2\tdet\t_\t_", "2\tcat\tcat\tNOUN\tN\t_\t0\troot\t_\t_"]
@@ -200,7 +188,7 @@ def make_index(folder: Path, dtype: Any) -> None:
 
 
 def use_index(folder: Path) -> str:
-    from relmo.analysis.meaning import meaning
+    from relmo.analysis.meaning.lookup import meaning
 
     index = OccurrenceIndex.open(folder / "index")
     found = meaning(relmo.load(folder / "model", device="cpu"), index, WORDS, "cat")  # type: ignore[arg-type]

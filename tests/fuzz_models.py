@@ -18,20 +18,20 @@ import relmo
 import sentence_tasks
 import small_models
 import tagging
-from relmo import weights
-from relmo.bilm import BiLM
-from relmo.classifier import Classifier
 from relmo.cli.info import flatten, gather, show
 from relmo.config import to_toml
-from relmo.folder import CONFIG, read_config, write_json
-from relmo.models.bilm import BiLMNetwork
-from relmo.pairs import SentencePairs
-from relmo.settings import BiLMModelSettings, BiLMSettings
-from relmo.tagger import Tagger
-from relmo.task import Labels, Task
+from relmo.models.bilm import BiLM
+from relmo.models.vectors import WordVectors
+from relmo.networks.bilm import BiLMNetwork
+from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
+from relmo.store import weights
+from relmo.store.folder import CONFIG, read_config, write_json
+from relmo.tasks.classifier import Classifier
+from relmo.tasks.features import WordFeatures
+from relmo.tasks.pairs import SentencePairs
+from relmo.tasks.tagger import Tagger
+from relmo.tasks.task import Labels, Task
 from relmo.text.vocabulary import Vocabulary
-from relmo.vectors import WordVectors
-from relmo.word_features import WordFeatures
 
 WORDS = ["the", "cat", "sat", "film", "good"]
 

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from relmo.digests import SEAL, fingerprint, sealed
-from relmo.folder import write_json, write_tensors
+from relmo.disk.digests import SEAL, fingerprint, sealed
+from relmo.store.folder import write_json, write_tensors
 
 SIGNED = "signed: "
 UNREAD = ("README.md", "settings.toml", "lock")  # what people read

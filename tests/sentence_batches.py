@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from relmo.models.sentence_encoder import Encoded
+from relmo.networks.sentence_encoder import Encoded
 
 Run = Callable[..., Tensor]  # sentences (one or two arguments) -> output (B, …)
 

@@ -6,20 +6,17 @@ from typing import Any
 
 import torch
 
-from relmo.lm import LanguageModel
-from relmo.models import make_language_model
-from relmo.settings import LanguageModelSettings, LMSettings, TextSettings
-from relmo.task_settings import (
+from relmo.models.lm import LanguageModel
+from relmo.networks import make_language_model
+from relmo.settings.classifier import (
     ClassifierModelSettings,
     ClassifierSettings,
     ClassifierTextSettings,
     ClassifierTrainSettings,
-    InputSettings,
-    PairsModelSettings,
-    PairsSettings,
-    PairsTextSettings,
-    TaskTrainSettings,
 )
+from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
+from relmo.settings.pairs import PairsModelSettings, PairsSettings, PairsTextSettings
+from relmo.settings.task import InputSettings, TaskTrainSettings
 from relmo.text.vocabulary import Vocabulary
 
 FILLERS, MOODS = ["film", "plot", "scene", "actor"], {"good": "pos", "lovely": "pos", "bad": "neg", "dull": "neg"}

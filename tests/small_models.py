@@ -4,12 +4,13 @@ from typing import Any
 
 import torch
 
-from relmo.bilm import BiLM
-from relmo.lm import LanguageModel
-from relmo.models import make_language_model
-from relmo.models.bilm import BiLMNetwork
-from relmo.models.ngram import NGramLM
-from relmo.settings import BiLMModelSettings, BiLMSettings, LanguageModelSettings, LMSettings, TextSettings
+from relmo.models.bilm import BiLM
+from relmo.models.lm import LanguageModel
+from relmo.networks import make_language_model
+from relmo.networks.bilm import BiLMNetwork
+from relmo.networks.ngram import NGramLM
+from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
+from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
 from relmo.text.vocabulary import SentenceVocabulary, Vocabulary
 
 TEXT = "the cat (a cat) sat\non the mat. " * 9

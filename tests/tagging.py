@@ -6,16 +6,11 @@ from typing import Any
 
 import torch
 
-from relmo.bilm import BiLM
-from relmo.models.bilm import BiLMNetwork
-from relmo.settings import BiLMModelSettings, BiLMSettings
-from relmo.task_settings import (
-    InputSettings,
-    TaggerModelSettings,
-    TaggerSettings,
-    TaggerTextSettings,
-    TaskTrainSettings,
-)
+from relmo.models.bilm import BiLM
+from relmo.networks.bilm import BiLMNetwork
+from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
+from relmo.settings.tagger import TaggerModelSettings, TaggerSettings, TaggerTextSettings
+from relmo.settings.task import InputSettings, TaskTrainSettings
 from relmo.text.vocabulary import SentenceVocabulary
 
 NOUNS, VERBS, NAMES = ["dog", "cat", "bird", "tree"], ["sees", "barks", "runs"], ["Anna", "New York", "Bob Lee"]

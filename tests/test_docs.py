@@ -22,7 +22,13 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", "docs/language-models.md", "docs/elmo.md", "docs/tasks.md", "docs/analyses.md"]
 PAGES += ["docs/explorer.md"]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
-IMPORTED = ["relmo.train_bilm", "relmo.train_lm", "relmo.train_task", "relmo.cli.report", "relmo.explorer.session"]
+IMPORTED = [
+    "relmo.runs.train_bilm",
+    "relmo.runs.train_lm",
+    "relmo.runs.train_task",
+    "relmo.cli.report",
+    "relmo.explorer.session",
+]
 
 
 def blocks(page: str, language: str) -> list[str]:

@@ -12,15 +12,15 @@ import pytest
 import torch
 
 import relmo
-from relmo.bilm import BiLM
-from relmo.convert import write_original
-from relmo.digests import sha256
-from relmo.errors import ModelError, SettingError
-from relmo.loading import load_bilm
-from relmo.models.bilm import BiLMNetwork
-from relmo.settings import BiLMModelSettings, BiLMSettings, SkipgramSettings
+from relmo.disk.digests import sha256
+from relmo.errors import ModelError, SettingError, WrongKindError
+from relmo.models.bilm import BiLM
+from relmo.models.vectors import WordVectors
+from relmo.networks.bilm import BiLMNetwork
+from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
+from relmo.settings.skipgram import SkipgramSettings
+from relmo.store.original import write_original
 from relmo.text.vocabulary import Vocabulary
-from relmo.vectors import WordVectors
 
 
 def saved(folder: Path) -> Path:
@@ -36,14 +36,14 @@ def test_a_bidirectional_model_without_a_vocabulary_is_loaded_as_what_it_is(tmp_
         assert isinstance(model, relmo.BiLM)
         assert model.vocabulary is None
         assert model.network.softmax is None
-    assert load_bilm(folder).settings.model.hidden == 8
+    assert relmo.load(folder, kinds="bilm").settings.model.hidden == 8
 
 
 def test_a_bidirectional_model_embeds_in_the_precision_asked_for(tmp_path: Path) -> None:
     folder = saved(tmp_path / "m")
     names = {None: "float32", "float32": "float32", torch.float32: "float32", "bfloat16": "bfloat16"}
     for dtype, precision in (names | {torch.bfloat16: "bfloat16", "int8": "int8", torch.int8: "int8"}).items():
-        assert load_bilm(folder, device="cpu", dtype=dtype).precision == precision
+        assert relmo.load(folder, device="cpu", dtype=dtype, kinds="bilm").precision == precision
     with pytest.raises(SettingError, match="dtype float16: it can be float32, bfloat16, int8"):
         relmo.load(folder, dtype="float16")
 
@@ -107,16 +107,16 @@ def test_a_model_on_disk_goes_before_one_that_ships_and_nothing_else_does(
     (tmp_path / "words" / "vectors.h5").write_text("x")  # no model, and not half of one
     (tmp_path / "small").write_text("x")
     assert isinstance(relmo.load("words"), WordVectors)
-    assert load_bilm("small", device="cpu").settings.model.hidden > 8
+    assert relmo.load("small", device="cpu", kinds="bilm").settings.model.hidden > 8
     (tmp_path / "small").unlink()
     saved(tmp_path / "small")
     for name in ("small", "./small"):
-        assert load_bilm(name, device="cpu").settings.model.hidden == 8
-    assert load_bilm(device="cpu").settings.model.hidden > 8
-    write_original(load_bilm("./small"), tmp_path / "original")
+        assert relmo.load(name, device="cpu", kinds="bilm").settings.model.hidden == 8
+    assert relmo.load(device="cpu", kinds="bilm").settings.model.hidden > 8
+    write_original(relmo.load("./small", kinds="bilm"), tmp_path / "original")
     shutil.rmtree(tmp_path / "small")
     (tmp_path / "original").rename(tmp_path / "small")
-    assert load_bilm("small", device="cpu").settings.model.hidden == 8
+    assert relmo.load("small", device="cpu", kinds="bilm").settings.model.hidden == 8
 
 
 def test_a_kind_from_a_later_version_is_named(tmp_path: Path) -> None:
@@ -130,12 +130,13 @@ def test_a_kind_from_a_later_version_is_named(tmp_path: Path) -> None:
         relmo.load(folder)
 
 
-def test_only_a_bidirectional_model_will_do_where_one_is_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("relmo.loading.load", lambda *_, **__: object())
-    with pytest.raises(ModelError, match="is not a bidirectional language model"):
-        load_bilm(tmp_path)
+def test_a_model_of_another_kind_is_named_with_what_is_needed() -> None:
+    with pytest.raises(
+        WrongKindError, match=r"^words: is word vectors .*; give a bidirectional .* \(bilm\)$"
+    ):
+        relmo.load("words", kinds="bilm")
+    with pytest.raises(WrongKindError, match=r"give a language model \(lm\) or a tagger \(tagger\)$"):
+        relmo.load(kinds=("lm", "tagger"))
 
 
 def test_importing_relmo_does_not_import_torch_and_every_public_name_is_there() -> None:

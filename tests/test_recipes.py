@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import relmo
-from relmo.bilm import BiLM
-from relmo.lm import LanguageModel
-from relmo.vectors import WordVectors
+from relmo.models.bilm import BiLM
+from relmo.models.lm import LanguageModel
+from relmo.models.vectors import WordVectors
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -60,7 +60,7 @@ def test_the_reduced_recipe_makes_folders_that_load_and_is_done_when_called_agai
 
 
 def test_the_reduced_recipe_of_examples_makes_the_models_that_ship_by_name(data: Any, tmp_path: Path) -> None:
-    from relmo.folder import EXAMPLES
+    from relmo.store.folder import EXAMPLES
 
     folder = data("lm/war-and-peace/input.txt").parents[2]
     environment = os.environ | {"RELMO": f"{sys.executable} -m relmo", "PYTHON": sys.executable}

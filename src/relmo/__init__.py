@@ -3,42 +3,25 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from relmo.settings.kinds import KINDS
+
 if TYPE_CHECKING:
-    from relmo.bilm import BiLM as BiLM
-    from relmo.classifier import Classifier as Classifier
-    from relmo.lm import LanguageModel as LanguageModel
     from relmo.loading import load as load
-    from relmo.models.elmo import Elmo as Elmo
+    from relmo.models.bilm import BiLM as BiLM
+    from relmo.models.lm import LanguageModel as LanguageModel
+    from relmo.models.vectors import WordVectors as WordVectors
+    from relmo.networks.elmo import Elmo as Elmo
     from relmo.nn.scalar_mix import ScalarMix as ScalarMix
-    from relmo.pairs import SentencePairs as SentencePairs
-    from relmo.tagger import Tagger as Tagger
-    from relmo.vectors import WordVectors as WordVectors
+    from relmo.tasks.classifier import Classifier as Classifier
+    from relmo.tasks.pairs import SentencePairs as SentencePairs
+    from relmo.tasks.tagger import Tagger as Tagger
 
 __version__ = "0.1.0"
 
-_PUBLIC = {
-    "BiLM": "relmo.bilm",
-    "Classifier": "relmo.classifier",
-    "Elmo": "relmo.models.elmo",
-    "LanguageModel": "relmo.lm",
-    "ScalarMix": "relmo.nn.scalar_mix",
-    "SentencePairs": "relmo.pairs",
-    "Tagger": "relmo.tagger",
-    "WordVectors": "relmo.vectors",
-    "load": "relmo.loading",
+_PUBLIC = {"load": "relmo.loading", "Elmo": "relmo.networks.elmo", "ScalarMix": "relmo.nn.scalar_mix"} | {
+    name: module for module, name in (kind.model.split(":") for kind in KINDS.values())
 }
-__all__ = [
-    "BiLM",
-    "Classifier",
-    "Elmo",
-    "LanguageModel",
-    "ScalarMix",
-    "SentencePairs",
-    "Tagger",
-    "WordVectors",
-    "__version__",
-    "load",
-]
+__all__ = [*sorted(_PUBLIC), "__version__"]
 
 
 def __getattr__(name: str) -> Any:

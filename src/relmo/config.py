@@ -19,8 +19,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from relmo.disk.files import LARGEST_TOML, parse_toml, read_small
 from relmo.errors import SettingError, shown
-from relmo.files import LARGEST_TOML, parse_toml, read_small
 
 S = TypeVar("S")
 

@@ -68,6 +68,10 @@ class ModelError(RelmoError):
     """A model folder is missing, incomplete, corrupted, or of a kind the verb does not take."""
 
 
+class WrongKindError(ModelError):
+    """A model is of another kind than is needed here."""
+
+
 class StorageError(RelmoError):
     """Output cannot be written: the disk is full, or the place is not writable."""
 

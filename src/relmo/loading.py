@@ -1,41 +1,71 @@
 """`relmo.load`: a model of any kind, from its folder, from original ELMo files, or by the name of one that ships."""
 
+from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import torch
 from torch import Tensor
 
-from relmo.bilm import BiLM
-from relmo.checks import typed
-from relmo.classifier import Classifier
-from relmo.convert import PairOrPath, locate, read_files
-from relmo.errors import ModelError, SettingError, reason, shown
-from relmo.folder import own_tensors, read_config
-from relmo.lm import LanguageModel
+from relmo.errors import ModelError, SettingError, WrongKindError, reason, shown
 from relmo.nn.quantize import PRECISIONS, Precision
-from relmo.pairs import SentencePairs
-from relmo.references import DEFAULT, bundled
-from relmo.tagger import Tagger
-from relmo.vectors import WordVectors
+from relmo.settings.arguments import typed
+from relmo.settings.kinds import KINDS, model_class
+from relmo.store.folder import own_tensors, pick_device, read_config
+from relmo.store.original import PairOrPath, locate, read_original
+from relmo.store.references import DEFAULT, bundled
 
-Model = BiLM | LanguageModel | WordVectors | Classifier | SentencePairs | Tagger
-KINDS: dict[str, type[Model]] = {
-    "bilm": BiLM,
-    "lm": LanguageModel,
-    "skipgram": WordVectors,
-    "classifier": Classifier,
-    "pairs": SentencePairs,
-    "tagger": Tagger,
-}
+if TYPE_CHECKING:  # the classes themselves are imported when a model of their kind is loaded
+    from relmo.models.bilm import BiLM
+    from relmo.models.lm import LanguageModel
+    from relmo.models.vectors import WordVectors
+    from relmo.tasks.task import Task
+
+    Model: TypeAlias = BiLM | LanguageModel | WordVectors | Task[Any, Any]
+
+DType: TypeAlias = str | torch.dtype | None
+Forwards: TypeAlias = tuple[Literal["lm"], Literal["bilm"]]  # models that read forwards and predict what comes next
+FORWARDS: Forwards = ("lm", "bilm")
 
 
-def load(source: PairOrPath | None = None, *, device: str = "auto", dtype: str | torch.dtype | None = None) -> Model:
+@overload
+def load(
+    source: PairOrPath | None = None, *, kinds: Literal["bilm"], device: str = "auto", dtype: DType = None
+) -> "BiLM": ...
+@overload
+def load(
+    source: PairOrPath | None = None, *, kinds: Literal["lm"], device: str = "auto", dtype: DType = None
+) -> "LanguageModel": ...
+@overload
+def load(
+    source: PairOrPath | None = None, *, kinds: Literal["skipgram"], device: str = "auto", dtype: DType = None
+) -> "WordVectors": ...
+@overload
+def load(
+    source: PairOrPath | None = None, *, kinds: Forwards, device: str = "auto", dtype: DType = None
+) -> "BiLM | LanguageModel": ...
+@overload
+def load(
+    source: PairOrPath | None = None,
+    *,
+    kinds: str | Collection[str] | None = None,
+    device: str = "auto",
+    dtype: DType = None,
+) -> "Model": ...
+def load(
+    source: PairOrPath | None = None,
+    *,
+    kinds: str | Collection[str] | None = None,
+    device: str = "auto",
+    dtype: DType = None,
+) -> "Model":
     """A model, as the class of its kind. Never unpickles, never touches the network.
 
     source   "small", the bidirectional model that ships, also where nothing is given, or "words", the word vectors that
              ship; a folder that relmo saved; a folder or a .zip with an original ELMo's options .json and weights
              .hdf5, by whatever names; the path of the options; or a pair (options, weights). A model on disk goes
              before one that ships under the same name; "./small" is one on disk and nothing else
+    kinds    the kind that it must be of, or several of them; a model of another kind is an error
     device   auto (a GPU where there is one), cpu or cuda
     dtype    the precision of a bidirectional model's `embed`: None or "float32"; "bfloat16"; on a CPU "int8"; by name
              or as torch's types. Other kinds of model know float32 alone
@@ -44,18 +74,19 @@ def load(source: PairOrPath | None = None, *, device: str = "auto", dtype: str |
     paths = source if isinstance(source, tuple | list) else (DEFAULT if source is None else source,)
     if not all(isinstance(path, str | Path) for path in paths):
         raise SettingError(f"a model is a name, a path or a pair of paths, not {typed(source)}")
+    wanted = [kinds] if isinstance(kinds, str) else kinds
     try:
-        model = _load(source, device)
+        kind, model = _load(source, wanted, device)
     except OSError as error:
         raise ModelError(f"{error.filename or source}: cannot be read ({reason(error)})") from error
     if precision != "float32":
-        if not isinstance(model, BiLM):
+        if kind != "bilm":
             raise SettingError(f"dtype {precision}: is for bidirectional models (bilm); {source} has float32 alone")
         model.precision = precision
     return model
 
 
-def parse_dtype(dtype: str | torch.dtype | None) -> Precision:
+def parse_dtype(dtype: DType) -> Precision:
     """The precision by its name."""
     name = "float32" if dtype is None else str(dtype).removeprefix("torch.")
     for precision in PRECISIONS:
@@ -64,39 +95,33 @@ def parse_dtype(dtype: str | torch.dtype | None) -> Precision:
     raise SettingError(f"dtype {name}: it can be {', '.join(PRECISIONS)}; leave it out for float32")
 
 
-def _load(source: PairOrPath | None, device: str) -> Model:
-    source = bundled(source) or source
-    assert source is not None  # then it was the default
-    if (original := locate(source)) is not None:
-        return read_files(original, device=device)
-    assert isinstance(source, str | Path)  # a pair is taken for original files, or is an error
-    if str(source).startswith(("http://", "https://")):
-        raise ModelError(f"{source}: relmo does not download; fetch the files yourself and give their place")
-    return load_folder(Path(source), device)
-
-
-def load_folder(folder: Path, device: str) -> Model:
-    """The model in a folder that relmo saved."""
-    kind = read_config(folder)["kind"]
+def _load(source: PairOrPath | None, kinds: Collection[str] | None, device: str) -> tuple[str, Any]:
+    place = bundled(source) or source
+    assert place is not None  # then it was the default
+    if (original := locate(place)) is not None:
+        _check_kind(source, "bilm", kinds)
+        settings, network = read_original(original)
+        return "bilm", model_class("bilm")(network, settings, None, pick_device(device))
+    assert isinstance(place, str | Path)  # a pair is taken for original files, or is an error
+    if str(place).startswith(("http://", "https://")):
+        raise ModelError(f"{place}: relmo does not download; fetch the files yourself and give their place")
+    kind = read_config(Path(place))["kind"]
     if kind not in KINDS:
         raise ModelError(
-            f"{folder}: is of kind {shown(kind)}, which this relmo does not know; it knows {', '.join(KINDS)}"
+            f"{place}: is of kind {shown(kind)}, which this relmo does not know; it knows {', '.join(KINDS)}"
         )
-    return KINDS[kind].from_pretrained(folder, device=device)
+    _check_kind(source, kind, kinds)
+    return kind, model_class(kind).from_pretrained(place, device=device)
 
 
-def tensors_of(model: Model) -> dict[str, Tensor]:
+def _check_kind(source: Any, kind: str, kinds: Collection[str] | None) -> None:
+    if kinds is not None and kind not in kinds:
+        wanted = " or ".join(f"{KINDS[name].called} ({name})" for name in kinds)
+        raise WrongKindError(f"{source or DEFAULT}: is {KINDS[kind].called} ({kind}); give {wanted}")
+
+
+def tensors_of(model: "Model") -> dict[str, Tensor]:
     """The weights of a model, as its folder names them."""
-    if isinstance(model, WordVectors):
-        return {"weight": torch.from_numpy(model.matrix)}
-    return {name: tensor.detach() for name, tensor in own_tensors(model.network).items()}
-
-
-def load_bilm(
-    source: PairOrPath | None = None, *, device: str = "auto", dtype: str | torch.dtype | None = None
-) -> BiLM:
-    """A bidirectional language model, from wherever `load` takes one."""
-    model = load(source, device=device, dtype=dtype)
-    if not isinstance(model, BiLM):
-        raise ModelError(f"{source}: is not a bidirectional language model (bilm)")
-    return model
+    if KINDS["skipgram"].model.endswith(type(model).__name__):
+        return {"weight": torch.from_numpy(model.matrix)}  # type: ignore[union-attr]
+    return {name: tensor.detach() for name, tensor in own_tensors(model.network).items()}  # type: ignore[union-attr]

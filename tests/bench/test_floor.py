@@ -2,7 +2,7 @@
 
 from relmo.bench.floor import distinct_prefixes, embedding_work, step_flops, training_work, word_flops
 from relmo.config import build, read_preset
-from relmo.settings import BiLMModelSettings, BiLMSettings
+from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 
 SMALL = BiLMModelSettings(
     char_dim=2, filters=("1x3", "2x5"), highway=1, hidden=6, projection=4, max_characters=10, samples=9

@@ -12,9 +12,9 @@ from relmo.bench.embedding import agreement, vectors
 from relmo.bench.lstms import LSTMBench, Shape
 from relmo.bench.textbook import TextbookBiLM, TorchStacks
 from relmo.bench.training import TrainingBench
-from relmo.bilm import BiLM
-from relmo.models.bilm import BiLMNetwork
-from relmo.settings import BiLMModelSettings, BiLMSettings
+from relmo.models.bilm import BiLM
+from relmo.networks.bilm import BiLMNetwork
+from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 
 TINY = BiLMModelSettings(
     char_dim=4,

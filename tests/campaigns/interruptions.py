@@ -3,7 +3,7 @@ small model interrupted. No vector may be wrong afterwards.
 
     python tests/campaigns/interruptions.py        about half an hour; exit status 1 where a vector is wrong
 
-`make test` takes some of the steps: tests/test_interruptions.py.
+`make test` takes some of the steps: tests/embedding/test_interruptions.py.
 """
 
 import random
@@ -14,11 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "embedding"))
+
+import test_interruptions
 
 import relmo
-import test_interruptions
-from relmo.bilm import BiLM
+from relmo.models.bilm import BiLM
 
 SIGNALS = 400
 LONGEST = 0.3  # seconds until a signal comes

@@ -102,7 +102,13 @@ class Campaign:
         self.name, self.command, self.root = name, COMMANDS[name].split(), root / name
         self.chance = random.Random(f"{name} {seed}")
         self.context = multiprocessing.get_context("forkserver")
-        preload = ["relmo.train_lm", "relmo.train_bilm", "relmo.train_task", "relmo.embed_file", "relmo.cli.report"]
+        preload = [
+            "relmo.runs.train_lm",
+            "relmo.runs.train_bilm",
+            "relmo.runs.train_task",
+            "relmo.embedding.files",
+            "relmo.cli.report",
+        ]
         self.context.set_forkserver_preload([*preload, "torch._dynamo"])
         began = time.monotonic()
         whole = prepare(self.root / "whole")

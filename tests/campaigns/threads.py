@@ -3,7 +3,7 @@ how long two threads take together, beside the same calls one after the other.
 
     python tests/campaigns/threads.py              some minutes; exit status 1 where a vector is wrong
 
-`make test` runs a smaller version: tests/test_threads.py.
+`make test` runs a smaller version: tests/embedding/test_threads.py.
 """
 
 import random
@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import relmo
 from at_once import at_once
-from relmo.bilm import BiLM
+from relmo.models.bilm import BiLM
 
 THREADS, CALLS, TIMED, ROUNDS = 8, 50, 10, 7
 Call = list[str]

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.analysis.trace import trace
-from relmo.bilm import BiLM
+from relmo.analysis.core.trace import trace
 from relmo.cli import main
-from relmo.lm import LanguageModel
-from relmo.models import make_language_model
-from relmo.models.bilm import BiLMNetwork
-from relmo.settings import BiLMModelSettings, BiLMSettings, LanguageModelSettings, LMSettings
+from relmo.models.bilm import BiLM
+from relmo.models.lm import LanguageModel
+from relmo.networks import make_language_model
+from relmo.networks.bilm import BiLMNetwork
+from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
+from relmo.settings.lm import LanguageModelSettings, LMSettings
 from relmo.text.vocabulary import SentenceVocabulary, Vocabulary
 
 Run = Callable[..., tuple[int, str, str]]

@@ -11,8 +11,8 @@ import pytest
 
 import relmo
 from relmo.cli import main
-from relmo.digests import sha256
-from relmo.vectors import WordVectors
+from relmo.disk.digests import sha256
+from relmo.models.vectors import WordVectors
 
 ALICE = Path(relmo.__file__).parent / "data" / "alice.txt"
 FAST = "--batch 8 --unroll 16 --epochs 0.3 --threads 1 --device cpu"

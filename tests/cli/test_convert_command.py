@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import relmo
-from relmo.bilm import BiLM
 from relmo.cli import main
-from relmo.models.bilm import BiLMNetwork
-from relmo.settings import BiLMModelSettings, BiLMSettings
+from relmo.models.bilm import BiLM
+from relmo.models.vectors import WordVectors
+from relmo.networks.bilm import BiLMNetwork
+from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.text.vocabulary import SPECIALS, Vocabulary
-from relmo.vectors import WordVectors
 
 MODEL = BiLMModelSettings(char_dim=4, filters=("1x8", "2x8"), hidden=128, projection=64)
 

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import relmo
-from relmo.bilm import BiLM
 from relmo.cli import main
-from relmo.models.bilm import BiLMNetwork
-from relmo.settings import BiLMModelSettings, BiLMSettings
+from relmo.models.bilm import BiLM
+from relmo.networks.bilm import BiLMNetwork
+from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 
 MODEL = BiLMModelSettings(char_dim=4, filters=("1x8", "2x8"), hidden=64, projection=8)
 
@@ -186,8 +186,8 @@ import torch
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is started without it
 torch.set_num_threads(1)
 import relmo.cli.report
-import relmo.embed
-relmo.embed.WINDOW_TOKENS = (200, 200)  # results come a few at a time
+import relmo.embedding.engine
+relmo.embedding.engine.WINDOW_TOKENS = (200, 200)  # results come a few at a time
 relmo.cli.report.PLAIN_EVERY = 0.05
 from relmo.cli import main
 main(sys.argv[1:])
@@ -218,7 +218,7 @@ def test_ctrl_c_keeps_what_is_done_says_how_to_go_on_and_progress_is_plain_lines
 
 def test_progress_tells_the_time_left(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from relmo.cli.embed import Watcher
-    from relmo.embed_file import Progress
+    from relmo.embedding.files import Progress
 
     watcher = Watcher(quiet=False)
     start = watcher.started

@@ -15,8 +15,8 @@ import torch
 import relmo
 from relmo.cli import main
 from relmo.cli.report import Terminal
-from relmo.folder import read_tensors
-from relmo.train import Step
+from relmo.store.folder import read_tensors
+from relmo.training.loop import Step
 
 ALICE = Path(relmo.__file__).parent / "data" / "alice.txt"
 TINY = "--hidden 8 --embedding 4 --batch 4 --unroll 8 --epochs 0.1 --validate-every 5 --threads 1 --device cpu --quiet"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from relmo.cli import main
-from relmo.lm import LanguageModel
+from relmo.models.lm import LanguageModel
 from small_models import SENTENCES, TEXT, bilm, language_model, ngram_model
 
 Run = Callable[..., tuple[int, str, str]]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from relmo.analysis.show import Table
+from relmo.analysis.core.show import Table
 from relmo.cli import main
 from relmo.cli.analyse.number_units import titled
 from small_models import bilm

@@ -19,7 +19,7 @@ from relmo.cli.evaluate import print_label_table
 from relmo.cli.report import Terminal, json_line, print_table, progress_bar
 from relmo.cli.streams import prepare_streams
 from relmo.errors import CorpusError
-from relmo.scores import LabelScore
+from relmo.tasks.scores import LabelScore
 from relmo.text.corpus import open_bytes
 
 ODD = "[/url] [run1] [bold]x[/bold] :smile: 12"

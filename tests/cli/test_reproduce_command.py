@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from relmo import loading
-from relmo.bilm import BiLM
 from relmo.cli import main
 from relmo.cli.reproduce import figure, warnings_said
 from relmo.errors import ModelError
-from relmo.models.bilm import BiLMNetwork
+from relmo.models.bilm import BiLM
+from relmo.models.vectors import WordVectors
+from relmo.networks.bilm import BiLMNetwork
 from relmo.reproduce import REPRODUCTIONS
 from relmo.reproduce.perplexity import SETS
-from relmo.settings import BiLMModelSettings, BiLMSettings
+from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.text.vocabulary import SentenceVocabulary, Vocabulary
-from relmo.vectors import WordVectors
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.analysis.agreement import agreement
-from relmo.analysis.causal import Unit
-from relmo.analysis.compare import copied, emergence
-from relmo.analysis.features import read, tracks
-from relmo.analysis.gate_traces import gate_traces
-from relmo.analysis.gradients import gradient_flow
-from relmo.analysis.neighbours import unit as of_length_one
-from relmo.analysis.trace import trace
+from relmo.analysis.core.causal import Unit
+from relmo.analysis.core.features import read, tracks
+from relmo.analysis.core.trace import trace
+from relmo.analysis.meaning.neighbours import unit as of_length_one
+from relmo.analysis.memory.gradients import gradient_flow
+from relmo.analysis.syntax.agreement import agreement
+from relmo.analysis.syntax.gate_traces import gate_traces
+from relmo.analysis.units.compare import copied, emergence
 from relmo.cli import main
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.explorer import beside, words

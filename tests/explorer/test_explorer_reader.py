@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.analysis.causal import Unit
-from relmo.analysis.features import read
-from relmo.analysis.trace import trace
+from relmo.analysis.core.causal import Unit
+from relmo.analysis.core.features import read
+from relmo.analysis.core.trace import trace
 from relmo.errors import SettingError
 from relmo.explorer import reader as module
 from relmo.explorer.reader import Reader, likeliest

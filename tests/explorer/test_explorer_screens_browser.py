@@ -9,7 +9,7 @@ import torch
 from served import served
 from test_explorer_browser import AXE, VIOLATIONS, Watched, browser, pytestmark  # noqa: F401
 
-from relmo.analysis.fresh import untrained
+from relmo.analysis.core.untrained import untrained
 from relmo.explorer import beside
 from relmo.explorer.examples import DATA
 from relmo.explorer.extras import Extras

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.analysis.ablate import ACTIVE, intervene
-from relmo.analysis.causal import Unit
-from relmo.analysis.trace import trace
+from relmo.analysis.core.ablate import ACTIVE, intervene
+from relmo.analysis.core.causal import Unit
+from relmo.analysis.core.trace import trace
 from relmo.errors import ModelError, RelmoError, SettingError
 from relmo.explorer.examples import EXAMPLES, example, passages
 from relmo.explorer.matching import stretches
@@ -175,7 +175,7 @@ def test_the_examples_that_ship_open_with_their_text_and_unit_and_are_small() ->
 
 
 def test_the_units_that_examples_open_with_stand_for_what_is_said() -> None:
-    from relmo.analysis.features import read, tracks
+    from relmo.analysis.core.features import read, tracks
 
     for name, unit, feature, least in (("prose", "c0.24", "quotes", 0.5), ("code", "c0.71", "depth", 0.4)):
         opened = Session.open(name, device="cpu")
@@ -258,7 +258,7 @@ def test_a_change_costs_what_intervening_costs_and_the_one_who_reads_sees_nothin
 
 
 def test_memory_and_the_past_are_the_librarys(session: Session) -> None:
-    from relmo.analysis.gradients import gradient_flow
+    from relmo.analysis.memory.gradients import gradient_flow
 
     worker = Worker(session)
     found = worker.do("memory", {"text": "given", "lags": 10, "positions": 8}, lambda share: None)["networks"][0]
@@ -281,7 +281,7 @@ def test_counting_trains_the_cells_that_are_asked_for(session: Session) -> None:
 
 
 def test_agreement_is_the_librarys_of_own_pairs_and_of_subjects_and_verbs() -> None:
-    from relmo.analysis.agreement import agreement
+    from relmo.analysis.syntax.agreement import agreement
     from relmo.explorer.trials import subject_and_verb
     from relmo.text.minimal_pairs import MinimalPair
 
@@ -337,7 +337,7 @@ def test_models_are_compared_symbol_by_symbol_and_the_n_gram_has_not_seen_what_i
     assert "".join(half["symbols"]) == TEXT[len(TEXT) // 2 :]
     assert isinstance(session.model, type(other))
     seen = counted(session.model, list(TEXT[: len(TEXT) // 2]), 3)
-    from relmo.analysis.compare import symbol_losses
+    from relmo.analysis.units.compare import symbol_losses
 
     expected = symbol_losses(seen, list(TEXT[len(TEXT) // 2 :])) / math.log(2)
     np.testing.assert_allclose(half["bits"][1], expected, atol=0.01)

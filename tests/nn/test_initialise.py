@@ -8,7 +8,7 @@ from torch import nn
 
 from relmo.nn.cells import Cell, ElmanCell, GRUCell, LSTMCell
 from relmo.nn.initialise import initialise
-from relmo.weights import Unfilled
+from relmo.store.weights import Unfilled
 
 
 @pytest.mark.parametrize(

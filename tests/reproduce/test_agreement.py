@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from relmo.analysis.minimal_pairs import Choice
-from relmo.bilm import BiLM
+from relmo.analysis.syntax.minimal_pairs import Choice
 from relmo.errors import CorpusError, ModelError
-from relmo.models.bilm import BiLMNetwork
+from relmo.models.bilm import BiLM
+from relmo.networks.bilm import BiLMNetwork
 from relmo.reproduce import agreement
 from relmo.reproduce.agreement import PHENOMENA, read_blimp, read_lakretz, read_linzen, reproduce
 from relmo.reproduce.controls import Controls, untrained
 from relmo.reproduce.table import Reproduction
-from relmo.settings import BiLMModelSettings, BiLMSettings
+from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.text.vocabulary import SentenceVocabulary
 
 TEXT = "the cat `` near the dogs '' is here . <eos>\nthe cats are here . <eos>\n"

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.bilm import BiLM
 from relmo.errors import CorpusError
-from relmo.models.bilm import BiLMNetwork
+from relmo.models.bilm import BiLM
+from relmo.models.vectors import WordVectors
+from relmo.networks.bilm import BiLMNetwork
 from relmo.reproduce import neighbours
 from relmo.reproduce.controls import Controls, untrained
 from relmo.reproduce.neighbours import (
@@ -26,10 +27,9 @@ from relmo.reproduce.neighbours import (
     reproduce,
     same_as_nearest,
 )
-from relmo.settings import BiLMModelSettings, BiLMSettings
+from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.text.senses import Lemma, SenseSentence, Tagged
 from relmo.text.vocabulary import Vocabulary
-from relmo.vectors import WordVectors
 
 NOUN, VERB = "play%1:04:00::", "play%2:33:00::"
 SEMCOR = {

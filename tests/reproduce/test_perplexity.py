@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from relmo.bilm import BiLM
 from relmo.errors import CorpusError, ModelError
-from relmo.models.bilm import BiLMNetwork
+from relmo.models.bilm import BiLM
+from relmo.networks.bilm import BiLMNetwork
 from relmo.reproduce import perplexity
 from relmo.reproduce.controls import Controls, untrained
 from relmo.reproduce.perplexity import SETS, Text, plain, reproduce, sentences, split, unigram
-from relmo.settings import BiLMModelSettings, BiLMSettings, BiLMTextSettings
+from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings
 from relmo.text.vocabulary import SentenceVocabulary
 
 WIKI = "\n".join(

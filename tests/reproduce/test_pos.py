@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.analysis import probe
-from relmo.bilm import BiLM
+from relmo.analysis.meaning import probe
 from relmo.errors import CorpusError
-from relmo.models.bilm import BiLMNetwork
+from relmo.models.bilm import BiLM
+from relmo.models.vectors import WordVectors
+from relmo.networks.bilm import BiLMNetwork
 from relmo.reproduce.controls import Controls, untrained
 from relmo.reproduce.pos import ALL, UNSEEN, Score, Tagged, layer_of, most_frequent, read_tagged, reproduce
-from relmo.settings import BiLMModelSettings, BiLMSettings, BiLMTextSettings
+from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings
 from relmo.text.vocabulary import Vocabulary
-from relmo.vectors import WordVectors
 
 TAGS = {"the": "DET", "cat": "NOUN", "sees": "VERB", "a": "DET", "dog": "NOUN", "runs": "VERB", "bird": "NOUN"}
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from relmo.bilm import BiLM
 from relmo.errors import CorpusError, SettingError
-from relmo.models.bilm import BiLMNetwork
+from relmo.models.bilm import BiLM
+from relmo.networks.bilm import BiLMNetwork
 from relmo.reproduce import REPRODUCTIONS, check_name, reproduce
 from relmo.reproduce.controls import Controls, untrained
 from relmo.reproduce.data import data_folder, required
 from relmo.reproduce.table import Reproduction, Row
-from relmo.settings import BiLMModelSettings, BiLMSettings
+from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.text.vocabulary import SentenceVocabulary
 
 SETTINGS = BiLMModelSettings(hidden=12, projection=6, filters=("1x4", "3x6"), char_dim=3, max_characters=12)

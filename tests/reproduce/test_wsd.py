@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.bilm import BiLM
 from relmo.errors import CorpusError
-from relmo.models.bilm import BiLMNetwork
+from relmo.models.bilm import BiLM
+from relmo.models.vectors import WordVectors
+from relmo.networks.bilm import BiLMNetwork
 from relmo.reproduce.controls import Controls, untrained
 from relmo.reproduce.table import Reproduction
 from relmo.reproduce.wsd import BOTH, as_text, reproduce
-from relmo.settings import BiLMModelSettings, BiLMSettings
+from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.text.senses import SenseSentence
 from relmo.text.vocabulary import Vocabulary
-from relmo.vectors import WordVectors
 
 RIVER, MONEY, HERON = "bank%1:17:01::", "bank%1:14:00::", "heron%1:05:00::"
 INDEX = f"{RIVER} 1 1 25\n{MONEY} 2 2 20\n{HERON} 3 1 0\n"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import relmo
 from relmo.errors import CorpusError, VocabularyError
-from relmo.settings import TextSettings
+from relmo.settings.lm import TextSettings
 from relmo.text import encode
 from relmo.text.encode import Corpus, Stream, encode_corpus, encode_file, encode_text, id_type, open_stream
 from relmo.text.tokenize import words

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from relmo.errors import CorpusError
-from relmo.settings import BiLMTextSettings
+from relmo.settings.bilm import BiLMTextSettings
 from relmo.text import encode, sentences
 from relmo.text.sentences import (
     BOUNDARY,

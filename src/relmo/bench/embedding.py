@@ -14,10 +14,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
 
 from relmo.bench.clock import Case
 from relmo.bench.textbook import TextbookBiLM, TorchStacks
-from relmo.bilm import BiLM
-from relmo.models.bilm import BiLMNetwork
+from relmo.models.bilm import BiLM
+from relmo.networks.bilm import BiLMNetwork
 from relmo.nn.quantize import Precision
-from relmo.settings import BiLMSettings
+from relmo.settings.bilm import BiLMSettings
 from relmo.text.characters import BOS, EOS, character_ids
 
 BATCH = 64

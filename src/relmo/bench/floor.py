@@ -22,7 +22,8 @@ that layer 1's input is multiplied for each token. The sampled softmax: 3 x 2 di
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from relmo.settings import BiLMModelSettings, parse_filters
+from relmo.settings.bilm import BiLMModelSettings
+from relmo.settings.bounds import parse_filters
 
 
 class Work(NamedTuple):

@@ -14,8 +14,8 @@ import torch
 from relmo.bench.clock import Case, measure
 from relmo.bench.embedding import EmbeddingBench, vectors
 from relmo.bench.machine import Calibration
-from relmo.outputs import atomic
-from relmo.settings import BiLMSettings
+from relmo.disk.outputs import atomic
+from relmo.settings.bilm import BiLMSettings
 
 LENGTHS = (1, 2, 5, 10, 20, 40, 80)  # of 16 sentences
 BATCHES = (1, 2, 4, 8, 16, 32)  # out of 32

@@ -23,10 +23,10 @@ from relmo.bench.machine import Calibration, describe, gemm_rates
 from relmo.bench.training import TrainingBench
 from relmo.config import build, read_preset
 from relmo.errors import CorpusError, SettingError
-from relmo.folder import pick_device
-from relmo.models.bilm import BiLMNetwork
+from relmo.networks.bilm import BiLMNetwork
 from relmo.nn.quantize import Precision
-from relmo.settings import BiLMSettings, BiLMTextSettings
+from relmo.settings.bilm import BiLMSettings, BiLMTextSettings
+from relmo.store.folder import pick_device
 from relmo.text.encode import TOKENIZERS
 from relmo.text.sentences import read_sentence_words
 

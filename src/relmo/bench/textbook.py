@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, embedding, pad
 from torch.nn.utils.rnn import PackedSequence
 
-from relmo.models.bilm import BiLMNetwork, BiWindow, CharacterEncoder
-from relmo.models.language_model import Loss
+from relmo.networks.bilm import BiLMNetwork, BiWindow, CharacterEncoder
+from relmo.networks.language_model import Loss
 from relmo.nn.cells import State, clip
 from relmo.nn.elmo_lstm import Clips, ElmoLayer, ElmoLSTM
 from relmo.text.characters import CHARACTERS

@@ -21,19 +21,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, embedding, linear
 
-from relmo.batch import BiLanes
 from relmo.bench.clock import Case
 from relmo.bench.floor import training_work
 from relmo.bench.lstms import Shape
 from relmo.bench.textbook import TextbookBiLM, all_columns
-from relmo.bilm import bilm_text
-from relmo.models.bilm import BiLMNetwork, BiWindow
+from relmo.models.bilm import bilm_text
+from relmo.networks.bilm import BiLMNetwork, BiWindow
 from relmo.nn.softmax import SampledSoftmax
-from relmo.settings import BiLMModelSettings, BiLMTrainSettings
+from relmo.settings.bilm import BiLMModelSettings, BiLMTrainSettings
 from relmo.text.characters import CHARACTERS
 from relmo.text.sentences import BOUNDARY
 from relmo.text.vocabulary import SentenceVocabulary
-from relmo.train import Trainer
+from relmo.training.batch import BiLanes
+from relmo.training.loop import Trainer
 
 ENDLESS = 1 << 30  # windows
 WARM = {"cpu": 1, "cuda": 16}  # steps before the first that counts: on a GPU graphs are recorded; peers make a quarter

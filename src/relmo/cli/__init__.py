@@ -23,8 +23,9 @@ from relmo.cli.numbers import check_numbers
 from relmo.cli.predict import predict
 from relmo.cli.reproduce import reproduce
 from relmo.cli.streams import broken_stream, prepare_streams, silence
-from relmo.cli.train import bilm, classifier, lm, pairs, say, settings_from_files, skipgram, tagger
+from relmo.cli.train import say, settings_from_files, train_command
 from relmo.errors import RelmoError, one_line, reason
+from relmo.settings.kinds import KINDS
 from relmo.text.corpus import STDIN
 
 OUT_OF_MEMORY = ("OutOfMemoryError", "DefaultCPUAllocator: can't allocate memory")  # of torch
@@ -39,12 +40,8 @@ app = App(
     config=check_numbers,
 )
 train = App(name="train", help="Train a model.", config=(settings_from_files, check_numbers))
-train.command(lm)
-train.command(bilm)
-train.command(skipgram)
-train.command(classifier)
-train.command(pairs)
-train.command(tagger)
+for kind in KINDS:
+    train.command(train_command(kind), name=kind)
 app.command(train)
 app.command(embed)
 app.command(evaluate)

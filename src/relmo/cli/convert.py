@@ -56,9 +56,9 @@ def convert(
         Print nothing.
     """
     from relmo.cli.report import print_json
-    from relmo.convert import locate
     from relmo.errors import SettingError
-    from relmo.loading import bundled
+    from relmo.store.original import locate
+    from relmo.store.references import bundled
 
     where = bundled(source) or source
     original = locate(where if weights is None else (where, weights)) is not None
@@ -69,7 +69,7 @@ def convert(
             raise SettingError("--shard-mb and --card are for a relmo folder: give a --precision too, such as float32")
         facts = to_original(where, destination, overwrite=overwrite)
     else:
-        from relmo.pack import pack
+        from relmo.models.pack import pack
 
         pair = where if weights is None else (where, weights)
         model = pack(
@@ -89,17 +89,14 @@ def convert(
 
 def to_original(source: str | Path, destination: Path, *, overwrite: bool) -> dict[str, Any]:
     """A relmo folder as original ELMo files. -> what there is to say about it"""
-    from relmo.bilm import BiLM
-    from relmo.convert import write_original
-    from relmo.errors import ModelError
+    from relmo.errors import ModelError, WrongKindError
     from relmo.loading import load
+    from relmo.store.original import write_original
 
-    model = load(source, device="cpu")
-    if not isinstance(model, BiLM):
-        raise ModelError(
-            f"{source}: only bidirectional language models (bilm) can become original ELMo files; give a --precision "
-            "for another relmo folder"
-        )
+    try:
+        model = load(source, kinds="bilm", device="cpu")
+    except WrongKindError as error:
+        raise ModelError(f"{error}, or a --precision for another relmo folder") from error
     write_original(model, destination, overwrite=overwrite)
     lost = "the output layer is left out: the original format has no place for it"
     return {

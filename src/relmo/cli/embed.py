@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite
-from relmo.errors import ModelError, SettingError, StorageError
+from relmo.errors import SettingError, StorageError
 
 if TYPE_CHECKING:
-    from relmo.bilm import BiLM
-    from relmo.embed_file import Progress, Summary
+    from relmo.embedding.files import Progress, Summary
+    from relmo.models.bilm import BiLM
     from relmo.nn.quantize import Precision
 
 
@@ -84,8 +84,8 @@ def embed(
     quiet
         Show no progress.
     """
-    from relmo.embed import EmbedOptions
-    from relmo.embed_file import check_out, embed_file
+    from relmo.embedding.engine import EmbedOptions
+    from relmo.embedding.files import check_out, embed_file
 
     check_out(out, resume=resume, overwrite=overwrite)
     asked = {"state": vectors.state, "batch_size": vectors.batch_size, "tokens_per_batch": vectors.tokens_per_batch}
@@ -122,12 +122,9 @@ def load(source: str, tokenizer: Literal["words", "whitespace"] | None, device: 
     """The model, which must be one that embeds; with another tokenizer where one is given."""
     from dataclasses import replace
 
-    from relmo.bilm import BiLM
     from relmo.loading import load as load_any
 
-    model = load_any(source, device=device)
-    if not isinstance(model, BiLM):
-        raise ModelError(f"{source}: gives no contextual vectors; relmo embed takes a bidirectional model (bilm)")
+    model = load_any(source, kinds="bilm", device=device)
     model.precision = precision
     if tokenizer is not None:
         model.settings = replace(model.settings, text=replace(model.settings.text, tokenizer=tokenizer))

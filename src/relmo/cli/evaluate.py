@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from relmo.cli.output import Overwrite
-from relmo.errors import ModelError, SettingError
-from relmo.outputs import refuse_existing
+from relmo.disk.outputs import refuse_existing
+from relmo.errors import SettingError
 
 if TYPE_CHECKING:
-    from relmo.evaluate import BiScore, Score
-    from relmo.scores import LabelScore, Report
-    from relmo.task import Task
+    from relmo.models.evaluate import BiScore, Score
+    from relmo.settings.kinds import TASKS
+    from relmo.tasks.scores import LabelScore, Report
+    from relmo.tasks.task import Task
 
 
 def evaluate(
@@ -54,11 +55,11 @@ def evaluate(
     quiet
         Print the perplexity, or the task's score, alone, a line a file.
     """
-    from relmo.bilm import BiLM
     from relmo.cli.report import print_json, print_table, progress_bar
-    from relmo.lm import LanguageModel
-    from relmo.loading import load
-    from relmo.task import Task
+    from relmo.loading import FORWARDS, load
+    from relmo.models.bilm import BiLM
+    from relmo.models.lm import LanguageModel
+    from relmo.tasks.task import Task
 
     if not files:
         raise SettingError("no files to score: relmo evaluate MODEL FILE…")
@@ -66,14 +67,13 @@ def evaluate(
         raise SettingError(f"batch must be 1 or more, not {batch}")
     if words is not None:
         refuse_existing(words, overwrite=overwrite)
-    loaded = load(model, device=device)
+    loaded = load(model, kinds=(*TASKS, *FORWARDS), device=device)
     if isinstance(loaded, Task):
         if words is not None:
             raise SettingError("--words goes with a bidirectional language model, not with a task's")
         evaluate_task(loaded, model, files, confusion=confusion, json=json, quiet=quiet)
         return
-    if not isinstance(loaded, LanguageModel | BiLM):
-        raise ModelError(f"{model}: is not a language model (lm, bilm) or a task's; relmo evaluate scores these")
+    assert isinstance(loaded, LanguageModel | BiLM)
     if confusion:
         raise SettingError("--confusion goes with a task's model, such as a tagger")
     if words is not None and (len(files) > 1 or not isinstance(loaded, BiLM)):
@@ -97,7 +97,7 @@ def evaluate(
 
 def columns(score: "Score | BiScore") -> dict[str, str]:
     """A row of the table, by column."""
-    from relmo.evaluate import BiScore
+    from relmo.models.evaluate import BiScore
 
     if isinstance(score, BiScore):
         return {

@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite
+from relmo.disk.outputs import refuse_existing
 from relmo.errors import SettingError
-from relmo.outputs import refuse_existing
 
 if TYPE_CHECKING:
     from relmo.explorer.extras import Extras
@@ -144,7 +144,7 @@ def give(session: "Session", file: str) -> None:
     """The file as the text that is looked at first."""
     from itertools import islice
 
-    from relmo.analysis.code import language_of
+    from relmo.analysis.core.code_features import language_of
     from relmo.cli.analyse.given import read_text
     from relmo.explorer.session import LONGEST
     from relmo.text.conllu import read_conllu_sentences

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
-    from relmo.lm import Text
+    from relmo.models.lm import Text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +70,9 @@ def generate(
     """
     check(choice, limit, samples)
     from relmo.cli.report import print_json
-    from relmo.lm import LanguageModel
-    from relmo.loading import bundled
+    from relmo.loading import load
 
-    loaded = LanguageModel.from_pretrained(bundled(model) or model, device=device)
+    loaded = load(model, kinds="lm", device=device)
     if choice.beams:
         grown = iter([loaded.search(prompt, beams=choice.beams, limit=limit, unknown=choice.unknown)[:samples]])
     else:

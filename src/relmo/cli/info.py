@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from relmo.convert import Original
+    from relmo.store.original import Original
 
 TRAINING = ("dropout", "tied", "softmax", "samples")  # settings that original files do not have
 
@@ -37,11 +37,12 @@ def info(model: str = "small", *, json: bool = False, quiet: bool = False) -> No
 
 def gather(model: str) -> dict[str, Any]:
     """What there is to say about a model."""
-    from relmo.convert import locate
-    from relmo.digests import sha256
-    from relmo.folder import digest, read_config
-    from relmo.loading import bundled, load, tensors_of
-    from relmo.weights import read_record
+    from relmo.disk.digests import sha256
+    from relmo.loading import load, tensors_of
+    from relmo.store.folder import digest, read_config
+    from relmo.store.original import locate
+    from relmo.store.references import bundled
+    from relmo.store.weights import read_record
 
     folder = bundled(model) or Path(model)
     if (original := locate(folder)) is not None:
@@ -64,13 +65,12 @@ def gather(model: str) -> dict[str, Any]:
 
 def gather_original(original: "Original") -> dict[str, Any]:
     """What there is to say about original ELMo files."""
-    from relmo.convert import read_files
-    from relmo.digests import sha256
-    from relmo.folder import digest
-    from relmo.loading import tensors_of
+    from relmo.disk.digests import sha256
+    from relmo.store.folder import digest, own_tensors
+    from relmo.store.original import read_original
 
-    model = read_files(original, device="cpu")
-    tensors = tensors_of(model)
+    settings, network = read_original(original)
+    tensors = {name: tensor.detach() for name, tensor in own_tensors(network).items()}
     return {
         "kind": "bilm",
         "format": "original ELMo files",
@@ -79,7 +79,7 @@ def gather_original(original: "Original") -> dict[str, Any]:
         "vocabulary": None,
         "parameters": sum(tensor.numel() for tensor in tensors.values()),
         "weights_digest": digest(tensors),
-        "settings": {name: value for name, value in vars(model.settings.model).items() if name not in TRAINING},
+        "settings": {name: value for name, value in vars(settings.model).items() if name not in TRAINING},
         "results": {},
         "sha256": {path.name: sha256(path) for path in {member.path: None for member in original}},
     }

@@ -6,8 +6,8 @@ One place for all verbs, as a flag of one name means the same in each; `relmo tr
 import math
 from typing import TYPE_CHECKING, get_args
 
-from relmo.checks import LARGEST_SEED, MOST_THREADS
 from relmo.errors import SettingError
+from relmo.settings.arguments import LARGEST_SEED, MOST_THREADS
 
 if TYPE_CHECKING:
     from cyclopts import App, ArgumentCollection

@@ -5,14 +5,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from relmo.outputs import refuse_existing
+from relmo.disk.outputs import refuse_existing
 
 Overwrite = Annotated[bool, Parameter(negative="", help="Replace the output where it exists already.")]
 
 
 def check_plot(path: Path | None, *, overwrite: bool) -> None:
     """Raises at once where a picture, if one is asked for, could not be drawn or would replace another file."""
-    from relmo.analysis.show import check_picture
+    from relmo.analysis.core.show import check_picture
 
     if path is not None:
         check_picture(path)

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from relmo.errors import CorpusError, ModelError
+from relmo.errors import CorpusError
 
 if TYPE_CHECKING:
-    from relmo.task import Task
+    from relmo.tasks.task import Task
 
 AT_ONCE = 2048  # lines that are predicted together, where so many have come
 
@@ -61,11 +61,9 @@ def predict(
         Say nothing of words that were cut.
     """
     from relmo.loading import load
-    from relmo.task import Task
+    from relmo.settings.kinds import TASKS
 
-    loaded = load(model, device=device)
-    if not isinstance(loaded, Task):
-        raise ModelError(f"{model}: gives no predictions; relmo predict takes the model of a task, such as a tagger")
+    loaded: Any = load(model, kinds=TASKS, device=device)
     for lines in read(file, errors):
         answer(loaded, lines, tokenized=tokenized, json=json)
     features = loaded.features

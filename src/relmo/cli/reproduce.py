@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Literal
 from relmo.errors import ModelError
 
 if TYPE_CHECKING:
-    from relmo.bilm import BiLM
+    from relmo.models.vectors import WordVectors
     from relmo.reproduce.table import Reproduction
-    from relmo.vectors import WordVectors
 
 
 def reproduce(
@@ -60,11 +59,12 @@ def reproduce(
 
     from relmo import reproduce as library
     from relmo.cli.report import print_json
+    from relmo.loading import load
     from relmo.reproduce.controls import Controls, untrained
     from relmo.reproduce.data import data_folder
 
     say = sayer(quiet=quiet)
-    loaded = load_bilm(model, device)
+    loaded = load(model, kinds="bilm", device=device)
     controls = Controls(untrained(loaded, seed), load_vectors(vectors, say))
     done = []
     for name in names:
@@ -87,32 +87,17 @@ def list_names(names: dict[str, str], *, json: bool) -> None:
     print(*(f"{name:<{width}}{text}" for name, text in names.items()), sep="\n")
 
 
-def load_bilm(source: str | None, device: str) -> "BiLM":
-    """The model, which must be a bidirectional one."""
-    from relmo.bilm import BiLM
-    from relmo.loading import load
-
-    model = load(source, device=device)
-    if not isinstance(model, BiLM):
-        raise ModelError(f"{source}: is not a bidirectional language model (bilm), which relmo reproduce takes")
-    return model
-
-
 def load_vectors(source: str | None, say: Callable[[str], None]) -> "WordVectors | None":
     """The static vectors: those of the package where none are named, and without them their rows are left out."""
     from relmo.loading import load
-    from relmo.vectors import WordVectors
 
     try:
-        vectors = load("words" if source is None else source)
+        return load("words" if source is None else source, kinds="skipgram")
     except ModelError as error:
         if source is not None:
             raise
         say(f"no static vectors to compare with ({error})")
         return None
-    if not isinstance(vectors, WordVectors):
-        raise ModelError(f"{source}: is not a folder of word vectors (skipgram), which --vectors takes")
-    return vectors
 
 
 def sayer(*, quiet: bool) -> Callable[[str], None]:

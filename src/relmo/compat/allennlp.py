@@ -22,14 +22,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import relmo.models.elmo as core
+import relmo.networks.elmo as core
 import relmo.nn.scalar_mix as mixture
-from relmo.bilm import BiLM
-from relmo.checks import check_sentences
+from relmo.disk.hdf5 import new_hdf5
 from relmo.errors import CorpusError, SettingError
-from relmo.hdf5 import new_hdf5
-from relmo.loading import load_bilm
-from relmo.models.bilm import BiLMNetwork, CharacterEncoder
+from relmo.loading import load
+from relmo.models.bilm import BiLM
+from relmo.networks.bilm import BiLMNetwork, CharacterEncoder
+from relmo.settings.arguments import check_sentences
 
 COLUMNS = 50
 """How many character ids AllenNLP gives a word; a model that has another number re-lays them."""
@@ -179,7 +179,7 @@ def _model(options: str | Path | None, weights: str | Path | None, module: BiLM 
         return module
     if options is None or weights is None:
         raise SettingError("give options_file and weight_file: the paths of an original model's two files")
-    return load_bilm((options, weights), device="cpu")
+    return load((options, weights), kinds="bilm", device="cpu")
 
 
 class ElmoEmbedder:

@@ -8,24 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from relmo.analysis.causal import Unit, units_of
-from relmo.analysis.compare import (
+from relmo.analysis.core.causal import Unit, units_of
+from relmo.analysis.core.features import Document, read, tracks
+from relmo.analysis.core.trace import trace
+from relmo.analysis.core.untrained import untrained
+from relmo.analysis.units.compare import (
     check_alike,
     compare_losses_of,
     emergence,
     samples,
     window_hashes,
 )
-from relmo.analysis.features import Document, read, tracks
-from relmo.analysis.fresh import untrained
-from relmo.analysis.trace import trace
 from relmo.errors import ModelError, SettingError
 from relmo.explorer.given import Given, number, plain_unit, real, string
 from relmo.explorer.jobs import Progress
 from relmo.explorer.session import unit_of
-from relmo.lm import LanguageModel
-from relmo.models.ngram import NGramLM
-from relmo.settings import LanguageModelSettings, LMSettings
+from relmo.models.lm import LanguageModel
+from relmo.networks.ngram import NGramLM
+from relmo.settings.lm import LanguageModelSettings, LMSettings
 from relmo.text.encode import encode_file
 
 SHOWN = 4000  # symbols of a comparison that are coloured

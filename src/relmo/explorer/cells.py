@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from relmo.analysis.causal import Unit
-from relmo.analysis.features import Document
-from relmo.analysis.stack import Stack
-from relmo.bilm import BiLM
-from relmo.lm import LanguageModel
-from relmo.models.language_model import RecurrentLM
+from relmo.analysis.core.causal import Unit
+from relmo.analysis.core.features import Document
+from relmo.analysis.core.stack import Stack
+from relmo.models.bilm import BiLM
+from relmo.models.lm import LanguageModel
+from relmo.networks.language_model import RecurrentLM
 from relmo.nn.softmax import FullSoftmax
 
 BEFORE, AFTER = 60, 30  # characters of a context

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from relmo.bilm import BiLM
+from relmo.disk.files import parse_json, read_small
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.explorer.packs import Pack, find_packs
-from relmo.files import parse_json, read_small
-from relmo.folder import CONFIG, read_config
-from relmo.lm import LanguageModel
 from relmo.loading import load
-from relmo.references import bundled
-from relmo.task import Task
+from relmo.models.bilm import BiLM
+from relmo.models.lm import LanguageModel
+from relmo.store.folder import CONFIG, read_config
+from relmo.store.references import bundled
+from relmo.tasks.task import Task
 
 TASKS = ("classifier", "pairs", "tagger")
 FIGURES = {"pos": "all words", "wsd": "both sets"}  # measurements by layer, and the column that is shown of each
@@ -98,9 +98,7 @@ class Extras:
         with self.lock:
             for name, folder in self.tasks.items():
                 if name not in self.learnt:
-                    task = load(str(folder), device="cpu")
-                    assert isinstance(task, Task)
-                    self.learnt[name] = learnt_mixes(task)
+                    self.learnt[name] = learnt_mixes(load(str(folder), kinds=TASKS, device="cpu"))  # type: ignore[arg-type]
             return [{"task": name, "mixes": mixes} for name, mixes in self.learnt.items()]
 
 

@@ -16,11 +16,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from relmo.disk.outputs import atomic
 from relmo.errors import SettingError
 from relmo.explorer.jobs import Progress
 from relmo.explorer.session import Session, key
 from relmo.explorer.work import Worker
-from relmo.outputs import atomic
 
 PARTS: tuple[str, ...] = ("data", "colour", "dom", "picture", "charts", "planes", "text")  # each after those it imports
 PARTS += ("read", "find", "cell", "memory", "experiments", "meaning", "compare", "app")
@@ -164,7 +164,7 @@ def usual(session: Session) -> list[str]:
     """Features that suit the session's first text and change in it."""
     import numpy as np
 
-    from relmo.analysis.features import tracks
+    from relmo.analysis.core.features import tracks
 
     code = session.passage(session.first).language is not None
     prose = ("quotes", "column", "to_line_end", "word_position", "sentence_position", "capitalised", "number")

@@ -13,15 +13,15 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from relmo.analysis.causal import Unit, values_of
-from relmo.analysis.features import Document
-from relmo.analysis.stack import LayerState, flat_states
-from relmo.analysis.trace import Recorder, Trace, after_end, embedded, iter_trace, network_of, of_sentences
-from relmo.bilm import BiLM
+from relmo.analysis.core.causal import Unit, values_of
+from relmo.analysis.core.features import Document
+from relmo.analysis.core.stack import LayerState, flat_states
+from relmo.analysis.core.trace import Recorder, Trace, after_end, embedded, iter_trace, network_of, of_sentences
 from relmo.errors import SettingError
-from relmo.evaluate import full_precision
-from relmo.lm import LanguageModel
-from relmo.models.language_model import RecurrentLM
+from relmo.models.bilm import BiLM
+from relmo.models.evaluate import full_precision
+from relmo.models.lm import LanguageModel
+from relmo.networks.language_model import RecurrentLM
 
 CHARACTERS, WORDS = 4000, 1000  # symbols of a page, of a model of characters or of words
 NUMBERS = 1 << 25  # of all units together, that are held of a text

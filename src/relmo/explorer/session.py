@@ -18,19 +18,19 @@ from urllib.parse import urlencode
 
 import numpy as np
 
-from relmo.analysis.causal import Unit
-from relmo.analysis.code import Language
-from relmo.analysis.connectivity import connectivity
-from relmo.analysis.features import FEATURES, Document, read
-from relmo.bilm import BiLM
+from relmo.analysis.core.causal import Unit
+from relmo.analysis.core.code_features import Language
+from relmo.analysis.core.features import FEATURES, Document, read
+from relmo.analysis.memory.connectivity import connectivity
 from relmo.errors import ModelError, SettingError
 from relmo.explorer.cells import around, contexts, histogram, weights
 from relmo.explorer.examples import EXAMPLES, Passage, example, passages
 from relmo.explorer.extras import Extras, learnt_mixes
 from relmo.explorer.reader import Reader
-from relmo.lm import LanguageModel, parameter_count
 from relmo.loading import load
-from relmo.task import Task
+from relmo.models.bilm import BiLM
+from relmo.models.lm import LanguageModel, parameter_count
+from relmo.tasks.task import Task
 from relmo.text.conllu import ConlluWord
 
 LONGEST = 400_000  # characters of a text that is given

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from relmo.analysis import counting as counting_analysis
-from relmo.analysis.agreement import agreement, drawn_pairs, sweep
-from relmo.analysis.gate_traces import gate_traces
+from relmo.analysis.memory import counting as counting_analysis
+from relmo.analysis.syntax.agreement import agreement, drawn_pairs, sweep
+from relmo.analysis.syntax.gate_traces import gate_traces
 from relmo.errors import SettingError
 from relmo.explorer.given import Given, listed, number, plain_unit, string
 from relmo.explorer.jobs import Progress

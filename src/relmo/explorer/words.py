@@ -9,19 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from relmo.analysis.features import Document
-from relmo.analysis.fresh import untrained
-from relmo.analysis.intervals import wilson
-from relmo.analysis.meaning import meaning
-from relmo.analysis.neighbours import unit
-from relmo.analysis.occurrences import OccurrenceIndex, build_index
-from relmo.analysis.probe import linear_probe
-from relmo.bilm import BiLM
+from relmo.analysis.core.features import Document
+from relmo.analysis.core.intervals import wilson
+from relmo.analysis.core.untrained import untrained
+from relmo.analysis.meaning.lookup import meaning
+from relmo.analysis.meaning.neighbours import unit
+from relmo.analysis.meaning.occurrences import OccurrenceIndex, build_index
+from relmo.analysis.meaning.probe import linear_probe
 from relmo.errors import SettingError
 from relmo.explorer.given import Given, number, string
 from relmo.explorer.jobs import Progress
 from relmo.loading import load
-from relmo.vectors import WordVectors
+from relmo.models.bilm import BiLM
 
 WORDS = 50_000  # of a text that an index has
 KEPT = 4  # indexes
@@ -82,8 +81,7 @@ def mean(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
         worker.session.passage(text), model, document, lambda share: progress(0.85 * min(share, 1.0))
     )
     progress(0.85)
-    vectors = load("words", device="cpu")
-    assert isinstance(vectors, WordVectors)
+    vectors = load("words", kinds="skipgram", device="cpu")
     same = given.get("same_word") is True
     found = meaning(model, index, words, place, k=number(given, "k", 10, 1, 50), same_word=same, vectors=vectors)
     progress(0.95)

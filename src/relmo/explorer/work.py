@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from relmo.analysis.ablate import intervene
-from relmo.analysis.causal import (
+from relmo.analysis.core.ablate import intervene
+from relmo.analysis.core.causal import (
     ablate_units,
     held_values,
     sentence_losses,
@@ -16,15 +16,14 @@ from relmo.analysis.causal import (
     symbol_classes,
     units_of,
 )
-from relmo.analysis.cell_report import CellReport, found_dict, plain
-from relmo.analysis.cells import find_cells
-from relmo.analysis.features import Document, Mark, column_tracks, mark_tracks, tracks
-from relmo.analysis.fresh import Fresh, fresh_flows
-from relmo.analysis.gradients import gradient_flow
-from relmo.analysis.reading import LMReading
-from relmo.analysis.trace import trace
-from relmo.analysis.truncation import truncation
-from relmo.bilm import BiLM
+from relmo.analysis.core.features import Document, Mark, column_tracks, mark_tracks, tracks
+from relmo.analysis.core.reading import LMReading
+from relmo.analysis.core.trace import trace
+from relmo.analysis.memory.fresh import Fresh, fresh_flows
+from relmo.analysis.memory.gradients import gradient_flow
+from relmo.analysis.memory.truncation import truncation
+from relmo.analysis.units.cell_report import CellReport, found_dict, plain
+from relmo.analysis.units.cells import find_cells
 from relmo.errors import SettingError
 from relmo.explorer import beside, trials, words
 from relmo.explorer.given import Given, choice, finite, listed, number, plain_unit, real, string
@@ -32,7 +31,8 @@ from relmo.explorer.jobs import Progress
 from relmo.explorer.matching import stretches
 from relmo.explorer.reader import Reader
 from relmo.explorer.session import Session, unit_of
-from relmo.lm import LanguageModel
+from relmo.models.bilm import BiLM
+from relmo.models.lm import LanguageModel
 
 ROWS = 60  # units of a feature that are sent
 PREVIEW = 200  # symbols

@@ -1,18 +1,1 @@
-"""Layers put together into networks. They get sizes and ids, never vocabularies or paths."""
-
-from collections.abc import Sequence
-
-from relmo.models.feedforward import FeedforwardLM
-from relmo.models.language_model import NeuralLM, RecurrentLM
-from relmo.models.ngram import NGramLM
-from relmo.settings import LanguageModelSettings
-
-
-def make_language_model(
-    settings: LanguageModelSettings, vocab_size: int, sizes: Sequence[int] | None = None
-) -> NeuralLM | NGramLM:
-    """The network that the settings describe; `sizes` are those of an n-gram model's tables."""
-    if settings.cell == "ngram":
-        return NGramLM(vocab_size=vocab_size, order=settings.order, sizes=sizes)
-    kinds = {"feedforward": FeedforwardLM, "lstm": RecurrentLM, "gru": RecurrentLM, "elman": RecurrentLM}
-    return kinds[settings.cell](settings, vocab_size=vocab_size)
+"""What a user holds: a network with its vocabulary and settings, or word vectors; and what is done with them."""

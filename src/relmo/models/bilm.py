@@ -1,192 +1,407 @@
-"""ELMo's bidirectional language model: a token encoder, two stacks of LSTMs, one output layer for both directions.
+"""Bidirectional language models as a user has them: a network with its vocabulary and its way of reading text.
 
-    characters -> convolutions -> highway layers -> projection = token vector       (or one vector a word)
-    forward LSTMs predict the next word, backward LSTMs the one before, from the same token vectors
-
-The layers it gives for a sentence: the token vector twice, then each LSTM layer's forward and backward output side by
-side.
-
-    Peters et al. 2018, Deep contextualized word representations
+elmo = relmo.load("models/mine")
+vectors = elmo.embed(["The bank of the river .", "A bank lends money ."])
 """
 
-import math
-from collections.abc import Sequence
-from typing import NamedTuple
+import dataclasses
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from threading import Lock
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import embedding
 
-from relmo.models.language_model import Loss
-from relmo.nn.cells import State
-from relmo.nn.char_cnn import CharCNN
-from relmo.nn.dropout import drop
-from relmo.nn.elmo_lstm import ElmoLSTM, ElmoOutput
-from relmo.nn.highway import Highway
-from relmo.nn.kernels import linear_cpu
-from relmo.nn.softmax import FullSoftmax, SampledSoftmax
-from relmo.settings import BiLMModelSettings, parse_filters
-from relmo.text.characters import CHARACTERS, END_OF_WORD
+from relmo.config import to_toml
+from relmo.disk.outputs import atomic
+from relmo.embedding.engine import Carry, Embedder, EmbedOptions, Layers, pool, windows
+from relmo.errors import ModelError, SettingError
+from relmo.models.evaluate import BiScore, bilm_nll, full_precision
+from relmo.networks.bilm import BiLMNetwork
+from relmo.nn.quantize import PRECISIONS, Precision
+from relmo.settings.arguments import check_sentences, check_text
+from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, check_bilm
+from relmo.settings.bounds import parse_filters
+from relmo.store.folder import (
+    CARD,
+    SETTINGS,
+    VOCABULARY,
+    known_text,
+    pick_device,
+    read_config,
+    read_settings,
+    save_config,
+)
+from relmo.store.weights import load_weights, save_weights
+from relmo.text.characters import BOS, EOS, Spellings
+from relmo.text.encode import TOKENIZERS
+from relmo.text.sentences import SentenceFile, encode_sentence_file
+from relmo.text.vocabulary import SentenceVocabulary
+from relmo.training.batch import BiText
 
-Words = Tensor | Sequence[Tensor]
+SCORED_AT_ONCE = 8192  # words whose probabilities are computed together
+MAKING = Lock()  # held while a model's engine is made: all threads get the same one
 
 
-class BiWindow(NamedTuple):
-    """A piece of text for truncated back-propagation, read both ways; [0] forward, [1] backward.
+class WordScore(NamedTuple):
+    """A word and its negative log-likelihood each way. The words of a sentence are at positions 1 to n; its beginning
+    <S>, at 0, is predicted backwards only, its end </S>, at n + 1, forwards only."""
 
-    words      distinct words: character ids (U, C), in one or several groups of their own C; or word ids (U,)
-    inputs     (2, T, B): which of `words`, counted through the groups, is read at each step
-    targets    (2, T, B): the id of the word that follows in reading
+    line: int
+    position: int
+    word: str
+    known: bool
+    forward: float | None
+    backward: float | None
+
+
+class BiLM:
+    """A network, its settings and, where it can predict words, its vocabulary; one method per verb of the command line.
+
+    `vocabulary` is None for original ELMo files, which hold no output layer. `precision` is that of the LSTMs' products
+    in `embed`: "float32"; "bfloat16", twice as fast where the processor computes in it; or, on a CPU, "int8", faster
+    still. It can be changed at any time, for calls that begin after that; everything else, `evaluate` and training, is
+    in float32.
+
+    A loaded model may be used from any thread and gives the same numbers. Threads take turns at computing vectors.
     """
 
-    words: Words
-    inputs: Tensor
-    targets: Tensor
-
-
-class BiLMOutput(NamedTuple):
-    """Every layer (K, B, T, 2P), zero past a sentence's end; the state at each sentence's end."""
-
-    layers: Tensor
-    state: State
-
-
-class CharacterEncoder(nn.Module):
-    """Words by their characters: convolutions, highway layers, projection (none where the sizes agree)."""
-
-    def __init__(self, settings: BiLMModelSettings, *, fast: bool = True):
-        super().__init__()
-        self.cnn = CharCNN(
-            parse_filters(settings.filters),
-            char_dim=settings.char_dim,
-            characters=CHARACTERS,
-            max_characters=settings.max_characters,
-            end=END_OF_WORD,
-            activation=settings.activation,
-            fast=fast,
-        )
-        self.fast = fast
-        size = self.cnn.output_size
-        self.highways = nn.ModuleList(Highway(size, fast=fast) for _ in range(settings.highway))
-        self.projection = nn.Linear(size, settings.projection) if size != settings.projection else None
-        if self.projection is not None:
-            nn.init.normal_(self.projection.weight, std=1 / math.sqrt(size))
-            nn.init.zeros_(self.projection.bias)
-
-    def forward(self, words: Words) -> Tensor:
-        """Character ids (N, C), from 1 on, or groups (N_i, C_i) of them: short words need few columns -> (N, P)."""
-        x = self.cnn(words) if isinstance(words, Tensor) else self.cnn(*words)
-        for highway in self.highways:
-            x = highway(x)
-        if self.projection is None:
-            return x
-        if self.fast and linear_cpu.suits(x, self.projection.weight):
-            return linear_cpu.linear(x, self.projection.weight, self.projection.bias)
-        return self.projection(x)
-
-
-class WordEncoder(nn.Module):
-    """Words by their number in the vocabulary."""
-
-    def __init__(self, vocab_size: int, size: int):
-        super().__init__()
-        self.embedding = nn.Embedding(vocab_size, size)
-        nn.init.normal_(self.embedding.weight, std=1 / math.sqrt(size))
-
-    def forward(self, words: Words) -> Tensor:
-        """Word ids (N,), or groups of them -> (N, P)."""
-        return self.embedding(words if isinstance(words, Tensor) else torch.cat(list(words)))
-
-
-class BiLMNetwork(nn.Module):
-    """The network. Without a `vocab_size` it has no output layer: it embeds but does not predict, as the original files
-    do. With `fast=False` convolutions and LSTMs are their readable definitions."""
-
-    graphs = True  # its training steps can be recorded: nothing in them waits for the device
-
-    def __init__(self, settings: BiLMModelSettings, *, vocab_size: int | None, fast: bool = True):
-        super().__init__()
-        self.vocab_size = vocab_size
-        self.dropout, self.state_dropout = settings.dropout, settings.state_dropout
-        size = settings.projection
-        if settings.input == "char":
-            self.encoder: CharacterEncoder | WordEncoder = CharacterEncoder(settings, fast=fast)
-        else:
-            assert vocab_size is not None
-            self.encoder = WordEncoder(vocab_size, size)
-        self.lstm = ElmoLSTM(
-            input_size=size,
-            hidden_size=settings.hidden,
-            projection=size if size < settings.hidden else None,
-            layers=settings.layers,
-            skip_connections=settings.skip_connections,
-            cell_clip=settings.cell_clip or None,
-            projection_clip=settings.projection_clip or None,
-            dropout=settings.dropout,
-            fast=fast,
-        )
-        self.softmax: FullSoftmax | None = None
-        if vocab_size is not None:
-            self.softmax = FullSoftmax(size, vocab_size)
-            if settings.softmax == "sampled":
-                self.softmax = SampledSoftmax(size, vocab_size, samples=settings.samples)
-            if settings.tied and isinstance(self.encoder, WordEncoder):
-                self.softmax.weight = self.encoder.embedding.weight  # type: ignore[assignment]
+    def __init__(
+        self,
+        network: BiLMNetwork,
+        settings: BiLMSettings,
+        vocabulary: SentenceVocabulary | None = None,
+        device: torch.device | str = "cpu",
+        precision: Precision = "float32",
+    ):
+        self.device = torch.device(device)
+        self.network = network.to(self.device).eval()
+        self.settings = settings
+        self.vocabulary = vocabulary
+        self.precision = precision
 
     @property
-    def layer_count(self) -> int:
-        """How many layers a sentence's vectors have: the token layer and the LSTMs."""
-        return 1 + len(self.lstm.layers)
+    def precision(self) -> Precision:
+        """Of the LSTMs' products in `embed`."""
+        return self._precision
 
-    @property
-    def size(self) -> int:
-        """The size of a vector: both directions side by side."""
-        return 2 * self.lstm.output_size
+    @precision.setter
+    def precision(self, name: Precision) -> None:
+        if name not in PRECISIONS:
+            raise SettingError(f"precision is {name!r}; it can be {', '.join(map(repr, PRECISIONS))}")
+        if name == "int8" and self.device.type != "cpu":
+            raise SettingError(f"precision 'int8' is for CPUs, and the device is {self.device}; take 'bfloat16' there")
+        with MAKING:
+            self._precision = name
+            if "embedder" in vars(self):
+                self.embedder.precision = name
 
-    def initial_state(self, batch: int) -> State:
-        """Zeros."""
-        return self.lstm.initial_state(batch)
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, device: str = "auto") -> "BiLM":
+        """A model from the folder that `save_pretrained`, `relmo train bilm` or `relmo convert` wrote."""
+        folder = Path(folder)
+        config = read_config(folder)
+        if config["kind"] != "bilm":
+            raise ModelError(f"{folder}: is a {config['kind']} model, not a bidirectional language model (bilm)")
+        settings = read_settings(folder, config, BiLMSettings, check_bilm)
+        size = config.get("vocab_size")
+        vocabulary = None if size is None else SentenceVocabulary.load(known_text(folder, config, VOCABULARY))
+        if vocabulary is not None and len(vocabulary) != size:
+            raise ModelError(f"{folder}: {VOCABULARY} has {len(vocabulary)} words, config.json says {size}")
+        if vocabulary is None and settings.model.input == "word":
+            raise ModelError(f"{folder}: config.json is damaged: a model with word input needs a vocab_size")
+        network = load_weights(folder, config, lambda: BiLMNetwork(settings.model, vocab_size=size))
+        return cls(network, settings, vocabulary, pick_device(device))
 
-    def forward(self, tokens: Tensor, lengths: Tensor, state: State | None = None) -> BiLMOutput:
-        """Token vectors (B, T, P), boundaries included, and how many of them are real (B,)."""
-        batch, steps, _ = tokens.shape
-        device = tokens.device
-        lengths = lengths.to(device)
-        order = torch.argsort(lengths, descending=True, stable=True)
-        lengths, tokens = lengths[order], tokens[order]
-        state = None if state is None else tuple(tensor[order] for tensor in state)
-        sizes = (lengths.cpu().unsqueeze(0) > torch.arange(steps).unsqueeze(1)).sum(dim=1).tolist()
-        t, rows = torch.arange(steps, device=device), torch.arange(batch, device=device).unsqueeze(1)
-        inside = t < lengths.unsqueeze(1)  # (B, T)
-        mirrored = torch.where(inside, lengths.unsqueeze(1) - 1 - t, t)  # (B, T): the place as seen from the end
-        tokens = torch.where(inside.unsqueeze(2), tokens, 0.0)
-        x = torch.stack([tokens, tokens[rows, mirrored]]).transpose(1, 2)  # (2, T, B, P)
-        run = self.lstm(x, state, sizes)
-        back = torch.argsort(order)
-        layers = [torch.cat([tokens, tokens], dim=-1)]
-        for layer in run.layers:
-            forward, backward = layer.transpose(1, 2)  # each (B, T, P)
-            layers.append(torch.cat([forward, backward[rows, mirrored]], dim=-1))
-        return BiLMOutput(torch.stack(layers)[:, back], tuple(tensor[back] for tensor in run.state))
+    def save_pretrained(self, folder: str | Path, *, results: dict[str, Any] | None = None) -> None:
+        """Writes the model as a folder; `results` go into its config and its card."""
+        folder = Path(folder)
+        if self.vocabulary is not None:
+            with atomic(folder / VOCABULARY) as temporary:
+                self.vocabulary.save(temporary)
+        save_weights(folder, self.network)
+        self.save_description(folder, results or {})
 
-    def read(self, window: BiWindow, state: State | None) -> ElmoOutput:
-        """The LSTMs over a window."""
-        return self.lstm(embedding(window.inputs.int(), self.encoder(window.words)), state)
+    def save_description(self, folder: Path, results: dict[str, Any]) -> None:
+        """The card and the settings as commented TOML, for people; then config.json."""
+        with atomic(folder / CARD) as temporary:
+            temporary.write_text(self.card(folder.name, results), encoding="utf-8")
+        with atomic(folder / SETTINGS) as temporary:
+            temporary.write_text(to_toml(self.settings), encoding="utf-8")
+        size = None if self.vocabulary is None else len(self.vocabulary)
+        values = {"vocab_size": size, "settings": dataclasses.asdict(self.settings)}
+        save_config(folder, "bilm", values | {"results": results})
 
-    def loss(self, window: BiWindow, carry: State | None) -> Loss:
-        """The mean of both directions' training losses, going on from the state in which the window before ended."""
-        assert self.softmax is not None
-        if carry is not None and self.training and self.state_dropout:
-            kept = torch.rand(len(carry[0]), 1, 1, device=carry[0].device) >= self.state_dropout  # (B, 1, 1)
-            carry = tuple(tensor * kept for tensor in carry)
-        run = self.read(window, carry)
-        top = drop(run.layers[-1], self.dropout, self.training)
-        mean = self.softmax.loss(top.flatten(0, 2), window.targets.flatten())
-        return Loss(mean, window.targets[0].numel(), tuple(tensor.detach() for tensor in run.state))
+    def card(self, name: str, results: dict[str, Any]) -> str:
+        """A model card: what this is, how it was made, how well it does."""
+        model = self.settings.model
+        count = sum(p.numel() for p in self.network.parameters())
+        lines = [f"# {name}", "", "A bidirectional LSTM language model (ELMo), made with relmo.", ""]
+        lines += [
+            f"- reads words by their {'characters' if model.input == 'char' else 'numbers'}",
+            f"- {model.layers} layers of {model.hidden} units each way, projected to {model.projection}",
+            f"- parameters: {count:,}",
+        ]
+        lines += [] if self.vocabulary is None else [f"- predicts: {len(self.vocabulary):,} words"]
+        lines += [
+            f"- {key}: {value:,.4f}" if isinstance(value, float) else f"- {key}: {value}"
+            for key, value in results.items()
+        ]
+        lines += ["", "```", f"relmo embed text.txt --model {name} --out vectors.h5", "```", ""]
+        return "\n".join(lines)
 
-    def nll(self, window: BiWindow, state: State | None) -> tuple[Tensor, State]:
-        """Exact negative log-likelihoods (2, T, B) of the targets, and the state after them."""
-        assert self.softmax is not None
-        run = self.read(window, state)
-        nll = self.softmax.nll(run.layers[-1].flatten(0, 2), window.targets.flatten())
-        return nll.view(window.targets.shape), run.state
+    def tokens(self, text: str) -> list[str]:
+        """How raw text is split into words."""
+        text = check_text(text).lower() if self.settings.text.lowercase else check_text(text)
+        return TOKENIZERS[self.settings.text.tokenizer](text)
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """The engine behind `embed`, with the words it has seen and the carried states."""
+        with MAKING:
+            if "embedder" not in vars(self):  # another thread may have been here first
+                vars(self)["embedder"] = Embedder(
+                    self.network,
+                    max_characters=self.settings.model.max_characters,
+                    vocabulary=self.vocabulary,
+                    precision=self.precision,
+                )
+            return vars(self)["embedder"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy of the model has: all but the engine, of which it makes its own."""
+        return {name: value for name, value in vars(self).items() if name != "embedder"}
+
+    def embed(
+        self,
+        sentences: Iterable[str | Sequence[str]],
+        *,
+        layers: Layers = "all",
+        state: Carry = "reset",
+        batch_size: int | None = None,
+        tokens_per_batch: int | None = None,
+    ) -> list[np.ndarray]:
+        """Contextual vectors of sentences: a float32 array each, (layers, tokens, dim) or, of one layer, (tokens, dim).
+
+        sentences           strings, split as `tokens` splits them, or lists of tokens, which are kept as they are
+        layers              "all": the words' own vectors (0), then each LSTM's; a number; "top"; or "average" of all
+        state               "reset": a sentence starts from zero, its vectors depend on nothing but itself. "carry": row
+                            r of a batch goes on where row r of the batch before ended, also over calls, until
+                            `reset_states`; as the original tools do. "warmup": as "carry" from zero, after the first
+                            batch was run once for its states. Carried states are one set for all threads, whose batches
+                            go on from each other as they come; a thread with a text of its own takes a copy of the
+                            model (`copy.copy`, which shares the weights)
+        batch_size          most sentences side by side; to be given with "carry" and "warmup"
+        tokens_per_batch    most tokens side by side (a longer sentence is still read whole)
+
+        The LSTMs' products are done in the model's `precision`; the arrays are float32 whatever it is.
+
+        Long sentences are never cut: they are read in pieces, the exact state carried. A word with more bytes than the
+        model reads is cut; a warning says how many were. What words give by themselves is kept for the next call.
+        """
+        options = EmbedOptions(layers=layers, state=state, batch_size=batch_size, tokens_per_batch=tokens_per_batch)
+        return list(self._embed(sentences, options))
+
+    def embed_stream(
+        self,
+        sentences: Iterable[str | Sequence[str]],
+        *,
+        layers: Layers = "all",
+        state: Carry = "reset",
+        batch_size: int | None = None,
+        tokens_per_batch: int | None = None,
+    ) -> Iterator[np.ndarray]:
+        """As `embed`, from any iterable and one array after another, in the order of the input and in bounded memory.
+        It reads some thousands of tokens ahead, to sort them by length."""
+        options = EmbedOptions(layers=layers, state=state, batch_size=batch_size, tokens_per_batch=tokens_per_batch)
+        return self._embed(sentences, options)
+
+    def _embed(
+        self, sentences: Iterable[str | Sequence[str]], options: EmbedOptions, precision: Precision | None = None
+    ) -> Iterator[np.ndarray]:
+        sentences = check_sentences(sentences, "embed")
+        options.check(self.network.layer_count)
+        return self._vectors(sentences, options, precision or self.precision)
+
+    def _vectors(
+        self, sentences: Iterable[str | Sequence[str]], options: EmbedOptions, precision: Precision
+    ) -> Iterator[np.ndarray]:
+        cut = self.embedder.cut_words()
+        tokens = (self.tokens(sentence) if isinstance(sentence, str) else sentence for sentence in sentences)
+        yield from self.embedder.stream(tokens, options, cut, precision)
+        if cut.count:
+            warnings.warn(cut.message(), stacklevel=3)
+
+    def reset_states(self) -> None:
+        """The next `embed(state="carry")` starts from zero."""
+        self.embedder.reset_states()
+
+    def sentence_vectors(
+        self,
+        sentences: Iterable[str | Sequence[str]],
+        *,
+        layers: Layers = "average",
+        pooling: Literal["mean", "max"] = "mean",
+        state: Carry = "reset",
+        batch_size: int | None = None,
+        tokens_per_batch: int | None = None,
+    ) -> np.ndarray:
+        """One vector a sentence: the mean or the maximum over its tokens, and nothing else's; float32 (N, dim), or
+        (N, layers, dim) with layers="all". A sentence without tokens gives zeros. The options are those of `embed`."""
+        options = EmbedOptions(layers=layers, state=state, batch_size=batch_size, tokens_per_batch=tokens_per_batch)
+        pooled = [pool(vectors, pooling) for vectors in self._embed(sentences, options)]
+        shape = (self.network.layer_count, self.network.size) if layers == "all" else (self.network.size,)
+        return np.stack(pooled) if pooled else np.zeros((0, *shape), dtype=np.float32)
+
+    def evaluate(
+        self,
+        file: str,
+        *,
+        lanes: int = 16,
+        words: str | Path | None = None,
+        watch: Callable[[int, int], object] | None = None,
+    ) -> BiScore:
+        """The score of a file, every word predicted once in each direction, the state carried through; `lanes` changes
+        speed only.
+
+        `words` is where to write a table (tab-separated) of what `word_scores` gives. `watch` is told, as it goes, of
+        words scored and of how many there are.
+        """
+        with self._scored(file, lanes, watch, keep=words is not None) as (score, rows):
+            if words is not None:
+                write_table(Path(words), rows)
+            return score
+
+    def word_scores(self, file: str, *, lanes: int = 16) -> Iterator[WordScore]:
+        """Every word of a file, and every sentence's beginning and end, with its negative log-likelihoods."""
+        with self._scored(file, lanes, None, keep=True) as (_, rows):
+            yield from rows
+
+    @contextmanager
+    def _scored(
+        self, file: str, lanes: int, watch: Callable[[int, int], object] | None, *, keep: bool
+    ) -> Iterator[tuple[BiScore, Iterator[WordScore]]]:
+        vocabulary = self._output_words()
+        with tempfile.TemporaryDirectory() as scratch:
+            encoded = encode_sentence_file(file, self.settings.text, vocabulary, Path(scratch))
+            words, steps = encoded.sentences.words, encoded.sentences.predictions
+            text = bilm_text(words, encoded.lexicon, vocabulary, self.settings.model, self.device)
+            kept = np.memmap(Path(scratch) / "nll", np.float32, mode="w+", shape=(steps, 2)) if keep else None
+            told = None if watch is None else lambda scored: watch(scored, steps)
+            nll = bilm_nll(self.network, text, lanes=lanes, watch=told, kept=kept)
+            rows = iter(()) if kept is None else word_rows(encoded, vocabulary, text.bounds, kept)
+            yield BiScore(steps, encoded.sentences.unknown, *nll), rows
+
+    def log_probs(
+        self,
+        sentences: Iterable[str | Sequence[str]],
+        *,
+        direction: Literal["both", "forward", "backward"] = "both",
+    ) -> list[np.ndarray]:
+        """Exact log-probabilities of the words of sentences, each read from zero: float32 (2, words + 1) a sentence, or
+        (words + 1,) of one direction, in the order of the text.
+
+        Forwards, of each word given those before it, then of the sentence's end; backwards, of the sentence's
+        beginning, then of each word given those after it. So the words are [:-1] forwards and [1:] backwards, and a sum
+        is a whole sentence's. A word that is not in the vocabulary has the probability of <UNK>, which all such words
+        share. Sentences are given as to `embed`, and read in the model's `precision`.
+        """
+        if direction not in ("both", "forward", "backward"):
+            raise SettingError(f"direction is {direction!r}; it can be 'both', 'forward' or 'backward'")
+        sentences = check_sentences(sentences, "log_probs")
+        vocabulary = self._output_words()
+        chosen = {"both": (0, 1), "forward": (0,), "backward": (1,)}[direction]
+        tokens = (self.tokens(sentence) if isinstance(sentence, str) else sentence for sentence in sentences)
+        found: list[np.ndarray] = []
+        precision = self.precision
+        for window in windows(tokens, SCORED_AT_ONCE):
+            tops = list(self._embed(window, EmbedOptions(layers="top"), precision))
+            ends = self.embedder.first_outputs(precision).cpu().numpy()
+            both = [self._log_probs(window, tops, ends, vocabulary, side) for side in chosen]
+            found += [np.stack(sides) if direction == "both" else sides[0] for sides in zip(*both, strict=True)]
+        return found
+
+    def _log_probs(
+        self,
+        sentences: Sequence[Sequence[str]],
+        tops: list[np.ndarray],
+        ends: np.ndarray,
+        vocabulary: SentenceVocabulary,
+        direction: int,
+    ) -> list[np.ndarray]:
+        """Of one direction, from the top layer (words, 2P) of each sentence and that at the boundaries, (2, P)."""
+        assert self.network.softmax is not None
+        boundary = ends[direction : direction + 1]  # (1, P)
+        outputs, targets = [], []
+        for words, top in zip(sentences, tops, strict=True):
+            forward, backward = np.split(top, 2, axis=1)
+            outputs += [boundary, forward] if direction == 0 else [backward, boundary]
+            targets.append(vocabulary.ids([*words, EOS] if direction == 0 else [BOS, *words]))
+        x, y, places = distinct_rows(np.concatenate(outputs), np.concatenate(targets))
+        with torch.no_grad(), full_precision():
+            on_device = (torch.from_numpy(array).to(self.device) for array in (x, y))
+            log_p = -self.network.softmax.nll(*on_device).cpu().numpy()[places]
+        return np.split(log_p, np.cumsum([len(words) + 1 for words in sentences])[:-1])
+
+    def _output_words(self) -> SentenceVocabulary:
+        """The vocabulary, which a model that predicts words has."""
+        if self.vocabulary is None:
+            raise ModelError(
+                "the model has no output layer to predict words with (original ELMo files hold none); "
+                "make one on your text: relmo train bilm TEXT --init MODEL --out DIR"
+            )
+        return self.vocabulary
+
+
+def bilm_text(
+    words: np.ndarray,
+    lexicon: list[str],
+    vocabulary: SentenceVocabulary,
+    settings: BiLMModelSettings,
+    device: torch.device,
+) -> BiText:
+    """Sentences as numbers in a lexicon, made ready for a network of these settings."""
+    if settings.input == "word":
+        return BiText(words, vocabulary, spellings=None, device=device)
+    widest = max(width for width, _ in parse_filters(settings.filters))
+    spellings = Spellings(lexicon, settings.max_characters)
+    return BiText(words, vocabulary, spellings=spellings, margin=widest, device=device)
+
+
+def distinct_rows(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The distinct pairs of a row of x (N, P) and its number of y (N,), and which of them stands at each place (N,).
+    Sentences that begin, or end, with the same words predict the same things from the same outputs."""
+    index: dict[bytes, int] = {}
+    rows = np.concatenate([x.astype(np.float32, copy=False).view(np.uint8), y[:, None].view(np.uint8)], axis=1)
+    places = np.fromiter((index.setdefault(row.tobytes(), len(index)) for row in rows), dtype=np.int64, count=len(rows))
+    _, first = np.unique(places, return_index=True)
+    return x[first], y[first], places
+
+
+def word_rows(
+    file: SentenceFile, vocabulary: SentenceVocabulary, bounds: np.ndarray, nll: np.ndarray
+) -> Iterator[WordScore]:
+    """The words of an encoded file with the negative log-likelihoods of all steps (steps, 2); sentences lie between
+    `bounds`."""
+    for line, (begin, end) in zip(file.lines, pairwise(bounds.tolist()), strict=True):
+        forward, backward = nll[begin:end].T.tolist()
+        yield WordScore(line, 0, BOS, True, None, backward[-1])
+        for i, number in enumerate(file.sentences.words[begin + 1 : end].tolist()):
+            known = number < len(vocabulary) and number != vocabulary.unknown
+            yield WordScore(line, i + 1, file.lexicon[number], known, forward[i], backward[-2 - i])
+        yield WordScore(line, end - begin, EOS, True, forward[-1], None)
+
+
+def write_table(path: Path, rows: Iterator[WordScore]) -> None:
+    """Words and their scores, a row each, with tabs between the columns."""
+    with atomic(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        file.write("line\tposition\tword\tin_vocabulary\tforward_nll\tbackward_nll\n")
+        for line, position, word, known, *nll in rows:
+            shown = ["" if value is None else f"{value:.6f}" for value in nll]
+            file.write("\t".join([str(line), str(position), word, "yes" if known else "no", *shown]) + "\n")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
-    from relmo.bilm import BiLM
+    from relmo.models.bilm import BiLM
     from relmo.reproduce.controls import Controls
     from relmo.reproduce.table import Reproduction
 

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from relmo.analysis.minimal_pairs import (
+from relmo.analysis.syntax.minimal_pairs import (
     SIDES,
     Accuracy,
     Choice,
@@ -39,8 +39,8 @@ from relmo.analysis.minimal_pairs import (
     pair_scores,
     words_that_differ,
 )
-from relmo.bilm import BiLM
 from relmo.errors import CorpusError, ModelError
+from relmo.models.bilm import BiLM
 from relmo.reproduce.controls import Controls
 from relmo.reproduce.data import required
 from relmo.reproduce.table import Reproduction, Row

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from relmo.bilm import BiLM
-from relmo.models.bilm import BiLMNetwork
-from relmo.vectors import WordVectors
+from relmo.models.bilm import BiLM
+from relmo.models.vectors import WordVectors
+from relmo.networks.bilm import BiLMNetwork
 
 
 @dataclass(frozen=True)

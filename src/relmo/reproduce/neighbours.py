@@ -23,15 +23,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from relmo.analysis.neighbours import Search, unit
-from relmo.analysis.senses import static_layer
-from relmo.bilm import BiLM
+from relmo.analysis.meaning.neighbours import Search, unit
+from relmo.analysis.meaning.senses import static_layer
 from relmo.errors import CorpusError
+from relmo.models.bilm import BiLM
+from relmo.models.vectors import WordVectors
 from relmo.reproduce.controls import Controls
 from relmo.reproduce.data import required
 from relmo.reproduce.table import Reproduction, Row
 from relmo.text.senses import SenseSentence, Tagged, read_semcor
-from relmo.vectors import WordVectors
 
 PAPER = "Peters et al. 2018, Deep contextualized word representations, Table 4"
 WORD = "play"

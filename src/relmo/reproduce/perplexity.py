@@ -28,9 +28,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from relmo.bilm import BiLM
 from relmo.errors import CorpusError, ModelError
-from relmo.evaluate import BiScore
+from relmo.models.bilm import BiLM
+from relmo.models.evaluate import BiScore
 from relmo.reproduce.controls import Controls
 from relmo.reproduce.data import required
 from relmo.reproduce.table import Reproduction, Row

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from relmo.analysis.intervals import bootstrap_difference
-from relmo.analysis.probe import linear_probe
-from relmo.analysis.senses import static_layer
-from relmo.bilm import BiLM
+from relmo.analysis.core.intervals import bootstrap_difference
+from relmo.analysis.meaning.probe import linear_probe
+from relmo.analysis.meaning.senses import static_layer
 from relmo.errors import CorpusError
+from relmo.models.bilm import BiLM
 from relmo.reproduce.controls import Controls
 from relmo.reproduce.data import required
 from relmo.reproduce.table import Reproduction, Row

@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from relmo.analysis.intervals import bootstrap_difference
-from relmo.analysis.senses import Answers, disambiguate, layers_of, right, static_layer
-from relmo.bilm import BiLM
+from relmo.analysis.core.intervals import bootstrap_difference
+from relmo.analysis.meaning.senses import Answers, disambiguate, layers_of, right, static_layer
+from relmo.models.bilm import BiLM
 from relmo.reproduce.controls import Controls
 from relmo.reproduce.data import required
 from relmo.reproduce.table import Reproduction, Row

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from relmo.errors import CorpusError
-from relmo.settings import TextSettings
+from relmo.settings.lm import TextSettings
 from relmo.text.corpus import is_conllu, read_conllu, read_lines
 from relmo.text.tokenize import words
 from relmo.text.vocabulary import END, Vocabulary

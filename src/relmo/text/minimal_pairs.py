@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from relmo.disk.files import parse_json
 from relmo.errors import CorpusError, shown
-from relmo.files import parse_json
 from relmo.text.corpus import read_lines
 from relmo.text.readers import DIGITS, filled_lines
 

@@ -16,8 +16,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from relmo.disk.files import is_file, parse_json
 from relmo.errors import CorpusError, shown
-from relmo.files import is_file, parse_json
 from relmo.text.corpus import Errors, Line, is_conllu, read_blocks, read_lines
 from relmo.text.vocabulary import SURROGATE
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from relmo.disk.files import parse_json, read_bytes
 from relmo.errors import CorpusError, shown
-from relmo.files import parse_json, read_bytes
 from relmo.text.corpus import read_lines
 from relmo.text.readers import DIGITS
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from relmo.errors import CorpusError
-from relmo.settings import BiLMTextSettings
+from relmo.settings.bilm import BiLMTextSettings
 from relmo.text.corpus import is_conllu, read_conllu, read_lines
 from relmo.text.encode import CHUNK, TOKENIZERS, check_numbers, chunks, count, map_numbers, write_numbers
 from relmo.text.vocabulary import SentenceVocabulary

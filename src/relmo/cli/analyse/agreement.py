@@ -11,9 +11,9 @@ from relmo.cli.output import Overwrite, check_plot
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
-    from relmo.analysis.causal import Unit
-    from relmo.bilm import BiLM
-    from relmo.lm import LanguageModel
+    from relmo.analysis.core.causal import Unit
+    from relmo.models.bilm import BiLM
+    from relmo.models.lm import LanguageModel
     from relmo.text.minimal_pairs import MinimalPair
 
 
@@ -48,8 +48,8 @@ class Asked:
         self, model: "LanguageModel | BiLM", pairs: "list[MinimalPair]", *, seed: int, quiet: bool
     ) -> dict[str, Any]:
         """What was asked for, by name."""
-        from relmo.analysis import agreement as library
-        from relmo.analysis.gate_traces import gate_traces
+        from relmo.analysis.syntax import agreement as library
+        from relmo.analysis.syntax.gate_traces import gate_traces
         from relmo.cli.analyse.given import share_bar
 
         done: dict[str, Any] = {}
@@ -112,7 +112,7 @@ def agreement(
     quiet
         Show no progress.
     """
-    from relmo.analysis import agreement as library
+    from relmo.analysis.syntax import agreement as library
     from relmo.cli.analyse.given import load_language_model, print_tables, share_bar
     from relmo.cli.report import print_json
     from relmo.cli.reproduce import sayer, warnings_said
@@ -141,7 +141,7 @@ def agreement(
 
 def parse_units(given: str | None) -> "list[Unit]":
     """Units as reports name them, with commas between: h1.126,c0.3."""
-    from relmo.analysis.causal import Unit
+    from relmo.analysis.core.causal import Unit
 
     found = []
     for name in (given or "").split(",") if given else []:

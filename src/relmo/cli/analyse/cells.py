@@ -15,9 +15,9 @@ from relmo.errors import SettingError
 if TYPE_CHECKING:
     import numpy as np
 
-    from relmo.analysis.features import Document, Mark
-    from relmo.bilm import BiLM
-    from relmo.lm import LanguageModel
+    from relmo.analysis.core.features import Document, Mark
+    from relmo.models.bilm import BiLM
+    from relmo.models.lm import LanguageModel
 
 CODE = ("indentation", "depth", "column", "string", "comment", "if", "if_body")
 PROSE = ("quotes", "column", "to_line_end", "word_position", "sentence_position", "capitalised", "number")
@@ -47,7 +47,7 @@ class Asked:
 
     def tracks(self, document: "Document") -> "dict[str, np.ndarray]":
         """Them all, by name; where nothing was asked for, some that the document has."""
-        from relmo.analysis import features
+        from relmo.analysis.core import features
 
         if not (self.feature or self.regex or self.conllu_column or self.function or self.marks):
             return usual(document)
@@ -134,7 +134,7 @@ def cells(
     quiet
         Show no progress.
     """
-    from relmo.analysis.cells import find_cells
+    from relmo.analysis.units.cells import find_cells
     from relmo.cli.analyse.given import load_language_model, print_tables, read_document, share_bar
     from relmo.cli.report import print_json
     from relmo.cli.reproduce import sayer, warnings_said
@@ -163,7 +163,7 @@ def cells(
 
 def print_features() -> None:
     """The features that have a name, with what they are."""
-    from relmo.analysis.features import FEATURES
+    from relmo.analysis.core.features import FEATURES
 
     width = 2 + max(map(len, FEATURES))
     print(*(f"{name:<{width}}{' '.join((made.__doc__ or '').split())}" for name, made in FEATURES.items()), sep="\n")
@@ -171,8 +171,8 @@ def print_features() -> None:
 
 def most_symbols(model: "LanguageModel | BiLM") -> int:
     """How many symbols are taken where nothing is said."""
-    from relmo.analysis.stack import stack_of
-    from relmo.analysis.trace import network_of
+    from relmo.analysis.core.stack import stack_of
+    from relmo.analysis.core.trace import network_of
 
     stack = stack_of(network_of(model))
     units = sum(layer.sizes[state] * stack.directions for layer in stack.layers for state in layer.states)
@@ -182,7 +182,7 @@ def most_symbols(model: "LanguageModel | BiLM") -> int:
 def usual(document: "Document") -> "dict[str, np.ndarray]":
     """Features that suit a document: of code, of annotated words, or of prose; without those that never change in
     it."""
-    from relmo.analysis import features
+    from relmo.analysis.core import features
 
     if document.words is not None:
         found = features.column_tracks(document, "upos")
@@ -210,7 +210,7 @@ def imported(name: str) -> Callable[[str], Any]:
 
 def read_marks(path: Path) -> "list[Mark]":
     """Stretches of a text from a file: first character, the one after the last, a name; tabs between."""
-    from relmo.analysis.features import Mark
+    from relmo.analysis.core.features import Mark
     from relmo.text.corpus import read_lines
 
     marks = []

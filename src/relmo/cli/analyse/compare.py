@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite, check_plot
-from relmo.errors import ModelError, SettingError
+from relmo.errors import SettingError
 
 if TYPE_CHECKING:
-    from relmo.lm import LanguageModel
+    from relmo.models.lm import LanguageModel
 
 LENGTHS = {"char": (10, 20, 40, 80), "word": (3, 5, 8, 12)}
 
@@ -81,7 +81,7 @@ def compare(
     quiet
         Show no progress.
     """
-    from relmo.analysis import compare as library
+    from relmo.analysis.units import compare as library
     from relmo.cli.analyse.given import print_tables, read_document, share_bar
     from relmo.cli.report import print_json
 
@@ -93,7 +93,7 @@ def compare(
     document = read_document(first, text, symbols=symbols or None)
     done: dict[str, Any] = {}
     if beside.feature:
-        from relmo.analysis.features import tracks
+        from relmo.analysis.core.features import tracks
 
         track = tracks(document, [beside.feature])[beside.feature]
         done["emergence"] = library.emergence(loaded, document, track)
@@ -118,7 +118,6 @@ def compare(
 
 def load_models(sources: tuple[str, ...], device: str) -> "dict[str, LanguageModel]":
     """Language models by the names of their folders, or by their paths where names are the same."""
-    from relmo.lm import LanguageModel
     from relmo.loading import load
 
     if not sources:
@@ -127,13 +126,7 @@ def load_models(sources: tuple[str, ...], device: str) -> "dict[str, LanguageMod
     names = short if len(set(short)) == len(short) else list(sources)
     if len(set(names)) < len(names):
         raise SettingError("the same model is given twice")
-    found = {}
-    for name, source in zip(names, sources, strict=True):
-        model = load(source, device=device)
-        if not isinstance(model, LanguageModel):
-            raise ModelError(f"{source}: is not a language model (lm), which relmo analyse compare takes")
-        found[name] = model
-    return found
+    return {name: load(source, kinds="lm", device=device) for name, source in zip(names, sources, strict=True)}
 
 
 def with_ngram(models: "dict[str, LanguageModel]", beside: Beside, *, quiet: bool) -> "tuple[dict[str, Any], Any]":
@@ -142,7 +135,7 @@ def with_ngram(models: "dict[str, LanguageModel]", beside: Beside, *, quiet: boo
 
     import numpy as np
 
-    from relmo.analysis.ngram import ngram_like
+    from relmo.analysis.units.ngram import ngram_like
     from relmo.cli.analyse.given import share_bar
     from relmo.text.encode import encode_file
 
@@ -157,7 +150,7 @@ def with_ngram(models: "dict[str, LanguageModel]", beside: Beside, *, quiet: boo
 
 def sampled(models: "dict[str, LanguageModel]", beside: Beside, seed: int) -> "list[tuple[int, list[Any]]]":
     """Texts of every model, for each of several seeds."""
-    from relmo.analysis.compare import samples
+    from relmo.analysis.units.compare import samples
 
     options: dict[str, Any] = {"prompt": beside.prompt, "limit": beside.limit, "temperature": beside.temperature}
     return [(s, samples(models, seed=s, **options)) for s in range(seed, seed + beside.samples)]
@@ -169,7 +162,7 @@ def copies(
     """The shares of samples, and of the text that no model has read, that stand in the training text."""
     import numpy as np
 
-    from relmo.analysis.compare import copied
+    from relmo.analysis.units.compare import copied
 
     first = next(iter(models.values()))
     lengths = LENGTHS[first.settings.text.unit]
@@ -193,7 +186,7 @@ class Copies:
 
     def table(self) -> Any:
         """A row for each text."""
-        from relmo.analysis.show import Table, figure
+        from relmo.analysis.core.show import Table, figure
 
         lengths = list(next(iter(self.shares.values())))
         rows = [[name, *(figure(100 * each[length], 1) for length in lengths)] for name, each in self.shares.items()]

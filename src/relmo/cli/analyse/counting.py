@@ -12,7 +12,7 @@ from relmo.cli.output import Overwrite, check_plot
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
-    from relmo.analysis.counting import Counting
+    from relmo.analysis.memory.counting import Counting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +76,8 @@ def counting(
     quiet
         Show no progress.
     """
-    from relmo.analysis import counting as library
-    from relmo.analysis.languages import language_of
+    from relmo.analysis.memory import counting as library
+    from relmo.analysis.memory.languages import language_of
     from relmo.cli.analyse.given import print_tables, share_bar
     from relmo.cli.report import print_json
 
@@ -126,8 +126,8 @@ class Folders(NamedTuple):
 
     def check(self, cells: Sequence[str], seeds: Iterable[int]) -> None:
         """Raises where one is there already, before anything is trained."""
-        from relmo.folder import OURS
-        from relmo.outputs import check_replaceable
+        from relmo.disk.outputs import check_replaceable
+        from relmo.store.folder import OURS
 
         if self.save_in is not None:
             for cell, seed in product(cells, seeds):
@@ -135,8 +135,8 @@ class Folders(NamedTuple):
 
     def save(self, counted: "Counting") -> None:
         """Writes one network."""
-        from relmo.folder import OURS
-        from relmo.outputs import new_folder
+        from relmo.disk.outputs import new_folder
+        from relmo.store.folder import OURS
 
         if self.save_in is not None:
             folder = self.place(counted.cell, counted.tried[0].seed)

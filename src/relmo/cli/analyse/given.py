@@ -5,27 +5,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relmo.errors import ModelError, SettingError
-from relmo.outputs import refuse_existing
+from relmo.disk.outputs import refuse_existing
+from relmo.errors import SettingError
 
 if TYPE_CHECKING:
-    from relmo.analysis.code import Language
-    from relmo.analysis.features import Document
-    from relmo.analysis.show import Table
-    from relmo.bilm import BiLM
-    from relmo.lm import LanguageModel
+    from relmo.analysis.core.code_features import Language
+    from relmo.analysis.core.features import Document
+    from relmo.analysis.core.show import Table
+    from relmo.models.bilm import BiLM
+    from relmo.models.lm import LanguageModel
 
 
 def load_language_model(source: str, device: str) -> "LanguageModel | BiLM":
     """The model, which must be a language model, bidirectional or not."""
-    from relmo.bilm import BiLM
-    from relmo.lm import LanguageModel
-    from relmo.loading import load
+    from relmo.loading import FORWARDS, load
 
-    model = load(source, device=device)
-    if not isinstance(model, LanguageModel | BiLM):
-        raise ModelError(f"{source}: is not a language model (lm, bilm), which relmo analyse takes")
-    return model
+    return load(source, kinds=FORWARDS, device=device)
 
 
 def read_text(file: str, *, errors: str = "strict") -> str:
@@ -42,8 +37,8 @@ def read_document(
     """A file as a model reads it: plain text, source code (told by its name), or CoNLL-U; its first `symbols`."""
     from itertools import islice
 
-    from relmo.analysis.code import language_of
-    from relmo.analysis.features import read
+    from relmo.analysis.core.code_features import language_of
+    from relmo.analysis.core.features import read
     from relmo.text.conllu import read_conllu_sentences
     from relmo.text.corpus import is_conllu
 

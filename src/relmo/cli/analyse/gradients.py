@@ -13,7 +13,7 @@ from relmo.cli.output import Overwrite, check_plot
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
-    from relmo.analysis.fresh import Fresh
+    from relmo.analysis.memory.fresh import Fresh
 
 SYMBOLS = 200_000  # characters of a text that are taken
 
@@ -86,8 +86,9 @@ def gradients(
     quiet
         Show no progress.
     """
-    from relmo.analysis import gradients as library
-    from relmo.analysis.fresh import fresh_flows, untrained
+    from relmo.analysis.core.untrained import untrained
+    from relmo.analysis.memory import gradients as library
+    from relmo.analysis.memory.fresh import fresh_flows
     from relmo.cli.analyse.given import load_language_model, print_tables, share_bar
     from relmo.cli.report import print_json
 
@@ -117,7 +118,7 @@ def gradients(
 
 def fresh_networks(options: FreshOptions, seed: int, *, models: bool) -> "list[Fresh]":
     """The fresh networks that were asked for; without any, and without models, the three cells."""
-    from relmo.analysis.fresh import CELL_NAMES, Fresh
+    from relmo.analysis.memory.fresh import CELL_NAMES, Fresh
 
     if options.untrained and not models:
         raise SettingError("--untrained goes with models; for networks without one take --fresh elman,gru,lstm")
@@ -185,7 +186,7 @@ def connectivity(
     json
         Print one JSON object.
     """
-    from relmo.analysis.connectivity import connectivity as find
+    from relmo.analysis.memory.connectivity import connectivity as find
     from relmo.cli.analyse.given import load_language_model, print_tables
     from relmo.cli.analyse.trace import print_coloured
     from relmo.cli.report import print_json

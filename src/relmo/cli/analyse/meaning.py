@@ -12,9 +12,9 @@ from relmo.cli.output import Overwrite
 from relmo.errors import ModelError, SettingError
 
 if TYPE_CHECKING:
-    from relmo.analysis.meaning import Meaning, Mix
-    from relmo.analysis.show import Table
-    from relmo.bilm import BiLM
+    from relmo.analysis.core.show import Table
+    from relmo.analysis.meaning.lookup import Meaning, Mix
+    from relmo.models.bilm import BiLM
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,8 @@ class Corpus:
 
     def look_up(self, model: "BiLM", sentence: str, word: str, say: Callable[[str], None]) -> "Meaning":
         """A word of a sentence in the index."""
-        from relmo.analysis.meaning import meaning as found
-        from relmo.analysis.occurrences import OccurrenceIndex
+        from relmo.analysis.meaning.lookup import meaning as found
+        from relmo.analysis.meaning.occurrences import OccurrenceIndex
         from relmo.cli.reproduce import load_vectors
 
         assert self.index is not None
@@ -94,16 +94,18 @@ def meaning(
     quiet
         Show no progress.
     """
-    from relmo.analysis.meaning import mix_table
+    from relmo.analysis.meaning.lookup import mix_table
     from relmo.cli.analyse.given import print_tables
     from relmo.cli.report import print_json
-    from relmo.cli.reproduce import load_bilm, sayer, warnings_said
+    from relmo.cli.reproduce import sayer, warnings_said
+    from relmo.loading import load
 
     check(sentence, word, corpus, layers)
     say = sayer(quiet=quiet)
     done: dict[str, Any] = {}
     tables: list[Table] = []
-    loaded = load_bilm(model, device) if sentence is not None or corpus.build or layers.measure else None
+    needed = sentence is not None or corpus.build or layers.measure
+    loaded = load(model, kinds="bilm", device=device) if needed else None
     with warnings_said(say):
         if corpus.build and loaded is not None:
             done["index"] = build_from(corpus, loaded, quiet=quiet)
@@ -140,9 +142,9 @@ def build_from(corpus: Corpus, model: "BiLM", *, quiet: bool) -> dict[str, Any]:
     """An index of all sentences of files. -> where it is, and how many words it has."""
     from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
-    from relmo.analysis.occurrences import build_index
+    from relmo.analysis.meaning.occurrences import build_index
     from relmo.cli.console import make_console, text_column
-    from relmo.embed_file import read_source
+    from relmo.embedding.files import read_source
 
     def sentences() -> Iterator[list[str]]:
         for file in corpus.build:
@@ -161,14 +163,11 @@ def build_from(corpus: Corpus, model: "BiLM", *, quiet: bool) -> dict[str, Any]:
 
 def learnt(source: str, device: str) -> "list[Mix]":
     """The mixes of a trained task."""
-    from relmo.analysis.meaning import mix_weights
+    from relmo.analysis.meaning.lookup import mix_weights
     from relmo.loading import load
-    from relmo.task import Task
+    from relmo.settings.kinds import TASKS
 
-    task = load(source, device=device)
-    if not isinstance(task, Task):
-        raise ModelError(f"{source}: is no trained task (classifier, pairs, tagger), which --mix takes")
-    found = mix_weights(task)
+    found = mix_weights(load(source, kinds=TASKS, device=device))  # type: ignore[arg-type]
     if not found:
         raise ModelError(f"{source}: was trained without ELMo and has no mix of layers")
     return found

@@ -10,9 +10,9 @@ from relmo.cli.output import Overwrite, check_plot
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
-    from relmo.analysis.show import Table
-    from relmo.bilm import BiLM
-    from relmo.lm import LanguageModel
+    from relmo.analysis.core.show import Table
+    from relmo.models.bilm import BiLM
+    from relmo.models.lm import LanguageModel
     from relmo.text.minimal_pairs import MinimalPair
 
 
@@ -113,7 +113,7 @@ def number_units(
     quiet
         Show no progress.
     """
-    from relmo.analysis import number_units as library
+    from relmo.analysis.syntax import number_units as library
     from relmo.cli.analyse.given import load_language_model, print_tables, share_bar
     from relmo.cli.report import print_json
     from relmo.cli.reproduce import sayer, warnings_said
@@ -187,8 +187,8 @@ def syntax(
     quiet: bool,
 ) -> dict[str, Any]:
     """The regression, its syntax units off together, and what they do to number units."""
-    from relmo.analysis.agreement import ablate_together
-    from relmo.analysis.syntax_units import MEASURES, syntax_units
+    from relmo.analysis.syntax.agreement import ablate_together
+    from relmo.analysis.syntax.syntax_units import MEASURES, syntax_units
     from relmo.cli.analyse.given import share_bar
 
     measure = MEASURES[trees.depth]
@@ -206,7 +206,7 @@ def syntax(
 
 def connected(model: "LanguageModel | BiLM", syntax: Any, number: Any) -> dict[str, Any]:
     """The weights from syntax units to the gates of long-range units of the same layer, where there are both."""
-    from relmo.analysis.connections import connections
+    from relmo.analysis.syntax.connections import connections
 
     sources = [each.unit for each in syntax.units]
     projected = bool(model.settings.model.projection)
@@ -217,7 +217,7 @@ def connected(model: "LanguageModel | BiLM", syntax: Any, number: Any) -> dict[s
 
 def draw_first(model: "LanguageModel | BiLM", pairs: "list[MinimalPair]", found: Any, path: Path) -> None:
     """The gates of the first needed or long-range unit, and of the first short-range one."""
-    from relmo.analysis.gate_traces import draw_gates, gate_traces
+    from relmo.analysis.syntax.gate_traces import draw_gates, gate_traces
 
     first = sorted(found.of("long"), key=lambda each: not each.needed)[:2] or found.of("none")[:1]
     units = [each.unit for each in [*first, *found.of("short")[:1]]]

@@ -35,7 +35,7 @@ def activations(
     json
         Print one JSON object with all points.
     """
-    from relmo.analysis import activations as library
+    from relmo.analysis.memory import activations as library
     from relmo.cli.analyse.given import print_tables
     from relmo.cli.report import print_json
 
@@ -81,7 +81,7 @@ def clipping(
     json
         Print one JSON object with the surface and all steps.
     """
-    from relmo.analysis import clipping as library
+    from relmo.analysis.memory import clipping as library
     from relmo.cli.analyse.given import print_tables
     from relmo.cli.report import print_json
 

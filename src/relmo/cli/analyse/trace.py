@@ -7,7 +7,7 @@ from relmo.cli.output import Overwrite, check_plot
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
-    from relmo.analysis.trace import Trace
+    from relmo.analysis.core.trace import Trace
 
 
 def trace(
@@ -62,8 +62,8 @@ def trace(
     quiet
         Show no progress.
     """
-    from relmo.analysis import show
-    from relmo.analysis import trace as library
+    from relmo.analysis.core import show
+    from relmo.analysis.core import trace as library
     from relmo.cli.analyse.given import check_out, load_language_model, read_document, share_bar
     from relmo.cli.report import print_json
     from relmo.cli.reproduce import sayer, warnings_said
@@ -106,7 +106,7 @@ def print_coloured(text: object) -> None:
     from rich.style import Style
     from rich.text import Text
 
-    from relmo.analysis.show import ColouredText, colour, hexadecimal, scale_of, visible
+    from relmo.analysis.core.show import ColouredText, colour, hexadecimal, scale_of, visible
     from relmo.cli.console import make_console
 
     assert isinstance(text, ColouredText)

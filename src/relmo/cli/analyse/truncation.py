@@ -48,7 +48,7 @@ def truncation(
     quiet
         Show no progress.
     """
-    from relmo.analysis import truncation as library
+    from relmo.analysis.memory import truncation as library
     from relmo.cli.analyse.given import load_language_model, print_tables, share_bar
     from relmo.cli.analyse.gradients import numbers, text_or_bundled
     from relmo.cli.report import print_json

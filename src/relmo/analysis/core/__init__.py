@@ -1,0 +1,1 @@
+"""What all analyses need: recurrent layers as plain weights, traces, ablation, features, effects, pictures."""

@@ -1,0 +1,1 @@
+"""What words mean where they stand: occurrences, senses, neighbours, probes."""

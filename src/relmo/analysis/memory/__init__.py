@@ -1,0 +1,1 @@
+"""How far back a network remembers: gradients, Jacobians, truncation, counting."""

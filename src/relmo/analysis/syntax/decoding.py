@@ -1,0 +1,172 @@
+"""A yes or no read off the units of a network at each word of many sentences of one length, and whether what is learnt
+at one word holds at another: generalisation across time.
+
+    decoded = decode(traced, plural, groups=subjects)
+    decoded.area[u, t], decoded.together[learnt_at, asked_at]
+
+- What is learnt, be it the sign of one unit or the weights of all, is learnt on the sentences of every second group,
+  say of every second noun, and asked on the others, both ways round.
+- A unit's sign is learnt at the first place and kept. So an area above 1/2 later on means that the unit still says the
+  same, and one near 0 that it has come to say the opposite: it follows the noun that stands between.
+
+    King & Dehaene 2014, Characterizing the dynamics of mental representations;  Lakretz et al. 2019, The emergence of
+    number and syntax units in LSTM language models
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from relmo.analysis.core.causal import Unit, units_of
+from relmo.analysis.core.effects import areas, ranked
+from relmo.analysis.core.trace import Trace
+from relmo.errors import SettingError
+
+RIDGE = 0.1  # of the squared weights of all units, in variances of the units' sum
+LARGE, SMALL = 0.9, 0.1  # areas of a unit that tells, and of one that has turned round
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """What units tell.
+
+    area            of each unit at each place, with its sign as at the first; (U, T)
+    own             of each unit at the last place with the sign that it has there; (U,)
+    high            whether it is larger where the answer is yes, at the first place; (U,)
+    together        of all units at once, learnt at a place (row) and asked at another; (T, T)
+    generalisation  of some units: how many answers are right with the threshold of a place (row) at another; (T, T)
+    """
+
+    units: list[Unit]
+    area: np.ndarray
+    own: np.ndarray
+    high: np.ndarray
+    together: np.ndarray
+    generalisation: dict[Unit, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def least(self) -> np.ndarray:
+        """The smallest area of each unit over all places: whether it keeps what it took up; (U,)."""
+        return self.area.min(axis=1)
+
+    def keeping(self, count: int, large: float = LARGE) -> list[Unit]:
+        """Units that tell at every place, the surest first."""
+        return self._first(np.where(self.least >= large, self.least + 1e-3 * self.area.mean(axis=1), -1), count)
+
+    def turning(self, count: int, large: float = LARGE, small: float = SMALL) -> list[Unit]:
+        """Units that tell at the first place and say the opposite at the last, the surest first."""
+        turned = (self.area[:, 0] >= large) & (self.area[:, -1] <= small)
+        return self._first(np.where(turned, self.area[:, 0] - self.area[:, -1], -1), count)
+
+    def best(self, count: int) -> list[Unit]:
+        """Units by their smallest area, largest first, whatever it is."""
+        return self._first(self.least, count)
+
+    def of(self, unit: Unit) -> np.ndarray:
+        """A unit's area at each place; (T,)."""
+        return self.area[self.units.index(unit)]
+
+    def _first(self, scores: np.ndarray, count: int) -> list[Unit]:
+        return [self.units[u] for u in np.argsort(-scores, kind="stable")[:count] if scores[u] >= 0]
+
+
+def decode(
+    traced: Trace,
+    answer: np.ndarray,
+    *,
+    groups: Sequence[str],
+    tested: np.ndarray | None = None,
+    states: Sequence[str] | None = None,
+    first: int = 0,
+    matrices: int = 4,
+) -> Decoding:
+    """The answers (N,) of bool, read off the trace of N texts of one length.
+
+    groups      of each text, such as its subject: those of a group are learnt from or asked together
+    tested      (N,) which texts are asked; all where it is not given
+    states      of which units; h and, of an LSTM, c
+    first       the place from which on
+    matrices    of how many units that keep what they took up, and that turn round, generalisation is kept
+    """
+    count = len(answer)
+    if len(traced.starts) != count or len(traced) % count or np.ptp(np.diff(traced.starts, append=len(traced))):
+        raise SettingError(f"{count} answers need as many texts of one length, not {len(traced.starts)} texts")
+    names = [name for name in ("h", "c") if name in traced.states] if states is None else list(states)
+    values = rows_of(traced, names, count)[:, :, first:]  # (U, N, T)
+    asked = np.ones(count, dtype=bool) if tested is None else tested
+    half = halves(groups, answer)
+    units, sides = units_of(traced, names), [(half == side, (half != side) & asked) for side in (0, 1)]
+    if not all(0 < answer[part].sum() < part.sum() for pair in sides for part in pair):
+        raise SettingError("each half of the groups needs texts with either answer; give more")
+    found, own, signs = np.zeros((len(units), values.shape[2])), np.zeros(len(units)), []
+    for learn, ask in sides:
+        sign, late = (area_at(values, answer, learn, place) >= 0.5 for place in (0, -1))
+        here = np.stack([area_at(values, answer, ask, place) for place in range(values.shape[2])], axis=1)
+        found += np.where(sign[:, None], here, 1 - here) / 2
+        own += np.where(late, here[:, -1], 1 - here[:, -1]) / 2
+        signs.append(sign)
+    together = np.mean([all_units(values, answer, learn, ask) for learn, ask in sides], axis=0)
+    made = Decoding(units, found, own, signs[0], together)
+    for unit in dict.fromkeys(made.keeping(matrices) + made.turning(matrices) + made.best(1)):
+        row = values[units.index(unit)]
+        made.generalisation[unit] = np.mean([thresholds(row, answer, learn, ask) for learn, ask in sides], axis=0)
+    return made
+
+
+def rows_of(traced: Trace, names: Sequence[str], texts: int) -> np.ndarray:
+    """The units of these states, in the order of `units_of`, over texts of one length; (U, N, T)."""
+    parts = [traced.states[name] for name in names]
+    shaped = [part.reshape(len(part), texts, -1, part.shape[2]).transpose(0, 3, 1, 2) for part in parts]
+    return np.concatenate([part.reshape(-1, *part.shape[2:]) for part in shaped])
+
+
+def halves(groups: Sequence[str], answer: np.ndarray) -> np.ndarray:
+    """0 or 1 for each text: every second group of either answer, in the order of their names; or every second text,
+    where an answer has but one group."""
+    found = np.zeros(len(groups), dtype=np.int64)
+    for side in (False, True):
+        places = np.flatnonzero(answer == side).tolist()
+        names = sorted({groups[place] for place in places})
+        if len(names) > 1:
+            number = {name: i % 2 for i, name in enumerate(names)}
+            found[places] = [number[groups[place]] for place in places]
+        else:
+            found[places] = np.arange(len(places)) % 2
+    return found
+
+
+def area_at(values: np.ndarray, answer: np.ndarray, where: np.ndarray, place: int) -> np.ndarray:
+    """Of each unit (U, N, T) at a place, over some texts: the probability that it is larger at a yes; (U,)."""
+    ranks = np.stack([ranked(row).ranks for row in values[:, where, place]])
+    return areas(ranks, answer[where, None].astype(np.float32))[:, 0]
+
+
+def all_units(values: np.ndarray, answer: np.ndarray, learn: np.ndarray, ask: np.ndarray) -> np.ndarray:
+    """Areas of the best sum of all units (U, N, T), by ridge regression of the answers at one place, at each other;
+    (T, T).
+
+    With fewer texts than units: w = X' (X X' + lambda I)^-1 y"""
+    places = range(values.shape[2])
+    found, y = np.zeros((len(places), len(places))), np.where(answer[learn], 1.0, -1.0)
+    y -= y.mean()
+    for at in places:
+        x = values[:, learn, at].T.astype(np.float64)  # (n, U)
+        mean, scale = x.mean(axis=0), x.std(axis=0)
+        scale = np.where(scale > 1e-6 * (1 + np.abs(mean)), scale, np.inf)  # what never moves says nothing
+        x = (x - mean) / scale
+        kernel = x @ x.T
+        kernel[np.diag_indices_from(kernel)] += RIDGE * max(np.trace(kernel) / len(x), 1e-12)
+        weights = x.T @ np.linalg.solve(kernel, y) / scale  # (U,)
+        scores = np.tensordot(weights, values[:, ask].astype(np.float64), axes=1)  # (n, T)
+        found[at] = area_at(scores.T[:, :, None], answer[ask], np.ones(len(scores), dtype=bool), 0)
+    return found
+
+
+def thresholds(row: np.ndarray, answer: np.ndarray, learn: np.ndarray, ask: np.ndarray) -> np.ndarray:
+    """The share of right answers of one unit (N, T) with the threshold half way between its two means at a place, at
+    each other; (T, T)."""
+    yes, no = (row[learn & (answer == side)].mean(axis=0) for side in (True, False))  # (T,)
+    middle, sign = (yes + no) / 2, np.where(yes >= no, 1.0, -1.0)
+    said = (row[None, ask] - middle[:, None, None]) * sign[:, None, None] > 0  # (T, n, T)
+    return (said == answer[ask][None, :, None]).mean(axis=1)

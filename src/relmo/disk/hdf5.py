@@ -1,0 +1,85 @@
+"""HDF5 files to write, whole or not at all.
+
+The HDF5 library ends the whole process when a disk is full. So it writes through `Patient`, which remembers the first
+failure and takes everything after it without a word; `NewHDF5.add` then raises what was remembered.
+"""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import h5py
+
+from relmo.disk.outputs import atomic
+
+
+class Patient(io.RawIOBase):
+    """A file that never fails: `failure` is what went wrong first, after which nothing is written any more."""
+
+    def __init__(self, file: BinaryIO):
+        self.file = file
+        self.failure: OSError | None = None
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """As a file does."""
+        return self.file.seek(offset, whence)
+
+    def readinto(self, buffer: Any, /) -> int:
+        """As a file does; what is missing is zeros."""
+        view = memoryview(buffer).cast("B")
+        data = self.file.read(len(view))
+        view[:] = data + bytes(len(view) - len(data))
+        return len(view)
+
+    def write(self, data: Any, /) -> int:
+        """All of it, or a failure to remember."""
+        left = memoryview(data).cast("B")
+        while left and self.failure is None:
+            try:
+                left = left[self.file.write(left) :]
+            except OSError as error:
+                self.failure = error
+        return memoryview(data).nbytes
+
+    def truncate(self, size: int | None = None, /) -> int:
+        """As a file does, or a failure to remember."""
+        if self.failure is None:
+            try:
+                return self.file.truncate(size)
+            except OSError as error:
+                self.failure = error
+        return size or 0
+
+
+class NewHDF5:
+    """A file that is being written. `file` is what is in it so far."""
+
+    def __init__(self, file: h5py.File, disk: Patient):
+        self.file, self.disk = file, disk
+
+    def add(self, name: str, **dataset: Any) -> None:
+        """A dataset, as `h5py.Group.create_dataset` takes it."""
+        self.file.create_dataset(name, **dataset)
+        self.check()
+
+    def check(self) -> None:
+        """Raises what went wrong, if anything did."""
+        if self.disk.failure is not None:
+            raise self.disk.failure
+
+
+@contextmanager
+def new_hdf5(path: Path) -> Iterator[NewHDF5]:
+    """An HDF5 file at `path` to add datasets to; it appears there when all went well."""
+    with atomic(path) as temporary, temporary.open("w+b", buffering=0) as raw:
+        disk = Patient(raw)
+        with h5py.File(disk, "w") as file:
+            new = NewHDF5(file, disk)
+            yield new
+        new.check()

@@ -1,0 +1,156 @@
+"""Text from a language model, symbol by symbol: greedy, sampled, or by beam search. Works in ids; what yields, yields
+as it goes.
+
+    temperature   logits are divided by it before sampling; 0 is greedy
+    top_k         keep only the k most probable symbols
+    top_p         keep only the most probable symbols that together hold probability p
+
+    Holtzman et al. 2020, The curious case of neural text degeneration (nucleus sampling)
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from relmo.errors import ModelError, SettingError
+from relmo.networks.language_model import Network
+from relmo.nn.cells import State
+from relmo.settings.arguments import check_whole
+
+COLDEST, HOTTEST = 1e-30, 1e30
+"""Temperatures beyond are as these: float32 has no numbers for what they make of the scores."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next symbol is chosen."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.temperature, int | float) or not 0 <= self.temperature < math.inf:
+            raise SettingError(f"temperature must be 0 or more, and finite, not {self.temperature}")
+        if self.top_k is not None:
+            check_whole("top_k", self.top_k)
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise SettingError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+
+
+@dataclass(frozen=True)
+class Beam:
+    """A finished or cut-off text of a beam search: its ids (</s> left out) and their log-probability."""
+
+    ids: list[int]
+    log_prob: float
+    ended: bool
+
+
+@torch.no_grad()
+def read_prompt(network: Network, prompt: Sequence[int], rows: int, device: torch.device) -> tuple[Tensor, State]:
+    """Log-probabilities (rows, V) of the symbol after the prompt, and the state; the prompt begins with </s>."""
+    state = network.initial_state(1)
+    for symbol in prompt:
+        log_probs, state = network.step(torch.tensor([symbol], device=device), state)
+    return log_probs.expand(rows, -1), tuple(tensor.expand(rows, *tensor.shape[1:]) for tensor in state)
+
+
+@torch.no_grad()
+def sample(
+    network: Network,
+    prompt: Sequence[int],
+    *,
+    rows: int,
+    limit: int,
+    end: int,
+    banned: Sequence[int] = (),
+    sampling: Sampling = Sampling(),  # noqa: B008
+    generator: torch.Generator,
+) -> Iterator[tuple[list[int], list[float]]]:
+    """`rows` texts side by side: yields one symbol of each, and its log-probability under the model, until all have
+    ended with `end` or `limit` symbols are out. A row that has ended goes on yielding `end`. `banned` symbols never
+    come."""
+    log_probs, state = read_prompt(network, prompt, rows, generator.device)
+    ended = torch.zeros(rows, dtype=torch.bool, device=generator.device)
+    for _ in range(limit):
+        chosen = choose(without(log_probs, banned), sampling, generator)  # (rows,)
+        chosen = torch.where(ended, end, chosen)
+        yield chosen.tolist(), log_probs.gather(1, chosen.unsqueeze(1)).squeeze(1).tolist()
+        ended |= chosen == end
+        if ended.all():
+            return
+        log_probs, state = network.step(chosen, state)
+
+
+def without(log_probs: Tensor, banned: Sequence[int]) -> Tensor:
+    """The scores with the banned symbols' at -inf."""
+    return log_probs.index_fill(1, torch.tensor(banned, dtype=torch.int64, device=log_probs.device), -torch.inf)
+
+
+def choose(log_probs: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:
+    """One symbol of each row of (rows, V), (rows,)."""
+    if sampling.temperature < COLDEST:
+        return log_probs.argmax(dim=1)
+    scores = keep_top(log_probs / min(sampling.temperature, HOTTEST), sampling)
+    try:
+        return torch.multinomial(scores.softmax(dim=1), 1, generator=generator).squeeze(1)
+    except RuntimeError as error:
+        raise ModelError(f"the model gives no probabilities ({error}); its weights are damaged") from error
+
+
+def keep_top(scores: Tensor, sampling: Sampling) -> Tensor:
+    """The scores (rows, V) with everything that top_k and top_p leave out at -inf."""
+    if sampling.top_k is not None and sampling.top_k < scores.shape[1]:
+        least = scores.topk(sampling.top_k, dim=1).values[:, -1:]
+        scores = scores.masked_fill(scores < least, -torch.inf)
+    if sampling.top_p is not None and sampling.top_p < 1:
+        ordered, order = scores.sort(dim=1, descending=True)
+        p = ordered.softmax(dim=1)
+        beyond = p.cumsum(dim=1) - p >= sampling.top_p  # the symbol that crosses p stays
+        beyond[:, 0] = False  # and the first, where p is too small for a float32
+        scores = scores.masked_fill(beyond.gather(1, order.argsort(dim=1)), -torch.inf)
+    return scores
+
+
+@torch.no_grad()
+def beam_search(
+    network: Network,
+    prompt: Sequence[int],
+    *,
+    beams: int,
+    limit: int,
+    end: int,
+    banned: Sequence[int] = (),
+    device: torch.device,
+) -> list[Beam]:
+    """The `beams` most probable texts found, best first: at each step the best `beams` continuations are kept, and a
+    text that ends leaves the beam. Stops when no open text can beat the finished ones any more, since log-probabilities
+    only fall."""
+    log_probs, state = read_prompt(network, prompt, 1, device)
+    scores = torch.zeros(1, device=device)
+    texts: list[list[int]] = [[]]
+    finished: list[Beam] = []
+    for _ in range(limit):
+        candidates = (scores.unsqueeze(1) + without(log_probs, banned)).flatten()
+        best = candidates.topk(min(2 * beams, int(candidates.isfinite().sum())))
+        open_texts: list[tuple[int, int, float]] = []
+        for score, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+            row, symbol = divmod(place, log_probs.shape[1])
+            if symbol == end:
+                finished.append(Beam(texts[row], score, ended=True))
+            elif len(open_texts) < beams:
+                open_texts.append((row, symbol, score))
+        finished = sorted(finished, key=lambda beam: -beam.log_prob)[:beams]
+        if not open_texts or (len(finished) == beams and finished[-1].log_prob >= open_texts[0][2]):
+            return finished
+        rows = torch.tensor([row for row, _, _ in open_texts], device=device)
+        symbols = torch.tensor([symbol for _, symbol, _ in open_texts], device=device)
+        scores = torch.tensor([score for _, _, score in open_texts], device=device)
+        texts = [[*texts[row], symbol] for row, symbol, _ in open_texts]
+        log_probs, state = network.step(symbols, tuple(tensor[rows] for tensor in state))
+    cut_off = [Beam(text, score, ended=False) for text, score in zip(texts, scores.tolist(), strict=True)]
+    return sorted([*finished, *cut_off], key=lambda beam: -beam.log_prob)[:beams]

@@ -1,0 +1,265 @@
+"""Language models as a user has them: a network with its vocabulary and its way of reading text; and how they are
+trained.
+
+model = LanguageModel.from_pretrained("models/shakespeare")
+model.generate("ROMEO:", limit=200)
+model.perplexity("To be, or not to be")
+"""
+
+import dataclasses
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from relmo.config import to_toml
+from relmo.disk.outputs import atomic
+from relmo.errors import ModelError, SettingError
+from relmo.models.evaluate import Score, total_nll
+from relmo.models.generate import Sampling, beam_search, sample
+from relmo.networks import make_language_model
+from relmo.networks.language_model import Encoder, NeuralLM, RecurrentLM
+from relmo.networks.ngram import NGramLM
+from relmo.nn.cells import State
+from relmo.settings.arguments import check_seed, check_text, check_whole
+from relmo.settings.lm import LMSettings, check_lm
+from relmo.store.folder import (
+    CARD,
+    SETTINGS,
+    VOCABULARY,
+    known_text,
+    pick_device,
+    read_config,
+    read_settings,
+    save_config,
+)
+from relmo.store.weights import load_weights, save_weights
+from relmo.text.encode import encode_file, encode_text
+from relmo.text.tokenize import join
+from relmo.text.vocabulary import Vocabulary
+
+SIDE_BY_SIDE = 4 << 30  # bytes that texts may take while they are made
+FLOAT, KEPT = 4, 1000  # bytes of a number, and of a text's own lists and strings
+
+
+@dataclass(frozen=True)
+class Text:
+    """A generated text: with its prompt, the log-probability of what was added, and whether it ended by itself."""
+
+    text: str
+    log_prob: float
+    symbols: int
+    ended: bool
+
+
+class LanguageModel:
+    """A network, its vocabulary and its settings; one method per verb of the command line."""
+
+    def __init__(
+        self,
+        network: NeuralLM | NGramLM,
+        vocabulary: Vocabulary,
+        settings: LMSettings,
+        device: torch.device | str = "cpu",
+    ):
+        self.device = torch.device(device)
+        self.network = network.to(self.device).eval()
+        self.vocabulary = vocabulary
+        self.settings = settings
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, device: str = "auto") -> "LanguageModel":
+        """A model from the folder that `save_pretrained` or `relmo train lm` wrote."""
+        folder = Path(folder)
+        config = read_config(folder)
+        if config["kind"] != "lm":
+            raise ModelError(f"{folder}: is a {config['kind']} model, not a language model (lm)")
+        settings = read_settings(folder, config, LMSettings, check_lm)
+        vocabulary = Vocabulary.load(known_text(folder, config, VOCABULARY))
+        if len(vocabulary) != config.get("vocab_size"):
+            raise ModelError(
+                f"{folder}: {VOCABULARY} has {len(vocabulary)} symbols, config.json says {config.get('vocab_size')}"
+            )
+        network = load_weights(
+            folder, config, lambda: make_language_model(settings.model, len(vocabulary), config.get("sizes"))
+        )
+        if isinstance(network, NGramLM) and not network.is_sound:
+            raise ModelError(f"{folder}: the tables of its n-grams hold no probabilities; restore it from a copy")
+        return cls(network, vocabulary, settings, pick_device(device))
+
+    def save_pretrained(self, folder: str | Path, *, results: dict[str, Any] | None = None) -> None:
+        """Writes the model as a folder; `results` go into its config and its card."""
+        folder = Path(folder)
+        with atomic(folder / VOCABULARY) as temporary:
+            self.vocabulary.save(temporary)
+        save_weights(folder, self.network)
+        self.save_description(folder, results or {})
+
+    def save_description(self, folder: Path, results: dict[str, Any]) -> None:
+        """The card and the settings as commented TOML, for people; then config.json."""
+        with atomic(folder / CARD) as temporary:
+            temporary.write_text(self.card(folder.name, results), encoding="utf-8")
+        values: dict[str, Any] = {"vocab_size": len(self.vocabulary), "settings": dataclasses.asdict(self.settings)}
+        with atomic(folder / SETTINGS) as temporary:
+            temporary.write_text(to_toml(self.settings), encoding="utf-8")
+        if isinstance(self.network, NGramLM):
+            values["sizes"] = self.network.sizes
+        save_config(folder, "lm", values | {"results": results})
+
+    def card(self, name: str, results: dict[str, Any]) -> str:
+        """A model card: what this is, how it was made, how well it does."""
+        model, text = self.settings.model, self.settings.text
+        lines = [f"# {name}", "", f"A {model.cell} language model over {text.unit}s, made with relmo.", ""]
+        lines += [f"- vocabulary: {len(self.vocabulary):,} symbols", f"- parameters: {parameter_count(self.network):,}"]
+        lines += [
+            f"- {key}: {value:,.4f}" if isinstance(value, float) else f"- {key}: {value}"
+            for key, value in results.items()
+        ]
+        lines += ["", "```", f"relmo generate {name}", "```", ""]
+        return "\n".join(lines)
+
+    @property
+    def encoder(self) -> Encoder:
+        """The embedding and the recurrent layers with their trained weights, to start another network from (Dai & Le
+        2015)."""
+        if not isinstance(self.network, RecurrentLM):
+            raise ModelError(
+                f"a {self.settings.model.cell} model has no recurrent encoder; train one with --cell lstm, gru or elman"
+            )
+        return self.network.encoder
+
+    def encode(self, text: str) -> np.ndarray:
+        """The ids of a text."""
+        check_text(text)
+        return self.vocabulary.ids(encode_text(text, self.settings.text))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, words put together as they are written."""
+        symbols = [self.vocabulary.symbols[i] for i in ids]
+        if self.settings.text.unit == "char":
+            return "".join(symbols)
+        put = join if self.settings.text.tokenizer == "words" else " ".join
+        return "\n".join(put(line) for line in split_lines(symbols))
+
+    def step(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Reads one symbol of each row (B,): log-probabilities (B, V) of the next, and the new state."""
+        with torch.no_grad():
+            return self.network.step(ids, self.network.initial_state(len(ids)) if state is None else state)
+
+    def perplexity(self, text: str) -> float:
+        """The perplexity of a text, read from its beginning; its end is predicted too."""
+        ids = np.concatenate([[self.vocabulary.end], self.encode(text), [self.vocabulary.end]])
+        nll = total_nll(self.network, ids, lanes=1, device=self.device)
+        return Score(len(ids) - 1, len(text), 0, nll).perplexity
+
+    def evaluate(self, file: str, *, lanes: int = 16, watch: Callable[[int, int], object] | None = None) -> Score:
+        """The score of a file, every symbol predicted once, the state carried through; `lanes` changes speed only.
+
+        `watch` is told, as it goes, of symbols scored and of how many there are.
+        """
+        with tempfile.TemporaryDirectory() as scratch:
+            stream = encode_file(file, self.settings.text, self.vocabulary, Path(scratch))
+            told = None if watch is None else lambda scored: watch(scored, stream.predictions)
+            nll = total_nll(self.network, stream.ids, lanes=lanes, device=self.device, watch=told)
+            return Score(stream.predictions, stream.characters, stream.unknown, nll)
+
+    def generate(self, prompt: str = "", **options: Any) -> str:
+        """One text that begins with the prompt. Options as in `stream`, or `beams=` for the most probable text."""
+        if "beams" in options:
+            return self.search(prompt, **options)[0].text
+        *_, texts = self.stream(prompt, **options)
+        return texts[0].text
+
+    def stream(
+        self,
+        prompt: str = "",
+        *,
+        limit: int = 500,
+        samples: int = 1,
+        seed: int = 0,
+        unknown: bool = False,
+        **sampling: Any,
+    ) -> Iterator[list[Text]]:
+        """Yields all samples as they grow, one symbol at a time. `sampling`: temperature, top_k, top_p. <unk> comes
+        only if `unknown`."""
+        ids = self.encode(prompt).tolist()
+        check_whole("limit", limit)
+        check_seed(seed)
+        self._check_rows("samples", samples)
+        return self._grow(ids, samples, limit, unknown, Sampling(**sampling), seed)
+
+    def _grow(
+        self, ids: list[int], samples: int, limit: int, unknown: bool, sampling: Sampling, seed: int
+    ) -> Iterator[list[Text]]:
+        added: list[list[int]] = [[] for _ in range(samples)]
+        log_probs, ended = [0.0] * samples, [False] * samples
+        steps = sample(
+            self.network,
+            [self.vocabulary.end, *ids],
+            rows=samples,
+            limit=limit,
+            end=self.vocabulary.end,
+            banned=[] if unknown else [self.vocabulary.unknown],
+            sampling=sampling,
+            generator=torch.Generator(self.device).manual_seed(seed),
+        )
+        for symbols, scores in steps:
+            for row, (symbol, score) in enumerate(zip(symbols, scores, strict=True)):
+                if not ended[row]:
+                    log_probs[row] += score
+                    ended[row] = symbol == self.vocabulary.end
+                    added[row] += [] if ended[row] else [symbol]
+            yield [
+                Text(self.decode([*ids, *new]), log_prob, len(new), end)
+                for new, log_prob, end in zip(added, log_probs, ended, strict=True)
+            ]
+
+    def _check_rows(self, name: str, rows: int) -> None:
+        """So many texts must fit side by side: of each a few numbers for every symbol, and what Python keeps."""
+        check_whole(name, rows)
+        state = sum(tensor.numel() for tensor in self.network.initial_state(1))
+        most = max(1, SIDE_BY_SIDE // (FLOAT * (4 * len(self.vocabulary) + 2 * state) + KEPT))
+        if rows > most:
+            raise SettingError(
+                f"{name} is {rows:,}, more than the {most:,} texts of this model that are made side by side; ask for "
+                "fewer, and for others with another seed"
+            )
+
+    def search(self, prompt: str = "", *, beams: int = 5, limit: int = 500, unknown: bool = False) -> list[Text]:
+        """The most probable texts that begin with the prompt, by beam search, best first."""
+        ids = self.encode(prompt).tolist()
+        check_whole("limit", limit)
+        self._check_rows("beams", beams)
+        found = beam_search(
+            self.network,
+            [self.vocabulary.end, *ids],
+            beams=beams,
+            limit=limit,
+            end=self.vocabulary.end,
+            banned=[] if unknown else [self.vocabulary.unknown],
+            device=self.device,
+        )
+        return [Text(self.decode([*ids, *beam.ids]), beam.log_prob, len(beam.ids), beam.ended) for beam in found]
+
+
+def split_lines(symbols: list[str]) -> Iterator[list[str]]:
+    """Words between line ends."""
+    line: list[str] = []
+    for symbol in symbols:
+        if symbol == "\n":
+            yield line
+            line = []
+        else:
+            line.append(symbol)
+    yield line
+
+
+def parameter_count(network: nn.Module) -> int:
+    """Trained numbers; of an n-gram model, its probabilities and weights."""
+    own = sum(p.numel() for p in network.parameters())
+    return own or sum(b.numel() for b in network.buffers() if b.is_floating_point())

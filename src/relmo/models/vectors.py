@@ -1,0 +1,253 @@
+"""Word vectors as a user has them: a vocabulary and a matrix with a row for each of its symbols.
+
+    vectors = WordVectors.from_pretrained("models/skipgram")
+    vectors.nearest("water")
+    vectors.analogy("man", "king", "woman")
+
+A row of zeros means that the symbol has no vector: so it is with <unk> and </s>, line ends, and words that were never
+seen. They are near to nothing and are not written to a word2vec file; in a network's embedding they do no harm.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from relmo.config import to_toml
+from relmo.disk.outputs import atomic
+from relmo.errors import ModelError, SettingError, VocabularyError, shown
+from relmo.settings.arguments import check_text, typed
+from relmo.settings.skipgram import SkipgramSettings, check_skipgram
+from relmo.store.folder import (
+    CARD,
+    SETTINGS,
+    VOCABULARY,
+    known_text,
+    read_config,
+    read_settings,
+    save_config,
+)
+from relmo.store.weights import load_weights, save_weights
+from relmo.text.corpus import read_lines
+from relmo.text.vocabulary import SPECIALS, Vocabulary
+
+VECTORS = "vectors.txt"
+ABOUT_VECTORS = f"`{VECTORS}` holds the same vectors in word2vec's text format."
+LARGEST = 1 << 16  # dimensions of a file that is not ours
+
+
+class WordVectors:
+    """Words and their vectors; `settings` are those they were trained with, where relmo did it."""
+
+    def __init__(self, vocabulary: Vocabulary, matrix: np.ndarray, settings: SkipgramSettings | None = None):
+        if matrix.ndim != 2 or len(matrix) != len(vocabulary):
+            raise ModelError(f"{len(vocabulary)} words need as many vectors; the matrix is {matrix.shape}")
+        self.vocabulary = vocabulary
+        self.matrix = matrix.astype(np.float32, copy=False)  # (V, D)
+        self.settings = settings
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, device: str = "cpu") -> "WordVectors":
+        """The vectors in a folder that `save_pretrained` or `relmo train skipgram` wrote; whatever `device` says, they
+        are numpy arrays, and it stands here for `relmo.load` alone."""
+        folder = Path(folder)
+        config = read_config(folder)
+        if config["kind"] != "skipgram":
+            raise ModelError(f"{folder}: is a {config['kind']} model, not word vectors (skipgram)")
+        vocabulary, dimensions = Vocabulary.load(known_text(folder, config, VOCABULARY)), config.get("dimensions")
+        if len(vocabulary) != config.get("vocab_size"):
+            raise ModelError(
+                f"{folder}: {VOCABULARY} has {len(vocabulary)} symbols, config.json says {config.get('vocab_size')}"
+            )
+        if type(dimensions) is not int or not 1 <= dimensions <= LARGEST:
+            raise ModelError(f"{folder}: config.json is damaged: dimensions is {shown(dimensions)}")
+        network = load_weights(folder, config, lambda: nn.Embedding(len(vocabulary), dimensions))
+        made_here = config.get("settings") is not None
+        settings = read_settings(folder, config, SkipgramSettings, check_skipgram) if made_here else None
+        return cls(vocabulary, network.weight.detach().numpy(), settings)
+
+    def save_pretrained(self, folder: str | Path, *, results: dict[str, Any] | None = None) -> None:
+        """Writes the vectors as a folder, in the word2vec format too; `results` go into its config and its card."""
+        folder = Path(folder)
+        with atomic(folder / VOCABULARY) as temporary:
+            self.vocabulary.save(temporary)
+        save_weights(folder, nn.Embedding.from_pretrained(torch.from_numpy(self.matrix)))
+        self.write_word2vec(folder / VECTORS)
+        self.save_description(folder, results or {})
+
+    def save_description(self, folder: Path, results: dict[str, Any]) -> None:
+        """The card and, where relmo trained them, the settings as commented TOML, for people; then config.json."""
+        with atomic(folder / CARD) as temporary:
+            temporary.write_text(self.card(folder.name, results), encoding="utf-8")
+        if self.settings is not None:
+            with atomic(folder / SETTINGS) as temporary:
+                temporary.write_text(to_toml(self.settings), encoding="utf-8")
+        values: dict[str, Any] = {"vocab_size": len(self.vocabulary), "dimensions": self.matrix.shape[1]}
+        values["settings"] = None if self.settings is None else dataclasses.asdict(self.settings)
+        save_config(folder, "skipgram", values | {"results": results})
+
+    def card(self, name: str, results: dict[str, Any]) -> str:
+        """A model card: what this is and how it was made."""
+        words, dimensions = np.count_nonzero(self.has_vector), self.matrix.shape[1]
+        lines = [f"# {name}", "", f"Vectors of {words:,} words in {dimensions} dimensions, saved with relmo.", ""]
+        if self.settings is not None:
+            model = self.settings.model
+            lines.append(
+                f"- skip-gram: window {model.window}, {model.negatives} negatives, subsampling at {model.subsample:g}"
+            )
+        lines += [f"- {key}: {value}" for key, value in results.items()]
+        lines += ["", "```python", f'relmo.load("{name}").nearest("water")', "```", ""]
+        lines += [ABOUT_VECTORS, ""]
+        return "\n".join(lines)
+
+    @classmethod
+    def read_word2vec(cls, path: str | Path) -> "WordVectors":
+        """The vectors of a file in word2vec's text format, plain or packed: `count dimensions`, then a line a word; or
+        in GloVe's, which has no first line."""
+        words, rows = read_rows(path)
+        specials = [special for special in SPECIALS if special not in words]
+        matrix = np.concatenate([np.zeros((len(specials), rows.shape[1]), dtype=np.float32), rows])
+        return cls(Vocabulary([*specials, *words]), matrix)
+
+    def write_word2vec(self, path: str | Path) -> None:
+        """Word2vec's text format. Symbols without a vector, or with white space in them, are left out.
+
+        Nine digits of each number, which give the same float32 back."""
+        kept = [i for i in np.flatnonzero(self.has_vector) if not any(map(str.isspace, self.vocabulary.symbols[i]))]
+        with atomic(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(f"{len(kept)} {self.matrix.shape[1]}\n")
+            for i in kept:
+                numbers = " ".join(f"{x:.9g}" for x in self.matrix[i].tolist())
+                file.write(f"{self.vocabulary.symbols[i]} {numbers}\n")
+
+    def __len__(self) -> int:
+        return len(self.vocabulary)
+
+    def __contains__(self, word: str) -> bool:
+        i = self.vocabulary.index.get(self._fold(word)) if isinstance(word, str) else None
+        return i is not None and bool(self.has_vector[i])
+
+    @cached_property
+    def has_vector(self) -> np.ndarray:
+        """Which rows are not all zeros; (V,)."""
+        return np.any(self.matrix != 0, axis=1)
+
+    @cached_property
+    def unit(self) -> np.ndarray:
+        """The vectors with length 1, so that products are cosines; (V, D)."""
+        lengths = np.linalg.norm(self.matrix, axis=1, keepdims=True)
+        return self.matrix / np.where(lengths > 0, lengths, 1)
+
+    def vector(self, word: str) -> np.ndarray:
+        """The vector of a word; (D,)."""
+        return self.matrix[self._id(word)]
+
+    def similarity(self, first: str, second: str) -> float:
+        """The cosine between two words."""
+        return float(self.unit[self._id(first)] @ self.unit[self._id(second)])
+
+    def nearest(self, word_or_vector: str | np.ndarray, n: int = 10) -> list[tuple[str, float]]:
+        """The n words with the largest cosine to a word (itself left out) or to a vector (D,), nearest first."""
+        if isinstance(word_or_vector, str):
+            i = self._id(word_or_vector)
+            return self._nearest(self.unit[i], n, without=[i])
+        return self._nearest(as_vector(word_or_vector), n, without=[])
+
+    def analogy(self, a: str, b: str, c: str, n: int = 10) -> list[tuple[str, float]]:
+        """a is to b as c is to d: the words d with the largest cos(d, b - a + c), vectors of length 1.
+
+        Mikolov, Yih & Zweig 2013, Linguistic regularities in continuous space word representations."""
+        i, j, k = self._id(a), self._id(b), self._id(c)
+        return self._nearest(self.unit[j] - self.unit[i] + self.unit[k], n, without=[i, j, k])
+
+    def _nearest(self, vector: np.ndarray, n: int, without: list[int]) -> list[tuple[str, float]]:
+        if np.shape(vector) != self.matrix.shape[1:]:
+            raise ModelError(f"a vector of shape {self.matrix.shape[1:]} was expected, not {np.shape(vector)}")
+        cosines = self.unit @ (vector / max(float(np.linalg.norm(vector)), 1e-30))  # (V,)
+        banned = ~self.has_vector
+        banned[without] = True
+        cosines[banned] = -np.inf
+        n = max(0, min(n, int(np.count_nonzero(~banned))))
+        best = np.argsort(-cosines, kind="stable")[:n]
+        return [(self.vocabulary.symbols[i], float(cosines[i])) for i in best]
+
+    def _fold(self, word: str) -> str:
+        return word.lower() if self.settings is not None and self.settings.text.lowercase else word
+
+    def _id(self, word: str) -> int:
+        if check_text(word, "a word") not in self:
+            raise VocabularyError(
+                f"{shown(word)} has no vector: it was too rare in the training text, or not in it at all"
+            )
+        return self.vocabulary.index[self._fold(word)]
+
+
+def as_vector(given: Any) -> np.ndarray:
+    """A vector that is given, which is made of numbers."""
+    with suppress(ValueError, TypeError):
+        vector = np.asarray(given)
+        if vector.dtype.kind in "fiu":
+            return vector
+    raise SettingError(f"expected a word or a vector of numbers, not {typed(given)}")
+
+
+def read_rows(path: str | Path) -> tuple[dict[str, int], np.ndarray]:
+    """Words, each with its line, and their vectors (N, D). Memory grows with what is read, whatever line 1 says."""
+    lines = enumerate((line.text for line in read_lines(path)), start=1)
+    first = next(lines, (1, ""))
+    count, dimensions = read_header(path, first[1])
+    found: dict[str, int] = {}
+    rows: list[np.ndarray] = []
+    for number, line in lines if count is not None else chain([first], lines):
+        fields = line.rstrip(" ").split(" ")
+        if count is None:  # some of GloVe's words have spaces in them
+            fields = [" ".join(fields[:-dimensions]), *fields[-dimensions:]]
+        word, *numbers = fields
+        if word in found:
+            raise VocabularyError(f"{path}:{number}: {shown(word)} is on line {found[word]} already; remove one")
+        if not word or len(numbers) != dimensions:
+            raise VocabularyError(
+                f"{path}:{number}: expected a word and {dimensions} numbers with single spaces between them, "
+                f"found {len(numbers)} after the first"
+            )
+        found[word] = number
+        rows.append(parse_row(numbers, f"{path}:{number}"))
+    if count is not None and len(rows) != count:
+        raise VocabularyError(f"{path}:1: says {count} words, the file has {len(rows)}; it may have been cut short")
+    return found, np.stack(rows)
+
+
+def read_header(path: str | Path, line: str) -> tuple[int | None, int]:
+    """The first line: how many words, which files of GloVe do not say, and how many dimensions."""
+    fields = line.split()
+    if 2 < len(fields) <= LARGEST + 1:
+        return None, len(fields) - 1
+    if len(fields) != 2 or not all(f.isascii() and f.isdigit() and len(f) < 16 for f in fields):
+        raise VocabularyError(
+            f"{path}:1: expected 'count dimensions' or a word and its vector, found {shown(line)}; give word2vec's or "
+            "GloVe's text format"
+        )
+    count, dimensions = map(int, fields)
+    if count < 1 or not 1 <= dimensions <= LARGEST:
+        raise VocabularyError(
+            f"{path}:1: {count} words of {dimensions} dimensions; expected at least 1 and 1 to {LARGEST}"
+        )
+    return count, dimensions
+
+
+def parse_row(numbers: Iterable[str], place: str) -> np.ndarray:
+    """The numbers of a line; (D,)."""
+    try:
+        row = np.array([float(number) for number in numbers])
+    except ValueError as error:
+        raise VocabularyError(f"{place}: {error}") from error
+    if not (np.abs(row) <= np.finfo(np.float32).max).all():
+        raise VocabularyError(f"{place}: a number is not finite, or too large for a float32")
+    return row.astype(np.float32)

@@ -1,0 +1,212 @@
+"""What a task's network reads of words, and the network around: words as numbers in, a loss or an output out.
+
+    x = [learned vector; static vector; characters; ELMo]          each part only where it is asked for
+    again = ELMo, by a mix of its own                              for the output of the (first) encoder
+
+Choices:
+- Characters are read by a small CNN of the task's own, once for each distinct word of a batch.
+- Static vectors that are tuned are the file's, which stay, plus a learned difference that starts at zero: words that
+  training has not seen keep theirs.
+- A frozen biLM's layers come with the batch; one that is trained with the task is part of the network (`Elmo`).
+
+    Peters et al. 2018, Deep contextualized word representations;  Ma & Hovy 2016 (characters)
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from relmo.networks.elmo import Elmo
+from relmo.networks.language_model import Loss
+from relmo.networks.sentence_encoder import Encoded
+from relmo.nn.cells import State
+from relmo.nn.char_cnn import CharCNN
+from relmo.nn.dropout import drop
+from relmo.nn.scalar_mix import ScalarMix
+from relmo.text.characters import CHARACTERS, END_OF_WORD
+
+UNKNOWN = 0  # the number of words that have none of their own; in the matrix of static vectors, of those without one
+
+
+class WordBatch(NamedTuple):
+    """Sentences side by side as numbers, padded with zeros; parts that nobody reads are None.
+
+    lengths      (B,)
+    words        (B, T): numbers in the vocabulary of the training examples
+    rows         (B, T): rows of the static vectors; 0 for a word that has none
+    spellings    (N, C): character ids of the distinct words
+    spelled      (B, T): which of those a word is
+    layers       (B, T, K, E): the layers of a frozen biLM, half precision
+    elmo_ids     (B, T, C) or (B, T): what a biLM that is trained reads
+    """
+
+    lengths: Tensor
+    words: Tensor | None = None
+    rows: Tensor | None = None
+    spellings: Tensor | None = None
+    spelled: Tensor | None = None
+    layers: Tensor | None = None
+    elmo_ids: Tensor | None = None
+
+
+class TaskBatch(NamedTuple):
+    """Examples: the words of each of their sentences, what is to be predicted, and how many predictions that is."""
+
+    sides: list[WordBatch]
+    targets: Tensor
+    predictions: int
+
+
+class ElmoParts(NamedTuple):
+    """The mixes of a biLM's layers: how many layers of what size there are, where they go, how they are mixed."""
+
+    layers: int
+    size: int
+    at_input: bool
+    at_output: bool
+    dropout: float
+    layer_norm: bool = False
+
+
+class WordInputs(nn.Module):
+    """Words as numbers to vectors.
+
+    words, word_dim    learned vectors: how many, and their size; no size, none
+    static             the shape of the matrix of static vectors, which `put_static` fills; tuned: they are learned on
+    filters            the character CNN's pairs (width, how many); none, no characters
+    word_dropout       while training, the share of words that are unknown to learned and static vectors
+    elmo, bilm         the mixes of a biLM's layers; the biLM itself where it is trained too
+    """
+
+    static: Tensor
+
+    def __init__(
+        self,
+        *,
+        words: int,
+        word_dim: int = 0,
+        static: tuple[int, int] = (0, 0),
+        tuned: bool = False,
+        filters: Sequence[tuple[int, int]] = (),
+        char_dim: int = 16,
+        max_characters: int = 50,
+        word_dropout: float = 0.0,
+        elmo: ElmoParts | None = None,
+        bilm: Elmo | None = None,
+    ):
+        super().__init__()
+        self.word_dropout = word_dropout
+        self.words = nn.Embedding(words, word_dim) if word_dim else None
+        if self.words is not None:
+            nn.init.uniform_(self.words.weight, -0.1, 0.1)
+        self.register_buffer("static", torch.zeros(static), persistent=False)
+        self.difference = nn.Embedding(words, static[1], padding_idx=UNKNOWN) if tuned else None
+        if self.difference is not None:
+            nn.init.zeros_(self.difference.weight)
+        self.characters = (
+            CharCNN(filters, char_dim=char_dim, characters=CHARACTERS, max_characters=max_characters, end=END_OF_WORD)
+            if filters
+            else None
+        )
+        self.elmo, self.bilm = elmo, bilm
+        places = 0 if elmo is None else elmo.at_input + elmo.at_output
+        self.mixes = nn.ModuleList(
+            ScalarMix(elmo.layers, layer_norm=elmo.layer_norm) for _ in range(places) if elmo is not None
+        )
+        characters = 0 if self.characters is None else self.characters.output_size
+        self.again_size = elmo.size if elmo is not None and elmo.at_output else 0
+        at_input = elmo.size if elmo is not None and elmo.at_input else 0
+        self.size = word_dim + static[1] + characters + at_input
+
+    def put_static(self, matrix: Tensor) -> None:
+        """Takes a matrix of static vectors (V, D); row 0 is of words that have none."""
+        self.static = matrix.to(self.static.device)
+
+    def l2(self) -> Tensor | float:
+        """The squared length of all mixes' weights, for the lambda penalty."""
+        return sum((mix.l2() for mix in self.mixes), start=0.0)  # type: ignore[operator]
+
+    def mix_weights(self) -> dict[str, dict[str, Any]]:
+        """What each mix has learned, by its place: the layers' shares, from the lowest up, and gamma."""
+        if self.elmo is None:
+            return {}
+        places = ["input"] * self.elmo.at_input + ["output"] * self.elmo.at_output
+        shares = [mix.weights.softmax(dim=0).tolist() for mix in self.mixes]  # type: ignore[operator]
+        gammas = [mix.gamma.item() for mix in self.mixes]  # type: ignore[operator]
+        return {p: {"weights": w, "gamma": g} for p, w, g in zip(places, shares, gammas, strict=True)}
+
+    def forward(self, batch: WordBatch) -> Encoded:
+        """-> x (B, T, D), zero past a sentence's end or not; lengths; again (B, T, E) where ELMo is at the output."""
+        parts = self.known_words(batch)
+        if self.characters is not None:
+            assert batch.spellings is not None
+            assert batch.spelled is not None
+            parts.append(self.characters(batch.spellings)[batch.spelled])  # (B, T, F)
+        mixed = self.mixed(batch)
+        again = mixed.pop() if self.again_size else None
+        return Encoded(torch.cat([*parts, *mixed], dim=2), batch.lengths, again)
+
+    def known_words(self, batch: WordBatch) -> list[Tensor]:
+        """The learned and the static vectors, (B, T, …) each; some words made unknown while training."""
+        words, rows = batch.words, batch.rows
+        if self.training and self.word_dropout:
+            some = words if words is not None else rows
+            if some is not None:
+                kept = torch.rand(some.shape, device=some.device) >= self.word_dropout
+                words, rows = (None if ids is None else ids * kept for ids in (words, rows))  # UNKNOWN is 0
+        parts = []
+        if self.words is not None and words is not None:
+            parts.append(self.words(words))
+        if len(self.static) and rows is not None:
+            static = torch.nn.functional.embedding(rows, self.static)
+            if self.difference is not None and words is not None:
+                static = static + self.difference(words)
+            parts.append(static)
+        return parts
+
+    def mixed(self, batch: WordBatch) -> list[Tensor]:
+        """ELMo's vectors for each place, (B, T, E), dropped out while training."""
+        if self.elmo is None:
+            return []
+        layers = self.layers(batch)  # (K, B, T, E)
+        steps = torch.arange(layers.shape[2], device=layers.device)
+        mask = steps < batch.lengths.to(layers.device).unsqueeze(1)  # (B, T)
+        p = self.elmo.dropout
+        return [drop(mix(layers, mask), p, self.training) for mix in self.mixes]
+
+    def layers(self, batch: WordBatch) -> Tensor:
+        """The biLM's layers (K, B, T, E), or its top one alone (1, B, T, E), as many as are mixed."""
+        if self.bilm is None:
+            assert batch.layers is not None
+            return batch.layers.movedim(2, 0).float()
+        assert batch.elmo_ids is not None
+        ids = batch.elmo_ids
+        mask = (ids > 0).any(dim=2) if self.bilm.by_characters else ids > 0
+        layers, _ = self.bilm.read(*self.bilm.encode(ids, mask), mask)
+        return layers[-self.elmo.layers :, :, 1:-1] if self.elmo is not None else layers
+
+
+class TaskNetwork(nn.Module):
+    """Word inputs, then a task's own network (`body`), which is called with what the inputs give of a sentence, or of
+    each of two, and has `loss(output, targets)`.
+
+    mix_l2   lambda: how much the squared weights of the ELMo mixes add to the loss
+    """
+
+    def __init__(self, inputs: WordInputs, body: nn.Module, *, mix_l2: float = 0.0):
+        super().__init__()
+        self.inputs = inputs
+        self.body = body
+        self.mix_l2 = mix_l2
+
+    def forward(self, sides: Sequence[WordBatch]) -> Any:
+        """What the task's network puts out."""
+        encoded = [self.inputs(words) for words in sides]
+        return self.body(*encoded[0]) if len(encoded) == 1 else self.body(*encoded)
+
+    def loss(self, batch: TaskBatch, carry: State | None = None) -> Loss:
+        """The loss of a batch; nothing is carried to the next one."""
+        mean = self.body.loss(self(batch.sides), batch.targets)  # type: ignore[operator]
+        return Loss(mean + self.mix_l2 * self.inputs.l2(), batch.predictions, ())

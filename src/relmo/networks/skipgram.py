@@ -1,0 +1,64 @@
+"""Skip-gram with negative sampling: a vector for each word, that tells the words around it from words drawn at random.
+
+    Mikolov et al. 2013, Distributed representations of words and phrases and their compositionality
+    Ji et al. 2016, Parallelizing word2vec in shared and distributed memory: neighbouring words share their negatives
+
+The text comes in groups of consecutive words. One matrix product scores all words of a group against all words in and
+around it and against the negatives they share; what is no pair weighs nothing. That is several times too many scores,
+and much faster than to gather the vectors of each pair. Gradients are sparse: a step costs what its words cost,
+whatever the size of the vocabulary.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from relmo.networks.language_model import Loss
+from relmo.nn.cells import State
+
+
+class Groups(NamedTuple):
+    """G groups of S consecutive words, each with the C words in and around it and K negatives.
+
+    pairs[g, s, c] says whether contexts[g, c] is one of the words that centres[g, s] should predict.
+    """
+
+    centres: Tensor  # (G, S)
+    contexts: Tensor  # (G, C)
+    pairs: Tensor  # (G, S, C), bool
+    negatives: Tensor  # (G, K)
+    predictions: int  # how many pairs there are
+
+
+class SkipGram(nn.Module):
+    """Two vectors for each word: u as a centre (the word vectors that are kept), v as a context."""
+
+    def __init__(self, *, vocab_size: int, dimensions: int, negatives: int):
+        super().__init__()
+        self.words = nn.Embedding(vocab_size, dimensions, sparse=True)
+        self.contexts = nn.Embedding(vocab_size, dimensions, sparse=True)
+        self.negatives = negatives
+        nn.init.uniform_(self.words.weight, -0.5 / dimensions, 0.5 / dimensions)
+        nn.init.zeros_(self.contexts.weight)
+
+    def loss(self, groups: Groups, carry: State | None) -> Loss:
+        """The mean over the pairs (w, c) of
+
+            -log s(u_w . v_c) - k E_n [log s(-u_w . v_n)],    n ~ count(n)^0.75,    s the logistic function
+
+        where the mean over the K negatives of the pair's group stands for the expectation, and k is `negatives`.
+
+        Its gradient is that of the sum over the pairs, as in word2vec: a rare word learns as much from one of its pairs
+        in a large batch as in a small one.
+        """
+        u = self.words(groups.centres)  # (G, S, D)
+        v = self.contexts(torch.cat([groups.contexts, groups.negatives], dim=1))  # (G, C + K, D)
+        scores = u @ v.transpose(1, 2)  # (G, S, C + K)
+        true, noise = scores.split([groups.contexts.shape[1], groups.negatives.shape[1]], dim=2)
+        pairs = groups.pairs.to(u.dtype)
+        total = (pairs * softplus(-true)).sum()  # softplus(x) = -log s(-x)
+        total = total + self.negatives * (pairs.sum(dim=2) * softplus(noise).mean(dim=2)).sum()
+        mean = total.detach() / max(groups.predictions, 1)
+        return Loss(mean + (total - total.detach()), groups.predictions, ())

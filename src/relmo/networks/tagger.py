@@ -1,0 +1,76 @@
+"""A tag for each word: recurrent layers in both directions, then each tag by itself or all of a sentence together.
+
+h = biLSTM(x)  [; again]
+e_t = W dropout(h_t) + b                                       a score for each tag
+softmax: p(y_t) = softmax(e_t);   crf: p(y) over whole sequences (`nn/crf.py`)
+
+Huang et al. 2015, Bidirectional LSTM-CRF models for sequence tagging;  Ma & Hovy 2016
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from relmo.networks.sentence_encoder import CellName, SentenceEncoder
+from relmo.nn.crf import CRF
+from relmo.nn.dropout import SequenceDropout
+from relmo.nn.initialise import initialise
+
+IGNORED = -100  # a target past a sentence's end
+
+
+class Emissions(NamedTuple):
+    """A score for each tag of each word (B, T, K), and the sentences' lengths (B,)."""
+
+    scores: Tensor
+    lengths: Tensor
+
+
+class TaggerNetwork(nn.Module):
+    """The network.
+
+    dropout      variational, on the input, between layers and on the output
+    crf, legal   choose a sentence's tags together, of those that may follow each other: bool (K + 2, K + 2)
+    """
+
+    def __init__(
+        self,
+        *,
+        input_size: int,
+        tags: int,
+        hidden: int = 200,
+        cell: CellName = "lstm",
+        layers: int = 1,
+        again_size: int = 0,
+        dropout: float = 0.5,
+        crf: bool = False,
+        legal: Tensor | None = None,
+    ):
+        super().__init__()
+        self.encoder = SentenceEncoder(
+            input_size=input_size, hidden=hidden, cell=cell, layers=layers, dropout=dropout, again_size=again_size
+        )
+        self.dropout = SequenceDropout(dropout, variational=True)
+        self.output = nn.Linear(self.encoder.output_size, tags)
+        initialise(self)
+        self.crf = CRF(tags, legal=legal) if crf else None
+
+    def forward(self, x: Tensor, lengths: Tensor, again: Tensor | None = None) -> Emissions:
+        """x (B, T, D), lengths (B,), again (B, T, E)."""
+        return Emissions(self.output(self.dropout(self.encoder(x, lengths, again))), lengths)
+
+    def loss(self, emissions: Emissions, tags: Tensor) -> Tensor:
+        """The mean of -log p: over words, or, with a CRF, over sentences; tags (B, T) are IGNORED past the end."""
+        if self.crf is not None:
+            return self.crf.loss(emissions.scores, tags.clamp(min=0), emissions.lengths)
+        return cross_entropy(emissions.scores.transpose(1, 2), tags, ignore_index=IGNORED)
+
+    @torch.no_grad()
+    def decode(self, emissions: Emissions) -> list[list[int]]:
+        """The tags of each sentence."""
+        if self.crf is not None:
+            return self.crf.decode(emissions.scores, emissions.lengths)
+        best = emissions.scores.argmax(dim=2).tolist()
+        return [tags[:length] for tags, length in zip(best, emissions.lengths.tolist(), strict=True)]

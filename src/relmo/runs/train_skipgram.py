@@ -1,0 +1,118 @@
+"""`relmo train skipgram` as a plain function: corpus -> ids -> network -> training loop -> a folder of word vectors."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from relmo.errors import CorpusError
+from relmo.models.vectors import WordVectors
+from relmo.networks.skipgram import SkipGram
+from relmo.runs.folder import encoded_corpus, remove_scratch, run_folder
+from relmo.runs.run import Reporter, go, make_plan, prepare
+from relmo.settings.skipgram import SkipgramSettings, check_skipgram
+from relmo.text.encode import Corpus, Stream, count
+from relmo.text.vocabulary import SPECIALS, Vocabulary
+from relmo.training.batch import Contexts, on_device
+from relmo.training.loop import Trainer
+from relmo.training.parallel import one_process_only
+
+
+def train_skipgram(
+    files: Sequence[str],
+    settings: SkipgramSettings,
+    out: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    reporter: Reporter | None = None,
+) -> dict[str, Any]:
+    """Trains word vectors on the files, in order, into the folder `out`. -> its results."""
+    reporter = reporter or Reporter()
+    check_skipgram(settings)
+    one_process_only("relmo train skipgram")
+    device = prepare(settings.train)
+    unchecked = torch.sparse.check_sparse_tensor_invariants(enable=False)  # said aloud, lest torch warn of it
+    with unchecked, run_folder(out, "skipgram", files, settings, resume=resume, overwrite=overwrite, keep=not dry_run):
+        corpus = encoded_corpus(files, settings.text, out)
+        counts = word_counts(corpus)
+        trainer = make_trainer(corpus, counts, settings, device)
+        reporter.plan(make_plan(trainer, int(counts.sum())))
+        if dry_run:
+            return {}
+        fit(trainer, corpus.vocabulary, counts, settings, out, reporter)
+        return finish(trainer, counts, out, files)
+
+
+def word_counts(corpus: Corpus) -> np.ndarray:
+    """How often each symbol occurs in the training part; 0 for what is no word: the specials and white space. (V,)"""
+    counts = count(corpus.train.ids, len(corpus.vocabulary))
+    counts[[i for i, s in enumerate(corpus.vocabulary.symbols) if s in SPECIALS or s.isspace()]] = 0
+    if not counts.any():
+        raise CorpusError("no word occurs often enough to get a vector; give more text, or lower --min-count")
+    return counts
+
+
+def make_trainer(corpus: Corpus, counts: np.ndarray, settings: SkipgramSettings, device: torch.device) -> Trainer:
+    """The network at its beginning, and the text it learns from."""
+    torch.manual_seed(settings.train.seed)
+    model = settings.model
+    network = SkipGram(vocab_size=len(counts), dimensions=model.dimensions, negatives=model.negatives).to(device)
+
+    def contexts(stream: Stream) -> Contexts:
+        end, batch, seed = corpus.vocabulary.end, settings.train.batch, settings.train.seed
+        return Contexts(stream.ids, counts, model, end=end, batch=batch, seed=seed)
+
+    validate = None if corpus.valid is None else validation(contexts(corpus.valid))
+    return Trainer(network, contexts(corpus.train), settings.train, validate)
+
+
+def validation(contexts: Contexts) -> Callable[[nn.Module], float]:
+    """The mean loss of a pair of the validation part, against the same negatives each time."""
+
+    @torch.no_grad()
+    def validate(network: nn.Module) -> float:
+        assert isinstance(network, SkipGram)
+        device = next(network.parameters()).device
+        losses = [network.loss(on_device(contexts.get(0, i), device), None) for i in range(len(contexts))]
+        pairs = sum(loss.predictions for loss in losses)
+        return sum(float(loss.mean) * loss.predictions for loss in losses) / max(pairs, 1)
+
+    return validate
+
+
+def fit(
+    trainer: Trainer,
+    vocabulary: Vocabulary,
+    counts: np.ndarray,
+    settings: SkipgramSettings,
+    out: Path,
+    reporter: Reporter,
+) -> None:
+    """Trains to the end; words that were never seen get the zero vector."""
+    network = trainer.model
+    assert isinstance(network, SkipGram)
+
+    def save() -> None:
+        matrix = network.words.weight.detach().cpu().numpy() * (counts > 0)[:, None]
+        WordVectors(vocabulary, matrix, settings).save_pretrained(out)
+
+    go(trainer, out, save, reporter)
+
+
+def finish(trainer: Trainer, counts: np.ndarray, out: Path, files: Sequence[str]) -> dict[str, Any]:
+    """Writes the description anew with the results, removes what only the run needed."""
+    results: dict[str, Any] = {
+        "trained_on": [Path(file).name for file in files],
+        "train_words": int(counts.sum()),
+        "words": int(np.count_nonzero(counts)),
+    }
+    if trainer.validate is not None:
+        results["valid_loss"] = trainer.best
+    WordVectors.from_pretrained(out).save_description(out, results)
+    remove_scratch(out)
+    return results

@@ -1,0 +1,352 @@
+"""`relmo train KIND` of tasks as a plain function: files -> examples -> network -> the training loop -> a model folder.
+
+    DIR/                 the best model on the validation examples
+    DIR/last/            the model after the last step
+    DIR/report.json      its scores there, each label by itself, and which was taken for which
+    DIR/metrics.jsonl    the loss, and after each validation the score
+    DIR/curves.png       both drawn, where that is asked for
+    DIR/seed-1/ …        with several seeds, each of them so; the best one's model is at the top too
+
+A run reads its files again when it goes on; a checksum of the examples tells whether they are still the same.
+"""
+
+import dataclasses
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from relmo.disk.digests import check_file, fingerprint, read_sealed, sealed
+from relmo.disk.outputs import atomic, sweep
+from relmo.errors import CorpusError, SettingError
+from relmo.models.lm import parameter_count
+from relmo.networks.inputs import TaskBatch
+from relmo.runs.folder import AGAIN, CHECKPOINT, ENCODED, RUN, SCRATCH, remove_scratch, run_folder
+from relmo.runs.run import METRICS, Reporter, go, make_plan, prepare, read_metrics
+from relmo.store.folder import CARD, CONFIG, COPY_OF_BILM, COPY_OF_VECTORS, SETTINGS, TEXTS, write_json, write_tensors
+from relmo.store.weights import PATTERN, save_weights
+from relmo.tasks.features import WordFeatures
+from relmo.tasks.scores import Report, spread
+from relmo.tasks.task import EncodedExamples, Labels, Task
+from relmo.text.corpus import STDIN
+from relmo.training.batch import LengthBuckets
+from relmo.training.loop import Trainer
+from relmo.training.parallel import one_process_only
+
+LAST, CURVES, REPORT = "last", "curves.png", "report.json"
+COPIED = (*TEXTS, SETTINGS, CARD, METRICS, CURVES, REPORT)
+
+
+@dataclass
+class Data:
+    """What all seeds of a run share: the examples, as they are and as numbers, the labels, what is known of words."""
+
+    train: list[Any]
+    valid: list[Any]
+    labels: Labels
+    features: WordFeatures
+    encoded_train: EncodedExamples
+    encoded_valid: EncodedExamples
+
+
+class ExampleBatches:
+    """Training examples in batches of about one length, in a new order every epoch."""
+
+    def __init__(self, model: Task[Any, Any], data: Data, settings: Any):
+        self.model, self.encoded = model, data.encoded_train
+        self.targets = [model.target(example) for example in data.train]
+        lengths = self.encoded.lengths.tolist()
+        train = settings.train
+        self.buckets = LengthBuckets(
+            lengths, tokens_per_batch=train.tokens_per_batch, seed=train.seed, most=train.batch
+        )
+
+    def __len__(self) -> int:
+        return len(self.buckets)
+
+    def get(self, epoch: int, index: int) -> TaskBatch:
+        """Batch `index` of an epoch."""
+        which = self.buckets.get(epoch, index)
+        targets = [self.targets[i] for i in which.tolist()]
+        return TaskBatch(self.encoded.batch(which), self.model.stack(targets), sum(t.size for t in targets))
+
+
+class Validation:
+    """Scores the validation examples: `1 - score` is what should fall; the last report is kept."""
+
+    def __init__(self, model: Task[Any, Any], data: Data):
+        self.model, self.data = model, data
+        self.report: Report | None = None
+
+    def __call__(self, network: torch.nn.Module) -> float:
+        self.report = self.model.score(self.data.valid, self.model.predict_encoded(self.data.encoded_valid))
+        return 1.0 - self.report.score
+
+    def details(self) -> dict[str, float]:
+        """The figures of the last validation, for metrics.jsonl."""
+        return {} if self.report is None else {f"valid_{name}": value for name, value in self.report.values.items()}
+
+
+def train_task(
+    task: type[Task[Any, Any]],
+    files: Sequence[str],
+    settings: Any,
+    out: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    reporter: Reporter | None = None,
+) -> dict[str, Any]:
+    """Trains a task's model on the files into the folder `out`. -> its results: the scores of the validation examples.
+
+    With several seeds each is trained in a folder of its own; the results are of the best, with mean and deviation."""
+    reporter = reporter or Reporter()
+    settings = task.complete(settings)
+    task.check(settings)
+    one_process_only(f"relmo train {task.kind}")
+    if settings.train.plot:
+        import_pyplot()
+    device = prepare(settings.train)
+    with run_folder(out, task.kind, files, settings, resume=resume, overwrite=overwrite, keep=not dry_run):
+        data = read_data(task, files, settings, out, device, reporter, dry_run=dry_run)
+        if settings.train.seeds == 1 or dry_run:
+            results = train_once(task, files, settings, data, out, device, reporter, dry_run=dry_run)
+            if not dry_run:
+                remove_scratch(out)
+            return results
+        return train_seeds(task, files, settings, data, out, device, reporter)
+
+
+def read_data(
+    task: type[Task[Any, Any]],
+    files: Sequence[str],
+    settings: Any,
+    out: Path,
+    device: torch.device,
+    reporter: Reporter,
+    *,
+    dry_run: bool,
+) -> Data:
+    """Reads the examples, counts labels and words, opens the models that the settings name, and encodes."""
+    if STDIN in files:
+        raise SettingError("a task is trained on files, which are read again when a run goes on; not standard input")
+    train = [example for file in files for example in task.read(file, settings.text, training=True)]
+    if settings.text.valid is not None:
+        valid = task.read(settings.text.valid, settings.text)
+    else:
+        train, valid = hold_out(train, settings.text.valid_fraction)
+    check_same(out, [train, valid])
+    labels = task.make_labels(train, settings)
+    features = task.make_features(settings, (words for example in train for words in task.sides(example)), device)
+    features.keep_layers(dry_run=dry_run)
+
+    def encode(examples: Sequence[Any]) -> EncodedExamples:
+        sides = zip(*map(task.sides, examples), strict=True)
+        return EncodedExamples([features.encode(side, reporter.said) for side in sides])
+
+    return Data(train, valid, labels, features, encode(train), encode(valid))
+
+
+def hold_out(examples: list[Any], share: float) -> tuple[list[Any], list[Any]]:
+    """Examples to learn from, and those at even distances to validate on."""
+    count = round(share * len(examples))
+    if not 0 < count < len(examples):
+        raise CorpusError(
+            f"{share:g} of {len(examples)} examples leaves none on one side; give a file to validate on with --valid"
+        )
+    held = {int((i + 0.5) * len(examples) / count) for i in range(count)}
+    return [e for i, e in enumerate(examples) if i not in held], [e for i, e in enumerate(examples) if i in held]
+
+
+def check_same(out: Path, examples: Any) -> None:
+    """Notes a checksum of the examples in the run's folder; where one is noted, it must be theirs."""
+    found = hashlib.sha256(json.dumps(examples).encode()).hexdigest()
+    path = out / ENCODED
+    if not path.exists():
+        write_json(path, sealed({"examples": found}))
+    elif read_sealed(path, AGAIN).get("examples") != found:
+        raise CorpusError("--resume: the files are not as they were when the run began; put them back, or start again")
+
+
+def train_once(
+    task: type[Task[Any, Any]],
+    files: Sequence[str],
+    settings: Any,
+    data: Data,
+    out: Path,
+    device: torch.device,
+    reporter: Reporter,
+    *,
+    dry_run: bool = False,
+) -> dict[str, Any]:
+    """One run with one seed. -> its results"""
+    torch.manual_seed(settings.train.seed)
+    model = task.begin(settings, data.features, data.labels, device)
+    batches = ExampleBatches(model, data, settings)
+    validation = Validation(model, data)
+    trainer = Trainer(model.network, batches, settings.train, validation)
+    reporter.plan(make_plan(trainer, sum(target.size for target in batches.targets)))
+    if dry_run:
+        return {}
+    begun = time.monotonic()
+
+    def save() -> None:
+        if (out / CONFIG).exists():
+            save_weights(out, model.network)
+        else:
+            model.save_pretrained(out)
+
+    go(trainer, out, save, reporter, details=validation.details)
+    save_last(model, trainer, out)
+    results = summarize(task, files, settings, data, out, device, seconds=round(time.monotonic() - begun, 1))
+    if settings.train.plot:
+        draw_curves(out, results["metric"])
+    return results
+
+
+def save_last(model: Task[Any, Any], trainer: Trainer, out: Path) -> None:
+    """The model as it was after the last step, averaged where the settings ask for that; copies are the best one's."""
+    features = model.features.inside()
+    settings = dataclasses.replace(model.settings, input=features.settings)
+    with trainer.averaged():
+        type(model)(model.network, features, model.labels, settings, model.device).save_pretrained(out / LAST)
+
+
+def summarize(
+    task: type[Task[Any, Any]],
+    files: Sequence[str],
+    settings: Any,
+    data: Data,
+    out: Path,
+    device: torch.device,
+    *,
+    seconds: float,
+) -> dict[str, Any]:
+    """The results of a run, written to its folder: the best model, loaded as anybody would load it, on the validation
+    examples."""
+    model = task.from_pretrained(out, device=device.type)
+    report = model.score(data.valid, model.predict_encoded(data.encoded_valid))
+    results = {
+        "trained_on": [Path(file).name for file in files],
+        "valid": None if settings.text.valid is None else Path(settings.text.valid).name,
+        "train_examples": len(data.train),
+        "valid_examples": len(data.valid),
+        "parameters": parameter_count(model.network),
+        "seed": settings.train.seed,
+        **epochs_of(out),
+        "metric": report.metric,
+        **{f"valid_{name}": value for name, value in report.values.items()},
+        "seconds": seconds,
+    }
+    if mixes := model.network.inputs.mix_weights():
+        results["elmo_mix"] = mixes
+    write_json(out / REPORT, report.summary())
+    model.save_description(out, results)
+    return results
+
+
+def epochs_of(out: Path) -> dict[str, float]:
+    """How many epochs a run took, and after how many it was best; nothing where metrics.jsonl was lost."""
+    records = [record for record in read_metrics(out / METRICS) if "valid" in record]
+    if not records:
+        return {}
+    return {"epochs": records[-1]["epoch"], "best_epoch": min(records, key=lambda record: record["valid"])["epoch"]}
+
+
+def train_seeds(
+    task: type[Task[Any, Any]],
+    files: Sequence[str],
+    settings: Any,
+    data: Data,
+    out: Path,
+    device: torch.device,
+    reporter: Reporter,
+) -> dict[str, Any]:
+    """A run for each seed, in a folder of its own; those that are finished stay as they are. The best one's model is
+    copied to the top. -> its results, with the mean and the deviation of all"""
+    every: list[dict[str, Any]] = []
+    for number in range(1, settings.train.seeds + 1):
+        folder, note = out / f"seed-{number}", out / SCRATCH / f"seed-{number}.json"
+        if note.exists() and (folder / CONFIG).exists():
+            every.append(read_sealed(note, f"remove {note} and {folder}, and the seed is trained again")["results"])
+            sweep(folder)
+            if (folder / SCRATCH).exists():  # a kill came in between
+                remove_scratch(folder)
+            continue
+        own = dataclasses.replace(settings.train, seed=settings.train.seed + number - 1, seeds=1)
+        one = dataclasses.replace(settings, train=own)
+        reporter.said(f"seed {own.seed}, {number} of {settings.train.seeds}")
+        with run_folder(folder, task.kind, files, one, resume=(folder / RUN).exists(), keep=True):
+            every.append(train_once(task, files, one, data, folder, device, reporter))
+            write_json(note, sealed({"results": every[-1], "report": fingerprint(folder / REPORT)}))
+            remove_scratch(folder)
+        write_tensors(out / CHECKPOINT, {}, {"finished": number})  # from now on there is something to keep
+    metric = f"valid_{every[0]['metric']}"
+    scores = [results[metric] for results in every]
+    best = max(range(len(scores)), key=scores.__getitem__)
+    results = every[best] | {"seeds": scores}
+    for name in [name for name, value in every[best].items() if name.startswith("valid_") and isinstance(value, float)]:
+        mean, deviation = spread([each[name] for each in every])
+        results |= {f"{name}_mean": mean, f"{name}_deviation": deviation}
+    results["seconds"] = sum(each["seconds"] for each in every)
+    chosen = f"seed-{best + 1}"
+    check_file(out / chosen / REPORT, read_sealed(out / SCRATCH / f"{chosen}.json", AGAIN)["report"], AGAIN)
+    copy_model(out / chosen, out)
+    task.from_pretrained(out, device=device.type).save_description(out, results)
+    remove_scratch(out)
+    return results
+
+
+def copy_model(source: Path, out: Path) -> None:
+    """A model's folder into another, config.json last; what is in folders of its own, copies aside, stays there."""
+    for folder in (COPY_OF_BILM, COPY_OF_VECTORS):
+        if (source / folder).is_dir():
+            shutil.copytree(source / folder, out / folder, dirs_exist_ok=True)
+    names = [name for name in COPIED if (source / name).is_file()]
+    for name in [*names, *(path.name for path in source.glob(PATTERN)), CONFIG]:
+        with atomic(out / name) as temporary:
+            shutil.copyfile(source / name, temporary)
+
+
+def import_pyplot() -> Any:
+    """matplotlib's drawing functions, without a screen."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise SettingError("--plot needs the matplotlib package: pip install 'relmo[plot]'") from error
+    matplotlib.use("Agg")
+    import matplotlib.pyplot
+
+    return matplotlib.pyplot
+
+
+def draw_curves(out: Path, metric: str) -> None:
+    """The loss and the validation score over the epochs: curves.png."""
+    pyplot = import_pyplot()
+    records = list(read_metrics(out / METRICS))
+    scored = [record for record in records if f"valid_{metric}" in record]
+    if not scored:
+        return
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.5))
+    left.plot([r["epoch"] for r in records], [r["loss"] for r in records], color="tab:blue")
+    left.set(xlabel="epoch", ylabel="training loss")
+    scores = [100 * r[f"valid_{metric}"] for r in scored]
+    right.plot([r["epoch"] for r in scored], scores, color="tab:orange", marker=".")
+    best = int(np.argmax(scores))
+    right.plot(scored[best]["epoch"], scores[best], color="tab:red", marker="o")
+    title = f"best {scores[best]:.2f} after epoch {scored[best]['epoch']:g}"
+    right.set(xlabel="epoch", ylabel=f"validation {metric}, percent", title=title)
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+    figure.tight_layout()
+    with atomic(out / CURVES) as temporary:
+        figure.savefig(temporary, format="png", dpi=120)
+    pyplot.close(figure)

@@ -1,0 +1,157 @@
+"""The settings of `relmo train bilm`: bidirectional language models (ELMo)."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from relmo.errors import SettingError
+from relmo.settings.bounds import check_bounds, parse_filters, refuse
+from relmo.settings.training import TrainSettings, check_optimizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiLMTextSettings:
+    """How text becomes sentences of words; each line is one."""
+
+    tokenizer: Literal["words", "whitespace"] = "words"
+    """How lines are split into words: by relmo's Unicode tokenizer, or at white space for text that is tokenised
+    already."""
+    lowercase: bool = False
+    """Fold the text to lower case first."""
+    vocabulary: str | None = None
+    """A file with the words to predict, one a line, the most frequent first; otherwise it is made from the training
+    part. Words are read by their characters whether they are in it or not."""
+    vocabulary_size: int | None = None
+    """Predict at most this many words, the most frequent ones; the rest become `<UNK>`."""
+    min_count: int = 1
+    """Words seen fewer times than this in the training part become `<UNK>`."""
+    valid: str | None = None
+    """A file to validate on; otherwise the last part of the corpus is held out."""
+    valid_fraction: float = 0.01
+    """The share of the corpus held out for validation, where no validation file is given."""
+    errors: Literal["strict", "replace"] = "strict"
+    """What to do with bytes that are not UTF-8: stop with the place, or read them as U+FFFD."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiLMModelSettings:
+    """The network of a bidirectional language model; the defaults are the published small one."""
+
+    input: Literal["char", "word"] = "char"
+    """What a word is read as: its characters, or a vector of its own (`<UNK>` where it is not in the vocabulary)."""
+    char_dim: int = 16
+    """Size of a character's embedding."""
+    filters: tuple[str, ...] = ("1x32", "2x32", "3x64", "4x128", "5x256", "6x512", "7x1024")
+    """The convolutions over a word's characters: width x how many, with commas between them."""
+    activation: Literal["relu", "tanh"] = "relu"
+    """The activation after the convolutions."""
+    max_characters: int = 50
+    """Room for a word's bytes and two marks; the rest of a longer word is cut off."""
+    highway: int = 1
+    """How many highway layers follow the convolutions."""
+    layers: int = 2
+    """How many LSTM layers in each direction."""
+    hidden: int = 1024
+    """Units of each LSTM."""
+    projection: int = 128
+    """Size of a word's vector and of each LSTM's output, which is projected down to it (not where it equals hidden)."""
+    cell_clip: float = 3.0
+    """Hold the LSTM's cells within plus and minus this; 0 does not."""
+    projection_clip: float = 3.0
+    """Hold the LSTM's projected output within plus and minus this; 0 does not."""
+    skip_connections: bool = True
+    """From the second on, layers add their input to their output."""
+    dropout: float = 0.1
+    """Dropout on the input of every LSTM and on the top one's output."""
+    state_dropout: float = 0.01
+    """The share of the streams that in training begin each window without the state carried to it. Without any, a
+    network knows no beginnings, and read from none it may get stuck where its cells are clipped."""
+    tied: bool = False
+    """Word input only: the output layer uses the words' input vectors too."""
+    softmax: Literal["full", "sampled"] = "sampled"
+    """The output layer in training: exact, or a sampled estimate. Evaluation is always exact."""
+    samples: int = 8192
+    """Sampled softmax: how many words stand for the vocabulary in each step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiLMTrainSettings(TrainSettings):
+    """The training loop, with the original's recipe as its defaults."""
+
+    batch: int = 128
+    """How many streams of sentences are read side by side (on each GPU, where there are several)."""
+    unroll: int = 20
+    """Steps of back-propagation through time in one window; the state is carried to the next."""
+    optimizer: Literal["adamw", "adam", "sgd", "adagrad"] = "adagrad"
+    """The optimiser."""
+    lr: float = 0.2
+    """The learning rate after warm-up."""
+    initial_accumulator: float = 0.0025
+    """Adagrad only: where the sums of squared gradients start. The original starts at 1 with the loss multiplied by the
+    20 steps of a window; 1/400 with the plain mean takes the same steps."""
+    warmup: int = 0
+    """Steps over which the learning rate rises from zero; at most a tenth of the run."""
+    decay: Literal["cosine", "linear", "constant"] = "constant"
+    """How the learning rate falls after warm-up."""
+    clip_norm: float = 0.5
+    """Gradients whose global norm is above this are scaled down to it; 0 turns clipping off. (The original's 10, for
+    its multiplied loss.)"""
+    average: float = 0.99
+    """Decay of an exponential moving average of the weights, used for validation and saved; 0 takes the last weights,
+    as the original does."""
+    shuffle: bool = True
+    """Read the sentences in a new order every epoch, as the original does; otherwise in the order of the text."""
+    init: str | None = None
+    """Start from this model: a relmo folder or original ELMo files, whose geometry is kept."""
+    softmax_first: float = 0.1
+    """With init, where the output layer is a fresh one: train it alone for this many epochs first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiLMSettings:
+    """Train a bidirectional language model (ELMo).
+
+    Text has one sentence a line; words are counted, the vocabulary is made, and the last part is held out.
+
+        relmo train bilm corpus.txt --preset small --min-count 3 --epochs 10 --out models/mine
+
+        relmo train bilm domain.txt --init models/mine --epochs 1 --out models/domain
+
+        relmo evaluate models/mine test.txt
+    """
+
+    files: ClassVar[str] = "Files to train on, in this order: plain, .gz, .xz, .zst, .conllu, or - for standard input."
+    """What it is trained on."""
+
+    text: BiLMTextSettings = field(default_factory=BiLMTextSettings)
+    model: BiLMModelSettings = field(default_factory=BiLMModelSettings)
+    train: BiLMTrainSettings = field(default_factory=BiLMTrainSettings)
+
+
+CHARACTER_SETTINGS = ("char_dim", "filters", "activation", "max_characters", "highway")
+
+
+def check_bilm_model(model: BiLMModelSettings) -> None:
+    """A geometry that can be built."""
+    check_bounds(model)
+    widest = max(width for width, _ in parse_filters(model.filters))
+    if widest > model.max_characters:
+        raise SettingError(f"filters {widest} wide do not fit into max_characters {model.max_characters}")
+    if model.projection > model.hidden:
+        raise SettingError(f"projection {model.projection} must not be larger than hidden {model.hidden}")
+    if model.input == "word":
+        refuse(model, CHARACTER_SETTINGS, "input word")
+    if model.tied and model.input != "word":
+        raise SettingError("tied has a meaning for input word only; leave it out")
+    if model.softmax != "sampled":
+        refuse(model, ["samples"], f"softmax {model.softmax}")
+
+
+def check_bilm(settings: BiLMSettings) -> None:
+    """As `check_lm`, for a bidirectional language model."""
+    check_bounds(settings.text, settings.train)
+    check_bilm_model(settings.model)
+    check_optimizer(settings.train)
+    if settings.text.vocabulary is not None:
+        refuse(settings.text, ["vocabulary_size", "min_count"], "a vocabulary from a file")
+    if settings.train.init is None:
+        refuse(settings.train, ["softmax_first"], "a run without init")

@@ -1,0 +1,153 @@
+"""The settings of `relmo train lm`: language models over characters or words."""
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import ClassVar, Literal
+
+from relmo.errors import SettingError, shown
+from relmo.settings.bounds import check_bounds, refuse
+from relmo.settings.training import TrainSettings, check_optimizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSettings:
+    """How text becomes a stream of symbols."""
+
+    unit: Literal["char", "word"] = "char"
+    """What the model reads and predicts: characters or words."""
+    tokenizer: Literal["words", "whitespace"] = "words"
+    """How lines are split into words: by relmo's Unicode tokenizer, or at white space for text that is tokenised
+    already."""
+    lowercase: bool = False
+    """Fold the text to lower case first."""
+    text_per: Literal["file", "line"] = "file"
+    """What one text is: a whole file, or each line of it. The end-of-text symbol follows every text; line ends inside a
+    text are symbols of their own."""
+    vocabulary: str | None = None
+    """A file with the vocabulary to use, one symbol a line; otherwise it is made from the training part."""
+    vocabulary_size: int | None = None
+    """Keep at most this many symbols, the most frequent ones; the rest become `<unk>`."""
+    min_count: int = 1
+    """Symbols seen fewer times than this in the training part become `<unk>`."""
+    valid: str | None = None
+    """A file to validate on; otherwise the last part of the corpus is held out."""
+    valid_fraction: float = 0.05
+    """The share of the corpus held out for validation, taken after the training part, where no validation file is
+    given."""
+    test_fraction: float = 0.0
+    """The share of the corpus at its very end that is only scored once, after training."""
+    errors: Literal["strict", "replace"] = "strict"
+    """What to do with bytes that are not UTF-8: stop with the place, or read them as U+FFFD."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelSettings:
+    """The network of a language model."""
+
+    cell: Literal["lstm", "gru", "elman", "ngram", "feedforward"] = "lstm"
+    """The recurrent cell; or, to compare with, an interpolated Kneser-Ney n-gram model or Bengio's fixed-window
+    network."""
+    layers: int = 1
+    """How many recurrent layers."""
+    hidden: int = 512
+    """Units of each layer (feedforward: of the hidden layer)."""
+    embedding: int | None = None
+    """Size of the input embedding; as large as the hidden layer where not given."""
+    projection: int | None = None
+    """LSTM only: project each layer's output down to this size."""
+    nonlinearity: Literal["tanh", "relu"] = "tanh"
+    """Elman only: the activation."""
+    forget_bias: float = 1.0
+    """LSTM only: where the forget gate's bias starts."""
+    residual: bool = False
+    """Layers add their input to their output where the sizes agree."""
+    order: int = 5
+    """N-gram and feedforward: predict from the last order - 1 symbols."""
+    dropout: float = 0.0
+    """Dropout between layers, and on the top layer's output where output_dropout says nothing else."""
+    output_dropout: float | None = None
+    """Dropout on the top layer's output."""
+    input_dropout: float = 0.0
+    """Dropout on the embedded input."""
+    word_dropout: float = 0.0
+    """Drop whole symbols of the embedding, each wherever it occurs in the batch."""
+    weight_drop: float = 0.0
+    """Drop recurrent weights (DropConnect)."""
+    variational: bool = False
+    """Dropout holds one mask over all steps of a window instead of a new one at each step."""
+    tied: bool = False
+    """Use the input embedding as the output layer's weights too."""
+    softmax: Literal["full", "adaptive", "sampled"] = "full"
+    """The output layer in training: exact; adaptive (frequent symbols get more capacity); or a sampled estimate."""
+    cutoffs: tuple[int, ...] = ()
+    """Adaptive softmax: the ranks at which its clusters end; chosen from the vocabulary's size where not given."""
+    samples: int = 8192
+    """Sampled softmax: how many symbols stand for the vocabulary in each step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LMSettings:
+    """Train a language model over characters or words.
+
+    Any text will do: plain, .gz, .xz, .zst, .conllu, or - for standard input. The last part is held out for validation.
+
+        relmo train lm corpus.txt --cell lstm --hidden 512 --epochs 20 --out models/mine
+
+        relmo generate models/mine --prompt "Once upon a time"
+    """
+
+    files: ClassVar[str] = "Files to train on, in this order."
+    """What it is trained on."""
+
+    text: TextSettings = field(default_factory=TextSettings)
+    model: LanguageModelSettings = field(default_factory=LanguageModelSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+
+
+SOME_CELLS: dict[str, tuple[str, ...]] = {
+    "layers": ("lstm", "gru", "elman"),
+    "projection": ("lstm",),
+    "nonlinearity": ("elman",),
+    "forget_bias": ("lstm",),
+    "residual": ("lstm", "gru", "elman"),
+    "order": ("ngram", "feedforward"),
+    "word_dropout": ("lstm", "gru", "elman"),
+    "weight_drop": ("lstm", "gru", "elman"),
+    "variational": ("lstm", "gru", "elman"),
+    "tied": ("lstm", "gru", "elman"),
+    **dict.fromkeys(
+        ("hidden", "embedding", "dropout", "output_dropout", "input_dropout", "softmax", "cutoffs", "samples"),
+        ("lstm", "gru", "elman", "feedforward"),
+    ),
+}
+"""Which cells a setting of the model has a meaning for, where that is not all."""
+
+
+def check_lm(settings: LMSettings) -> None:
+    """Settings that make no sense, alone or together, are errors before anything is read."""
+    check_bounds(settings.text, settings.model, settings.train)
+    if settings.model.cell == "ngram":
+        refuse(settings.train, set(vars(settings.train)) - {"seed", "device", "threads"}, "cell ngram, which counts")
+    if settings.text.unit == "char":
+        refuse(settings.text, ["tokenizer"], "unit char")
+    check_optimizer(settings.train)
+    model, default = settings.model, LanguageModelSettings()
+    for name, cells in SOME_CELLS.items():
+        if model.cell not in cells and getattr(model, name) != getattr(default, name):
+            raise SettingError(
+                f"{name} has no meaning for cell {model.cell} (only for {', '.join(cells)}); leave it out"
+            )
+    if model.softmax != "sampled":
+        refuse(model, ["samples"], f"softmax {model.softmax}")
+    if model.projection and model.projection >= model.hidden:
+        raise SettingError(f"projection {model.projection} must be smaller than hidden {model.hidden}")
+    if model.tied and model.softmax == "adaptive":
+        raise SettingError("tied does not go with softmax adaptive; use softmax full or sampled")
+    if model.cutoffs and model.softmax != "adaptive":
+        raise SettingError("cutoffs has a meaning for softmax adaptive only; leave it out")
+    if any(low >= high for low, high in pairwise((0, *model.cutoffs))):
+        raise SettingError(f"cutoffs must rise from 1 on, not {shown(model.cutoffs)}")
+    if model.cell == "feedforward" and model.order < 2:
+        raise SettingError("order must be 2 or more for cell feedforward: it predicts from order - 1 symbols")
+    if settings.text.valid_fraction + settings.text.test_fraction >= 1:
+        raise SettingError("valid_fraction and test_fraction leave nothing to train on")

@@ -1,0 +1,188 @@
+"""The settings that tasks share: what a network reads of a word, how it is trained, one vector of a sentence."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from relmo.errors import SettingError, shown
+from relmo.settings.bounds import BOUNDS, check_bounds, parse_filters, refuse
+from relmo.settings.training import TrainSettings, check_optimizer
+
+NO_CACHE = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskTextSettings:
+    """What every task says of its files."""
+
+    tokenizer: Literal["words", "whitespace"] = "words"
+    """How raw text is split into words: by relmo's Unicode tokenizer, or at white space for text that is tokenised
+    already. It is kept with the model."""
+    valid: str | None = None
+    """The file to choose the best model by; otherwise a part of the training examples is held out."""
+    valid_fraction: float = 0.1
+    """The share of the training examples that is held out, taken at even distances, where no validation file is
+    given."""
+    column: str | None = None
+    """The column, by name or number, or the key of JSON, that holds the labels, where it is not the usual one."""
+    errors: Literal["strict", "replace"] = "strict"
+    """What to do with bytes that are not UTF-8: stop with the place, or read them as U+FFFD."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSettings:
+    """What a network reads of a word: learned vectors, static vectors, characters, ELMo; side by side."""
+
+    word_dim: int = 50
+    """Size of the word vectors that are learned with the task; 0 for none."""
+    lowercase: bool = True
+    """Learned vectors are those of lower-cased words; characters and ELMo see words as they are."""
+    min_count: int = 1
+    """Words seen fewer times than this in the training examples have no learned vector of their own."""
+    word_dropout: float = 0.0
+    """While training, the share of words that are taken for unknown ones."""
+    vectors: str | None = None
+    """Static word vectors: `words`, which ship with relmo; a folder of kind skipgram; or a text file in word2vec's or
+    GloVe's format. A word that has none is looked up in lower case."""
+    vectors_tune: bool = False
+    """Let the static vectors of the training words change with the task; those of other words stay."""
+    char_dim: int = 16
+    """Size of a character's embedding; 0 reads no characters."""
+    filters: tuple[str, ...] = ("3x128",)
+    """The convolutions over a word's characters: width x how many, with commas between them."""
+    max_characters: int = 50
+    """Room for a word's bytes and two marks; the rest of a longer word is cut off."""
+    elmo: str | None = None
+    """A bidirectional language model for contextual vectors: `small`, which ships with relmo; a folder; or original
+    ELMo files."""
+    elmo_at: Literal["input", "output", "both"] = "input"
+    """Where its vectors go in: beside the word's other vectors, beside the output of the (first) encoder, or both, each
+    with a mix of its own."""
+    elmo_layers: Literal["all", "top"] = "all"
+    """A learned mix of all layers, or the top one alone."""
+    elmo_dropout: float = 0.2
+    """Dropout on the mixed vectors; 0.5 as published, which is much for vectors as small as those of `small`."""
+    elmo_l2: float = 0.001
+    """Lambda, the weight of the penalty that draws the mix towards an even one: 1 makes it an average, 0.001 leaves it
+    free."""
+    elmo_norm: bool = False
+    """Normalise each layer before the mix."""
+    elmo_tune: bool = False
+    """Train the biLM with the task; otherwise it is frozen, and its vectors are computed once and kept on disk."""
+    cache: str | None = None
+    """Where such vectors are kept: a folder ($RELMO_CACHE or ~/.cache/relmo where not given), or `none`, which computes
+    them anew every time."""
+    copy: bool = False
+    """Put copies of the biLM and of the static vectors into the model's folder; otherwise it names them, with their
+    checksums."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskTrainSettings(TrainSettings):
+    """The training loop, with what suits tasks."""
+
+    epochs: float = 30
+    """How often to go through the training data, at most; may be a fraction."""
+    batch: int = 32
+    """Most examples in a batch; they are of about the same length."""
+    tokens_per_batch: int = 8192
+    """Most words in a batch, padding counted; a longer example makes a batch of its own."""
+    optimizer: Literal["adamw", "adam", "sgd", "adagrad"] = "adam"
+    """The optimiser."""
+    lr: float = 0.001
+    """The learning rate after warm-up."""
+    warmup: int = 0
+    """Steps over which the learning rate rises from zero; at most a tenth of the run."""
+    decay: Literal["cosine", "linear", "constant"] = "constant"
+    """How the learning rate falls after warm-up."""
+    clip_norm: float = 5.0
+    """Gradients whose global norm is above this are scaled down to it; 0 turns clipping off."""
+    patience: int | None = 10
+    """Stop after this many validations without a new best."""
+    seeds: int = 1
+    """Train this many times, from `seed` on, each in a folder of its own; the best of them is the model."""
+    plot: bool = False
+    """Draw the learning curves: curves.png in the model's folder (needs relmo[plot])."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceModelSettings:
+    """A network that makes one vector of a sentence: recurrent layers and a pool over their output."""
+
+    cell: Literal["lstm", "gru", "elman"] = "lstm"
+    """The recurrent cell."""
+    layers: int = 1
+    """How many recurrent layers; with 0 each word goes through a linear layer of its own."""
+    directions: Literal[1, 2] = 2
+    """1 reads a sentence from left to right, 2 both ways."""
+    hidden: int = 200
+    """Units of each layer in each direction, and of the other layers that networks of their own shape have."""
+    pool: Literal["final", "mean", "max", "attention"] = "max"
+    """What becomes of a sentence's words: where reading ended, their mean, their maximum, or a mean with learned
+    weights."""
+    mlp: tuple[int, ...] = ()
+    """Sizes of the layers between a sentence's vector, or a pair's, and the labels; may be given several times."""
+    dropout: float = 0.5
+    """Dropout on what the recurrent layers read, one mask for all words of a sentence, and on what follows them."""
+
+
+OF_SENTENCES = ("cell", "layers", "directions", "pool", "mlp")
+
+
+TASK_BOUNDS = BOUNDS | {
+    "word_dim": (0, 1 << 16),
+    "char_dim": (0, 1 << 16),
+    "elmo_dropout": (0, 0.999999),
+    "elmo_l2": (0, 1e9),
+    "tokens_per_batch": (1, 1 << 30),
+    **dict.fromkeys(("low", "high"), (-1e9, 1e9)),
+    "seeds": (1, 1000),
+}
+
+
+OF_ELMO = ("elmo_at", "elmo_layers", "elmo_dropout", "elmo_l2", "elmo_norm", "elmo_tune", "cache")
+
+
+def check_inputs(settings: InputSettings) -> None:
+    """What is read of a word is something, and nothing is said in vain."""
+    check_bounds(settings, bounds=TASK_BOUNDS)
+    if settings.char_dim:
+        widest = max(width for width, _ in parse_filters(settings.filters))
+        if widest > settings.max_characters:
+            raise SettingError(f"filters {widest} wide do not fit into max_characters {settings.max_characters}")
+    else:
+        refuse(settings, ["filters", "max_characters"], "char_dim 0")
+    if settings.elmo is None:
+        refuse(settings, OF_ELMO, "a run without elmo")
+    if settings.elmo_layers == "top":
+        refuse(settings, ["elmo_l2"], "elmo_layers top, which mixes nothing")
+    if settings.elmo_tune:
+        refuse(settings, ["cache"], "elmo_tune")
+    if settings.vectors is None:
+        refuse(settings, ["vectors_tune"], "a run without vectors")
+    if settings.elmo is None and settings.vectors is None:
+        refuse(settings, ["copy"], "a run without elmo and vectors")
+    if not settings.word_dim and not settings.vectors_tune:
+        refuse(settings, ["min_count", "lowercase"], "word_dim 0")
+    at_input = settings.elmo is not None and settings.elmo_at != "output"
+    if not (settings.word_dim or settings.char_dim or settings.vectors or at_input):
+        raise SettingError("nothing is read of a word; set word_dim or char_dim, or give vectors or elmo")
+
+
+def check_task_training(settings: TaskTrainSettings) -> None:
+    """As for every kind; windows are of language models alone."""
+    check_bounds(settings, bounds=TASK_BOUNDS)
+    check_optimizer(settings)
+    refuse(settings, ["unroll"], "a task")
+
+
+def check_sentences(model: SentenceModelSettings) -> None:
+    """Sizes that can be built."""
+    check_bounds(model, bounds=TASK_BOUNDS | {"layers": (0, 1000)})
+    if not model.layers:
+        refuse(model, ["cell", "directions"], "layers 0")
+        if model.pool == "final":
+            raise SettingError(
+                "pool final is where reading ended, and layers 0 reads nothing; give mean, max, attention"
+            )
+    if wrong := [size for size in model.mlp if not 1 <= size <= BOUNDS["hidden"][1]]:
+        raise SettingError(f"mlp has sizes of layers, from 1 to {BOUNDS['hidden'][1]:g}, not {shown(wrong[0])}")

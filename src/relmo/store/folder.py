@@ -1,0 +1,177 @@
+"""A model <-> a folder: config.json, model.safetensors (`weights.py`), vocabulary.txt, settings.toml and a card,
+README.md.
+
+Nothing is unpickled. Every file is written under a temporary name and renamed (`outputs.py`); config.json comes last,
+so a folder with one is whole. Files of tensors carry a digest of themselves, config.json has those of the text files.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import relmo
+from relmo.config import build
+from relmo.disk.digests import check_file, check_regular, fingerprint
+from relmo.disk.files import is_file, parse_json, read_json
+from relmo.disk.outputs import atomic
+from relmo.errors import ModelError, SettingError, shown
+
+FORMAT_VERSION = 1
+CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocabulary.txt"
+CARD, SETTINGS = "README.md", "settings.toml"
+LABELS, BILM_VOCABULARY = "labels.txt", "bilm-vocabulary.txt"  # of a task's model
+COPY_OF_BILM, COPY_OF_VECTORS = "bilm", "vectors"  # folders in it, of models that it was built on
+TEXTS = (VOCABULARY, LABELS, BILM_VOCABULARY)
+"""Text files that a model is loaded from."""
+RESTORE = "restore it from a copy"
+BUNDLED = ("small", "words")  # models that ship, by name: a bidirectional language model and word vectors
+EXAMPLES = ("prose", "code", "anbn-lstm", "anbn-gru")  # small language models that ship, to be looked into
+OURS = re.compile(
+    r"config\.json|model.*\.safetensors|(vocabulary|labels|vectors|bilm-vocabulary)\.txt|settings\.toml|README\.md"
+    r"|metrics\.jsonl|report\.json|curves\.png|options\.json|weights\.hdf5|vocab\.txt"
+    r"|run|last|bilm|vectors|tensorboard|seed-\d+"
+)
+"""The names that relmo gives to what it writes in a model's folder."""
+
+S = TypeVar("S")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """A JSON file, whole or not at all."""
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], values: Any = None) -> str:
+    """A safetensors file with a digest of its tensors and a JSON value in its header, whole or not at all. -> the
+    digest"""
+    tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    header = {"digest": digest(tensors, values)} | ({} if values is None else {"values": json.dumps(values)})
+    with atomic(path) as temporary:
+        save_file(tensors, temporary, metadata=header)
+    return header["digest"]
+
+
+def read_tensors(path: Path, known: str | None = None) -> tuple[dict[str, Tensor], Any]:
+    """What `write_tensors` wrote, or an error where the file is damaged, or its digest is not the one `known`."""
+    with open_tensors(path) as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        header = file.metadata() or {}
+    try:
+        values = parse_json(header.get("values", "null"))
+    except ValueError as error:
+        raise ModelError(f"{path}: the file is damaged (its header: {error}); restore it from a copy") from error
+    if header.get("digest") != digest(tensors, values):
+        raise ModelError(f"{path}: the file is damaged (its checksum does not match); restore it from a copy")
+    if known is not None and header["digest"] != known:
+        raise ModelError(f"{path}: is not the file that config.json was written for; restore both from one copy")
+    return tensors, values
+
+
+@contextmanager
+def open_tensors(path: Path) -> Iterator[Any]:
+    """A safetensors file; one that is missing, cut short or no such file is one clear line."""
+    if not is_file(path):
+        what = "is not a regular file" if os.path.lexists(path) else "no such file"
+        raise ModelError(f"{path}: {what}; the model folder is incomplete")
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except (SafetensorError, OSError, RuntimeError) as error:  # torch says RuntimeError of a file it cannot map
+        raise ModelError(f"{path}: the file is damaged ({error}); restore it from a copy or train again") from error
+
+
+def digest(tensors: dict[str, Tensor], values: Any = None) -> str:
+    """SHA-256 over the names and bytes of all tensors, and the values where there are any."""
+    sha = hashlib.sha256(b"" if values is None else json.dumps(values).encode())
+    for name in sorted(tensors):
+        sha.update(name.encode())
+        sha.update(tensors[name].contiguous().flatten().view(torch.uint8).numpy().data)
+    return sha.hexdigest()
+
+
+def own_tensors(network: nn.Module) -> dict[str, Tensor]:
+    """The network's weights and buffers by name, a tied one once, under its first name."""
+    seen: dict[int, str] = {}
+    return {
+        name: tensor
+        for name, tensor in network.state_dict(keep_vars=True).items()
+        if seen.setdefault(id(tensor), name) == name
+    }
+
+
+def save_config(folder: Path, kind: str, values: dict[str, Any]) -> None:
+    """config.json: what kind of model this is, and what its loader needs to know."""
+    header = {"format_version": FORMAT_VERSION, "kind": kind, "relmo_version": relmo.__version__}
+    write_json(folder / CONFIG, header | values | {"digests": text_digests(folder)})
+
+
+def text_digests(folder: Path) -> dict[str, Any]:
+    """The fingerprints of a model's text files, for its config.json."""
+    return {name: fingerprint(folder / name) for name in TEXTS if (folder / name).is_file()}
+
+
+def known_text(folder: Path, config: dict[str, Any], name: str) -> Path:
+    """The path of one of a model's text files, after it was found to be the one that config.json was written for."""
+    path = folder / name
+    if "digests" not in config:  # a folder that an older relmo saved
+        check_regular(path, f"the model folder is incomplete; {RESTORE}")
+        return path
+    digests = config["digests"]
+    if not isinstance(digests, dict) or name not in digests:
+        raise ModelError(f"{folder / CONFIG}: is damaged (it has no digest of {name}); {RESTORE}")
+    check_file(path, digests[name], RESTORE)
+    return path
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json, checked for what every kind has."""
+    path = folder / CONFIG
+    if not is_file(path):
+        what = "is not a model folder (it has no config.json)" if os.path.lexists(folder) else "does not exist"
+        raise ModelError(
+            f"{folder}: {what}; give a folder that relmo has saved, or the name of a model that ships with it "
+            f"({' or '.join(BUNDLED)}); embed, info, convert and relmo.load also take original ELMo files, an options "
+            ".json and a weights .hdf5"
+        )
+    try:
+        config = read_json(path)
+    except ValueError as error:
+        raise ModelError(f"{path}: is not valid JSON ({error}); restore it from a copy") from error
+    if not isinstance(config, dict) or "kind" not in config or "format_version" not in config:
+        raise ModelError(f"{path}: is not a relmo config (no 'kind' and 'format_version')")
+    if config["format_version"] != FORMAT_VERSION:
+        raise ModelError(
+            f"{path}: format version {shown(config['format_version'])} is not {FORMAT_VERSION}, which relmo reads; "
+            "update it"
+        )
+    if not isinstance(config["kind"], str):
+        raise ModelError(f"{path}: is damaged: its kind is {shown(config['kind'])}, not a word")
+    return config
+
+
+def read_settings(folder: Path, config: dict[str, Any], kind: type[S], check: Callable[[S], None]) -> S:
+    """The settings a model was made with, checked like any others."""
+    try:
+        settings = build(kind, config.get("settings") or {}, source=str(folder / CONFIG))
+        check(settings)
+    except SettingError as error:
+        raise ModelError(f"{folder}: config.json is damaged: {error}") from error
+    return settings
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is a GPU where there is one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise SettingError("--device cuda: torch sees no GPU here; use --device cpu or auto")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

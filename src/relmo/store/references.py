@@ -1,0 +1,91 @@
+"""Models that another model is built on: where each is, and whether it is still the one it was trained with.
+
+A task's model names its biLM and its static vectors by a source (a name that ships, or a path) and a digest of what
+matters in them; it may hold copies instead, whose source is a path inside its own folder.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+import relmo
+from relmo.disk.files import is_file
+from relmo.errors import ModelError
+from relmo.networks.elmo import without_output
+from relmo.store.folder import BUNDLED, CONFIG, EXAMPLES, digest, own_tensors
+from relmo.store.original import PairOrPath, locate
+
+if TYPE_CHECKING:
+    from relmo.models.bilm import BiLM
+    from relmo.models.vectors import WordVectors
+
+DEFAULT = BUNDLED[0]
+EMBEDS = ("input", "activation", "max_characters", "skip_connections", "cell_clip", "projection_clip")
+"""Settings of a biLM, beside its weights, that its vectors depend on."""
+
+
+def bundled(source: PairOrPath | None) -> Path | None:
+    """The folder of the model that ships, where the source is its name and there is no model of this name on disk."""
+    name = DEFAULT if source is None else source
+    known = isinstance(name, str | Path) and str(name) in (*BUNDLED, *EXAMPLES)
+    if not known or (source is not None and on_disk(Path(str(name)))):
+        return None
+    return Path(relmo.__file__).with_name("data") / ("examples" if str(name) in EXAMPLES else "") / str(name)
+
+
+def on_disk(path: Path) -> bool:
+    """Whether a place holds a model of any kind; any other file or folder does not count."""
+    if is_file(path / CONFIG):
+        return True
+    with suppress(ModelError):
+        return locate(path) is not None
+    return False
+
+
+class Reference(NamedTuple):
+    """A model that another one is built on."""
+
+    source: str
+    digest: str
+
+    def place(self, folder: Path) -> str:
+        """Where it is, for the model in `folder`, of which copies are a part."""
+        return str(folder / self.source) if self.source.startswith(".") else self.source
+
+    def check(self, found: str, folder: Path, what: str) -> None:
+        """An error where what was found is another model."""
+        if found != self.digest:
+            raise ModelError(
+                f"{folder}: the {what} at {self.place(folder)} is not the one this model was trained with (another "
+                f"checksum); put that back, or change its source in {folder / CONFIG}"
+            )
+
+
+def read_reference(folder: Path, config: dict[str, Any], name: str) -> Reference | None:
+    """The reference of this name in a config.json; None where it has none."""
+    value = config.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, dict) or not all(isinstance(value.get(key), str) for key in Reference._fields):
+        raise ModelError(f"{folder}: config.json is damaged: {name} has no source and digest")
+    return Reference(value["source"], value["digest"])
+
+
+def full_source(source: str) -> str:
+    """A source that means the same from any folder: a name that ships, or an absolute path."""
+    return source if bundled(source) is not None else str(Path(source).absolute())
+
+
+def bilm_digest(model: "BiLM") -> str:
+    """A checksum of all that a biLM's vectors depend on; its output layer is no part of that."""
+    settings = {name: getattr(model.settings.model, name) for name in EMBEDS}
+    words = model.vocabulary.symbols if model.settings.model.input == "word" and model.vocabulary else None
+    tensors = {name: tensor.detach().cpu() for name, tensor in own_tensors(without_output(model.network)).items()}
+    return digest(tensors, [settings, model.settings.text.lowercase, words])
+
+
+def vectors_digest(vectors: "WordVectors") -> str:
+    """A checksum of words and their vectors."""
+    return digest({"matrix": torch.from_numpy(vectors.matrix)}, vectors.vocabulary.symbols)

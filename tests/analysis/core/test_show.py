@@ -1,0 +1,105 @@
+"""How results are shown: escaped, readable colours, files whole or not at all."""
+
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from relmo.analysis.core.show import (
+    ColouredText,
+    Table,
+    colour,
+    figure,
+    hexadecimal,
+    picture,
+    scale_of,
+    visible,
+    write_arrays,
+)
+from relmo.errors import SettingError
+
+
+def luminance(rgb: tuple[int, int, int]) -> float:
+    """As WCAG defines it."""
+    parts = [c / 255 for c in rgb]
+    red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_black_text_is_readable_on_every_colour() -> None:
+    for value in np.linspace(-1.5, 1.5, 61):
+        assert (luminance(colour(float(value))) + 0.05) / 0.05 >= 7, value
+
+
+def test_colours_go_from_blue_over_white_to_orange() -> None:
+    assert hexadecimal(colour(-1)) == hexadecimal(colour(-9)) == "#56a0e6"
+    assert hexadecimal(colour(0)) == hexadecimal(colour(float("nan"))) == "#ffffff"
+    assert hexadecimal(colour(1)) == "#e67e22"
+
+
+def test_a_table_is_html_without_anything_to_run() -> None:
+    table = Table(["a", "b"], [["<x>", "1"]], title="A & B", notes=["n<1"])
+    page = table._repr_html_()
+    assert "&lt;x&gt;" in page
+    assert "A &amp; B" in page
+    assert "n&lt;1" in page
+    assert "<x>" not in page
+
+
+def test_coloured_text_has_each_symbols_value() -> None:
+    page = ColouredText(["<", "\n"], np.array([-2.0, 1.0]), "c<0")._repr_html_()
+    assert 'title="-2.000">&lt;</span>' in page
+    assert 'title="1.000">↵\n</span>' in page
+    assert "c&lt;0" in page
+    assert "#56a0e6" in page
+
+
+def test_one_spike_does_not_bleach_the_rest() -> None:
+    values = np.ones(1000)
+    values[3] = 50.0
+    assert scale_of(values) == 1.0
+    assert scale_of(np.zeros(4)) == 1.0
+    assert scale_of(np.zeros(0)) == 1.0
+
+
+def test_numbers_and_symbols_are_written_plainly() -> None:
+    assert [figure(0.5), figure(0.5, 1, signed=True), figure(None), figure(float("nan"))] == ["0.500", "+0.5", "", ""]
+    assert [visible(symbol) for symbol in ("\n", " ", "a")] == ["↵", "·", "a"]
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_a_picture_is_written_when_it_is_done(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"a.{kind}"
+    with picture(path) as drawn:
+        drawn.subplots().plot([1, 2])
+        assert not path.exists()
+    assert path.stat().st_size > 500
+    with pytest.raises(RuntimeError, match="mine"), picture(tmp_path / f"b.{kind}"):
+        raise RuntimeError("mine")
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_picture_that_cannot_be_drawn_is_told_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingError, match=r"\.png or \.svg"), picture(tmp_path / "a.gif"):
+        pass
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SettingError, match=r"relmo\[plot\]"), picture(tmp_path / "a.png"):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["npz", "h5"])
+def test_arrays_of_numbers_and_strings_come_back(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"a.{kind}"
+    write_arrays(path, {"x": np.arange(6.0).reshape(2, 3), "names": np.array(["é", "\n"])})
+    if kind == "npz":
+        with np.load(path, allow_pickle=False) as file:
+            x, names = file["x"], file["names"].tolist()
+    else:
+        with h5py.File(path) as file:
+            x, names = file["x"][:], [name.decode() for name in file["names"][:]]
+    assert x.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert names == ["é", "\n"]
+    with pytest.raises(SettingError, match="npz"):
+        write_arrays(tmp_path / "a.csv", {})

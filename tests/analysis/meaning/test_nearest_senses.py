@@ -1,0 +1,154 @@
+"""The nearest sense, in cases whose answers are known."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from relmo.analysis.meaning.senses import (
+    Embed,
+    Occurrence,
+    SenseAverages,
+    disambiguate,
+    layers_of,
+    occurrences,
+    only,
+    right,
+    static_layer,
+)
+from relmo.models.bilm import BiLM
+from relmo.models.vectors import WordVectors
+from relmo.networks.bilm import BiLMNetwork
+from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings
+from relmo.text.senses import Lemma, SenseIndex, SenseSentence, Tagged
+from relmo.text.vocabulary import SentenceVocabulary, Vocabulary
+
+BANK, RIVER, MONEY = Lemma("bank", "NOUN"), "bank%1:17:01::", "bank%1:14:00::"
+TO_BANK, TRUST = Lemma("bank", "VERB"), "bank%2:31:00::"
+INDEX = SenseIndex(
+    {
+        BANK: [RIVER, MONEY, "bank%1:06:00::"],
+        TO_BANK: ["bank%2:40:00::", TRUST],
+        Lemma("heron", "NOUN"): ["heron%1:05:00::", "heron%1:06:00::"],
+    }
+)
+AXES = {"river": (1, 0, 0), "money": (0, 1, 0), "trust": (0, 0, 1)}
+
+
+def tagged(word: str, lemma: Lemma, *senses: str, end: int = 2) -> SenseSentence:
+    """'word bank', the second of which is tagged."""
+    return SenseSentence([word, "bank"], [Tagged(1, end, lemma, senses)])
+
+
+def neighbours(sentences: Iterable[Sequence[str]]) -> Iterator[np.ndarray]:
+    """Layer 0 is the same for all; layer 1 of a word is the sum of the axes of all words of its sentence."""
+    for words in sentences:
+        context = np.sum([AXES.get(word, (0, 0, 0)) for word in words], axis=0, dtype=np.float32)
+        yield np.stack([np.ones((len(words), 3), dtype=np.float32), np.tile(context, (len(words), 1))])
+
+
+CORPUS = [
+    tagged("money", BANK, MONEY),
+    tagged("money", BANK, MONEY),
+    tagged("river", BANK, RIVER),
+    tagged("trust", TO_BANK, TRUST),
+    tagged("trust", BANK, "bank%1:99:99::"),
+]
+
+
+def test_the_nearest_sense_of_the_lemma_and_its_part_of_speech_wins() -> None:
+    test = [tagged("river", BANK, RIVER), tagged("money", BANK, MONEY), tagged("river", TO_BANK, "bank%2:40:00::")]
+    found = disambiguate(neighbours, CORPUS, test, INDEX)
+    assert found.nearest[1] == [RIVER, MONEY, TRUST], "the verb was seen in one sense only, so that is the nearest"
+    assert right(found.nearest[1], test).tolist() == [True, True, False]
+
+
+def test_senses_that_cannot_be_told_apart_give_the_one_that_wordnet_lists_first() -> None:
+    found = disambiguate(neighbours, CORPUS, [tagged("money", BANK, MONEY)], INDEX)
+    assert found.nearest[0] == [RIVER]
+    assert found.most_frequent == [MONEY]
+    assert found.first == [RIVER]
+
+
+def test_rounding_does_not_choose_between_senses_with_the_same_mean() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        vector = rng.normal(size=(1, 64)).astype(np.float32)
+        same = [Occurrence(Tagged(0, 1, BANK, (key,)), 0, vector) for key in [MONEY] * 7 + [RIVER] * 3]
+        assert SenseAverages(same, INDEX).nearest(BANK, vector) == [RIVER]
+
+
+def test_a_lemma_not_seen_gets_its_first_sense_in_every_layer() -> None:
+    heron = SenseSentence(["money", "heron"], [Tagged(1, 2, Lemma("heron", "NOUN"), ("heron%1:05:00::",))])
+    found = disambiguate(neighbours, CORPUS, [heron, tagged("money", BANK, MONEY)], INDEX)
+    assert [layer[0] for layer in found.nearest] == ["heron%1:05:00::"] * 2
+    assert found.most_frequent[0] == "heron%1:05:00::"
+    assert found.seen.tolist() == [False, True]
+
+
+def test_a_key_that_wordnet_does_not_have_is_no_candidate() -> None:
+    found = disambiguate(neighbours, CORPUS, [tagged("trust", BANK, MONEY)], INDEX)
+    assert found.nearest[1] != ["bank%1:99:99::"]
+
+
+def test_a_sense_is_the_mean_of_its_places_and_distance_is_the_angle() -> None:
+    index = SenseIndex({BANK: [RIVER, MONEY]})
+    corpus = [tagged("river", BANK, RIVER), tagged("river", BANK, RIVER), tagged("money", BANK, RIVER)]
+    averages = SenseAverages(occurrences(neighbours, corpus), index)
+    assert averages.directions[RIVER][1] == pytest.approx(np.array([2, 1, 0]) / np.sqrt(5))
+    assert averages.counts == {RIVER: 3}
+    large = SenseAverages(occurrences(neighbours, [*corpus, tagged("money", BANK, MONEY)] * 50), index)
+    assert large.nearest(BANK, np.array([[1, 1, 1], [100, 90, 0]])) == [RIVER, RIVER], "10.6 degrees against 48"
+
+
+def test_a_phrase_is_the_mean_of_its_words() -> None:
+    def place(sentences: Iterable[Sequence[str]]) -> Iterator[np.ndarray]:
+        yield from (np.arange(len(words), dtype=np.float32)[None, :, None] for words in sentences)
+
+    sentence = SenseSentence(list("abcde"), [Tagged(1, 4, BANK, (RIVER,)), Tagged(4, 5, BANK, (MONEY,))])
+    assert [found.vectors.item() for found in occurrences(place, [sentence])] == [2.0, 4.0]
+
+
+def test_several_right_senses_are_all_right_and_all_are_averaged() -> None:
+    both = tagged("river", BANK, RIVER, MONEY)
+    averages = SenseAverages(occurrences(neighbours, [both]), INDEX)
+    assert averages.counts == {RIVER: 1, MONEY: 1}
+    assert right([MONEY], [both]).tolist() == [True]
+    assert right(["bank%1:06:00::"], [both]).tolist() == [False]
+
+
+def test_only_sentences_with_the_lemmas_asked_for_are_read() -> None:
+    assert [sentence.words[0] for sentence in only(CORPUS, {TO_BANK})] == ["trust"]
+    mixed = SenseSentence(["a", "b"], [Tagged(0, 1, BANK, (RIVER,)), Tagged(1, 2, TO_BANK, (TRUST,))])
+    assert only([mixed], {BANK}) == [SenseSentence(["a", "b"], [Tagged(0, 1, BANK, (RIVER,))])]
+
+
+def make_bilm(*, lowercase: bool = False) -> BiLM:
+    torch.manual_seed(0)
+    network = BiLMModelSettings(hidden=8, projection=4, filters=("1x4", "2x4"), char_dim=3, max_characters=12)
+    settings = BiLMSettings(model=network, text=BiLMTextSettings(lowercase=lowercase))
+    vocabulary = SentenceVocabulary([*SentenceVocabulary.specials, "bank"])
+    return BiLM(BiLMNetwork(network, vocab_size=len(vocabulary)), settings, vocabulary)
+
+
+def test_a_models_layers_come_with_their_average_last() -> None:
+    model = make_bilm()
+    (found,) = layers_of(model)([["The", "bank"]])
+    (layers,) = model.embed([["The", "bank"]])
+    assert np.array_equal(found[:-1], layers)
+    assert found[-1] == pytest.approx(layers.mean(axis=0))
+
+
+def test_a_model_of_small_letters_reads_small_letters() -> None:
+    model = make_bilm(lowercase=True)
+    (found,) = layers_of(model)([["The", "BANK"]])
+    assert np.array_equal(found[:-1], model.embed([["the", "bank"]])[0])
+
+
+def test_static_vectors_know_a_word_by_its_small_letters_and_give_zeros_for_others() -> None:
+    matrix = np.array([[0, 0], [0, 0], [1, 2], [3, 4]], dtype=np.float32)
+    embed: Embed = static_layer(WordVectors(Vocabulary(["<unk>", "</s>", "bank", "River"]), matrix))
+    found, empty = embed([["Bank", "River", "river", "bank"], []])
+    assert found.tolist() == [[[1, 2], [3, 4], [0, 0], [1, 2]]]
+    assert empty.shape == (1, 0, 2)

@@ -1,0 +1,121 @@
+"""Recorded steps are the model's own: losses, gradients, random numbers, and what follows from a checkpoint."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import relmo
+from relmo.networks.bilm import BiLMNetwork, BiWindow
+from relmo.settings.bilm import BiLMModelSettings, BiLMTrainSettings
+from relmo.text.characters import Spellings
+from relmo.text.tokenize import words
+from relmo.text.vocabulary import SentenceVocabulary
+from relmo.training.batch import BiLanes, BiText, on_device
+from relmo.training.graphs import GraphedLoss, copied, tensors
+from relmo.training.loop import Trainer
+
+ALICE = Path(relmo.__file__).parent / "data" / "alice.txt"
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+
+
+def lanes(device: str, limit: int = 200) -> tuple[BiLanes, SentenceVocabulary]:
+    """Some sentences of prose, eight side by side."""
+    sentences = [words(line) for line in ALICE.read_text(encoding="utf-8").splitlines()[:limit] if line.strip()]
+    lexicon = ["<S>", "</S>", "<UNK>", *sorted({word for sentence in sentences for word in sentence})]
+    number = {word: i for i, word in enumerate(lexicon)}
+    stream = np.array([i for sentence in sentences for i in (-1, *(number[word] for word in sentence))] + [-1])
+    vocabulary = SentenceVocabulary(lexicon)
+    text = BiText(stream, vocabulary, spellings=Spellings(lexicon, 16), margin=3, device=torch.device(device))
+    return BiLanes(text, batch=8, unroll=6), vocabulary
+
+
+def network(vocabulary: SentenceVocabulary, **changes: Any) -> BiLMNetwork:
+    torch.manual_seed(0)
+    settings: dict[str, Any] = {
+        "filters": ("1x4", "2x4", "3x8"),
+        "char_dim": 4,
+        "hidden": 48,
+        "projection": 16,
+        "samples": 64,
+        "max_characters": 16,
+    }
+    return BiLMNetwork(BiLMModelSettings(**settings | changes), vocab_size=len(vocabulary)).train()
+
+
+def test_a_copy_of_a_batch_has_the_same_shape_and_tensors_of_its_own() -> None:
+    batch = BiWindow([torch.ones(2, 3), torch.zeros(1)], torch.arange(4), torch.arange(5))
+    again = copied(batch)
+    assert isinstance(again, BiWindow)
+    assert isinstance(again.words, list)
+    assert all(torch.equal(a, b) and a is not b for a, b in zip(tensors(batch), tensors(again), strict=True))
+    assert len(tensors(batch)) == 4
+
+
+@on_gpu
+@pytest.mark.parametrize("softmax", ["full", "sampled"])
+def test_recorded_losses_and_gradients_are_those_of_plain_steps(softmax: str) -> None:
+    batches, vocabulary = lanes("cuda")
+    model = network(vocabulary, dropout=0.0, state_dropout=0.0, softmax=softmax, samples=len(vocabulary)).cuda()
+    parameters = list(model.parameters())
+    graphed = GraphedLoss(model.loss, parameters)
+    carry = model.initial_state(8)
+    for index in range(1, 6):
+        batch = BiWindow(
+            *([part.cuda() for part in p] if isinstance(p, list) else p.cuda() for p in batches.get(0, index))
+        )
+        found = graphed(batch, carry)
+        gradients = [p.grad.clone() for p in parameters]
+        for parameter in parameters:
+            parameter.grad = None
+        loss = model.loss(batch, carry)
+        loss.mean.backward()
+        torch.testing.assert_close(found.mean, loss.mean.detach(), rtol=1e-5, atol=0)
+        for a, b in zip(gradients, parameters, strict=True):
+            assert (a - b.grad).norm() <= 1e-4 * b.grad.norm() + 1e-9
+        for a, b in zip(found.carry, loss.carry, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+        carry = found.carry
+
+
+@on_gpu
+def test_every_replay_draws_its_own_random_numbers_and_recording_draws_none() -> None:
+    batches, vocabulary = lanes("cuda")
+    model = network(vocabulary, dropout=0.5).cuda()
+    graphed = GraphedLoss(model.loss, list(model.parameters()))
+    batch = on_device(batches.get(0, 1), torch.device("cuda"))
+    carry = model.initial_state(8)
+    torch.manual_seed(3)
+    before = torch.cuda.get_rng_state()
+    first, second = (graphed(batch, carry).mean.item() for _ in range(2))
+    assert first != second
+    torch.cuda.set_rng_state(before)
+    assert graphed(batch, carry).mean.item() == first
+    assert graphed(batch, carry).mean.item() == second
+
+
+@on_gpu
+def test_on_a_gpu_a_run_goes_on_from_its_state_to_the_same_bits() -> None:
+    settings = BiLMTrainSettings(batch=8, unroll=6, epochs=2.0, precision="bfloat16", device="cuda")
+
+    def trainer() -> Trainer:
+        batches, vocabulary = lanes("cuda")
+        return Trainer(network(vocabulary, dropout=0.1).cuda(), batches, settings)
+
+    whole = trainer()
+    saved: tuple[dict[str, torch.Tensor], dict[str, Any]] | None = None
+    for step in whole.steps():
+        if step.number == 7:
+            held, values = whole.state()
+            saved = {name: tensor.clone() for name, tensor in held.items()}, dict(values)
+    assert whole.graphed is not None
+    assert whole.graphed.recorded
+    again = trainer()
+    assert saved is not None
+    again.load_state(*saved)
+    for _ in again.steps():
+        pass
+    for a, b in zip(whole.parameters, again.parameters, strict=True):
+        assert torch.equal(a, b)
