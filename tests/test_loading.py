@@ -131,9 +131,7 @@ def test_a_kind_from_a_later_version_is_named(tmp_path: Path) -> None:
 
 
 def test_a_model_of_another_kind_is_named_with_what_is_needed() -> None:
-    with pytest.raises(
-        WrongKindError, match=r"^words: is word vectors .*; give a bidirectional .* \(bilm\)$"
-    ):
+    with pytest.raises(WrongKindError, match=r"^words: is word vectors .*; give a bidirectional .* \(bilm\)$"):
         relmo.load("words", kinds="bilm")
     with pytest.raises(WrongKindError, match=r"give a language model \(lm\) or a tagger \(tagger\)$"):
         relmo.load(kinds=("lm", "tagger"))

@@ -82,16 +82,16 @@ def convert(section: Any, key: str, value: Any, name: str) -> Any:
         raise SettingError(f"{name} must be one of {', '.join(map(str, arguments))}, not {shown(value)}")
     if origin in (typing.Union, types.UnionType):
         hint = next(option for option in arguments if option is not type(None))
-        return None if value is None else scalar(hint, value, name)
+        return None if value is None else _scalar(hint, value, name)
     if origin is tuple:
         items = value if isinstance(value, list | tuple) else [value]
         if len(items) > MOST_ITEMS:
             raise SettingError(f"{name} must have at most {MOST_ITEMS} items, not {len(items):,}")
-        return tuple(scalar(arguments[0], item, name) for item in items)
-    return scalar(hint, value, name)
+        return tuple(_scalar(arguments[0], item, name) for item in items)
+    return _scalar(hint, value, name)
 
 
-def scalar(kind: type, value: Any, name: str) -> Any:
+def _scalar(kind: type, value: Any, name: str) -> Any:
     """A number, a truth value or a string; an integer may stand for a float, nothing else is bent into shape."""
     if kind is float and type(value) is int:
         try:
@@ -146,12 +146,12 @@ def to_toml(settings: Any) -> str:
         for field in dataclasses.fields(values):
             lines += [f"# {line}" for line in textwrap.wrap(documentation.get(field.name, ""), 110)]
             value = getattr(values, field.name)
-            lines.append(f"# {field.name} =" if value is None else f"{field.name} = {toml_value(value)}")
+            lines.append(f"# {field.name} =" if value is None else f"{field.name} = {_toml_value(value)}")
         lines.append("")
     return "\n".join(lines)
 
 
-def toml_value(value: Any) -> str:
+def _toml_value(value: Any) -> str:
     """A value as TOML writes it: almost as JSON does."""
     if isinstance(value, float):
         return repr(value)

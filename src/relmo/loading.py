@@ -70,7 +70,7 @@ def load(
     dtype    the precision of a bidirectional model's `embed`: None or "float32"; "bfloat16"; on a CPU "int8"; by name
              or as torch's types. Other kinds of model know float32 alone
     """
-    precision = parse_dtype(dtype)
+    precision = _parse_dtype(dtype)
     paths = source if isinstance(source, tuple | list) else (DEFAULT if source is None else source,)
     if not all(isinstance(path, str | Path) for path in paths):
         raise SettingError(f"a model is a name, a path or a pair of paths, not {typed(source)}")
@@ -86,7 +86,7 @@ def load(
     return model
 
 
-def parse_dtype(dtype: DType) -> Precision:
+def _parse_dtype(dtype: DType) -> Precision:
     """The precision by its name."""
     name = "float32" if dtype is None else str(dtype).removeprefix("torch.")
     for precision in PRECISIONS:

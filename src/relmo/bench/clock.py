@@ -71,20 +71,20 @@ def measure(
         for entry in timed:
             if number == 0 or entry.seconds[0] < LONG:
                 watch(f"{entry.case.name}: round {number + 1} of {rounds}")
-                one_round(entry, device)
+                _one_round(entry, device)
     return timed
 
 
-def one_round(entry: Timed, device: torch.device) -> None:
+def _one_round(entry: Timed, device: torch.device) -> None:
     """Times a run, or as many as take long enough to be timed; adds the mean seconds of one."""
-    seconds, entry.result = seconds_of(entry.case, device, 1)
+    seconds, entry.result = _seconds_of(entry.case, device, 1)
     least = AT_LEAST[device.type]
     if seconds < least:
-        seconds, entry.result = seconds_of(entry.case, device, math.ceil(least / max(seconds, 1e-6)))
+        seconds, entry.result = _seconds_of(entry.case, device, math.ceil(least / max(seconds, 1e-6)))
     entry.seconds.append(seconds)
 
 
-def seconds_of(case: Case, device: torch.device, runs: int) -> tuple[float, Any]:
+def _seconds_of(case: Case, device: torch.device, runs: int) -> tuple[float, Any]:
     """The mean seconds of a run, and what the last one gave. Runs follow each other without a pause for the GPU, unless
     each is to be prepared."""
     total, result = 0.0, None

@@ -151,13 +151,13 @@ def vectors(
     """Every sentence's (K, tokens, 2P), read in batches in the order given."""
     found = []
     for start in range(0, len(sentences), batch):
-        ids, lengths = padded(sentences[start : start + batch], max_characters)
+        ids, lengths = _padded(sentences[start : start + batch], max_characters)
         layers = forward(ids.to(device), lengths).float().cpu().numpy()  # (K, B, T, 2P)
         found += [layers[:, row, 1 : n - 1].copy() for row, n in enumerate(lengths.tolist())]
     return found
 
 
-def padded(sentences: Sentences, max_characters: int) -> tuple[Tensor, Tensor]:
+def _padded(sentences: Sentences, max_characters: int) -> tuple[Tensor, Tensor]:
     """Character ids (B, T, C) of the sentences between their boundaries, zero past the end; lengths (B,)."""
     lengths = torch.tensor([len(sentence) + 2 for sentence in sentences])
     words = [word for sentence in sentences for word in (BOS, *sentence, EOS)]

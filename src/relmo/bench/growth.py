@@ -46,7 +46,7 @@ def growth(
             watch(f"growth with {panel}: {size}")
             at = {"length": LENGTH, "batch": SENTENCES[panel], "vocabulary": WORDS} | {panel: size}
             text = made_of(words, SENTENCES[panel], at["length"], at["vocabulary"])
-            cases = growth_cases(settings, text, at["batch"], device)
+            cases = _growth_cases(settings, text, at["batch"], device)
             timed = measure(cases, rounds=ROUNDS, device=device, calibration=calibration)
             found[panel].append([size, *(1e6 / entry.rate for entry in timed)])
     return found
@@ -59,7 +59,7 @@ def made_of(words: Sequence[str], count: int, length: int, vocabulary: int) -> l
     return [[words[i] for i in row] for row in places.reshape(count, length)]
 
 
-def growth_cases(settings: BiLMSettings, sentences: list[list[str]], batch: int, device: torch.device) -> list[Case]:
+def _growth_cases(settings: BiLMSettings, sentences: list[list[str]], batch: int, device: torch.device) -> list[Case]:
     """relmo and the textbook loop, `batch` sentences side by side."""
     bench = EmbeddingBench(settings, sentences, device=device, peer="float32", precisions=["float32"])
     columns = settings.model.max_characters

@@ -60,7 +60,7 @@ class LSTMBench:
                 cases.append(Case(f"{name}, {shape}", self.shape.tokens, run, facts=facts))
             if recorded:
                 more = {key: value for key, value in facts.items() if key != "baseline"}
-                cases.append(Case(f"{name}, as a graph, {shape}", self.shape.tokens, graph_of(run), facts=more))
+                cases.append(Case(f"{name}, as a graph, {shape}", self.shape.tokens, _graph_of(run), facts=more))
         return cases
 
     def _torch(self) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
@@ -112,7 +112,7 @@ class LSTMBench:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=low)
 
 
-def graph_of(run: Callable[[], None]) -> Callable[[], None]:
+def _graph_of(run: Callable[[], None]) -> Callable[[], None]:
     """The same as a CUDA graph."""
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())

@@ -105,7 +105,7 @@ def describe(device: torch.device) -> dict[str, Any]:
     """The machine, the versions, the threads and the date."""
     gpu = device.type == "cuda"
     return {
-        "machine": torch.cuda.get_device_name(device) if gpu else processor(),
+        "machine": torch.cuda.get_device_name(device) if gpu else _processor(),
         "device": device.type,
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -121,7 +121,7 @@ def describe(device: torch.device) -> dict[str, Any]:
     }
 
 
-def processor() -> str:
+def _processor() -> str:
     """The processor's name, as well as the system knows it."""
     info = Path("/proc/cpuinfo")
     if info.exists():

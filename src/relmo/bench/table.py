@@ -133,8 +133,8 @@ class Bench:
         self.kind = self.device.type
         self.rounds = options.rounds or (2 if options.quick else 3)
         geometry = options.geometry or ("small" if options.quick else "small,original")
-        self.geometries = chosen("--geometry", geometry, GEOMETRIES)
-        self.precisions = chosen("--dtype", options.dtype or ",".join(DEFAULT[self.kind]), PRECISIONS[self.kind])
+        self.geometries = _chosen("--geometry", geometry, GEOMETRIES)
+        self.precisions = _chosen("--dtype", options.dtype or ",".join(DEFAULT[self.kind]), PRECISIONS[self.kind])
         for name, value in (("tokens", options.tokens), ("rounds", options.rounds), ("threads", options.threads)):
             if value is not None and value < 1:
                 raise SettingError(f"--{name} must be 1 or more, not {value}")
@@ -324,7 +324,7 @@ def bench(options: BenchOptions, watch: Callable[[str], object] = lambda _: None
     return Bench(options, watch).run()
 
 
-def chosen(flag: str, text: str, known: Sequence[T]) -> list[T]:
+def _chosen(flag: str, text: str, known: Sequence[T]) -> list[T]:
     """Names with commas between them, each of them known."""
     names = {name.strip() for name in text.split(",")}
     if not names <= set(known):

@@ -88,7 +88,7 @@ class TrainingBench:
         self.settings, self.shape, self.textbook_shape = settings, shape, textbook
         self.vocab_size, self.device = vocab_size, device
         self.peer, self.precisions = peer, precisions
-        self.numbers, self.lexicon = numbered(sentences, vocab_size)
+        self.numbers, self.lexicon = _numbered(sentences, vocab_size)
         self.network = BiLMNetwork(settings, vocab_size=vocab_size).to(device)
 
     def cases(self) -> list[Case]:
@@ -152,7 +152,7 @@ class TrainingBench:
         )
 
 
-def numbered(sentences: Sequence[Sequence[str]], vocab_size: int) -> tuple[np.ndarray, list[str]]:
+def _numbered(sentences: Sequence[Sequence[str]], vocab_size: int) -> tuple[np.ndarray, list[str]]:
     """The sentences as numbers in a lexicon that begins with a vocabulary of this size: the most frequent words, and
     where there are too few, words that do not occur."""
     counts = Counter(word for sentence in sentences for word in sentence)

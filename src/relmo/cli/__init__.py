@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         silence(sys.stdout)
         status = 0
     except Exception as error:
-        line = explain(error)
+        line = _explain(error)
         if line is None:
             raise
         status = fail(line)
@@ -92,12 +92,12 @@ def run(given: Sequence[str]) -> None:
         raise
 
 
-def explain(error: Exception) -> str | None:
+def _explain(error: Exception) -> str | None:
     """What a user can be told of an error; None of a mistake of ours, which a traceback is for."""
     if isinstance(error, RelmoError | CycloptsError):
         return str(error)
     if isinstance(error, OSError) and error.errno is not None:
-        return f"{place_of(error)}: {reason(error)}"
+        return f"{_place_of(error)}: {reason(error)}"
     if isinstance(error, UnicodeEncodeError):
         unsayable = error.object[error.start : error.end]
         return f"a name or a text has {unsayable!r} in it, which {error.encoding} cannot say"
@@ -106,7 +106,7 @@ def explain(error: Exception) -> str | None:
     return f"a file cannot be opened: {reason(error)}" if "embedded null" in str(error) else None
 
 
-def place_of(error: OSError) -> str:
+def _place_of(error: OSError) -> str:
     """The file or stream that an error is of."""
     broken = broken_stream()
     if broken is not None:

@@ -88,7 +88,7 @@ def bench(
     if json:
         print_json(report.json())
     else:
-        show(report)
+        _show(report)
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
     yield say
 
 
-def show(report: "Report") -> None:
+def _show(report: "Report") -> None:
     """The tables, for people."""
     from relmo.cli.report import print_table
 
@@ -138,9 +138,9 @@ def show(report: "Report") -> None:
             [
                 row.name,
                 f"{1000 * median(row.seconds):,.1f}" if section.what == "explore" else f"{row.tokens_per_second:,.0f}",
-                number(row.ratio, "{:.2f}"),
-                number(row.of_floor, "{:.0%}"),
-                agrees(row),
+                _number(row.ratio, "{:.2f}"),
+                _number(row.of_floor, "{:.0%}"),
+                _agrees(row),
             ]
             for row in section.rows
         ]
@@ -150,12 +150,11 @@ def show(report: "Report") -> None:
         print(f"\nwarning: {warning}")
 
 
-def number(value: float | None, form: str) -> str:
-    """A number, or nothing."""
+def _number(value: float | None, form: str) -> str:
     return "" if value is None else form.format(value)
 
 
-def agrees(row: "Row") -> str:
+def _agrees(row: "Row") -> str:
     """How far a row's vectors are from the definition's: float32 by the largest difference, others by the cosine."""
     if row.max_difference is None or row.mean_cosine is None:
         return ""

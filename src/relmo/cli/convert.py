@@ -67,7 +67,7 @@ def convert(
     if not original and precision is None:
         if shard_mb is not None or card is not None:
             raise SettingError("--shard-mb and --card are for a relmo folder: give a --precision too, such as float32")
-        facts = to_original(where, destination, overwrite=overwrite)
+        facts = _to_original(where, destination, overwrite=overwrite)
     else:
         from relmo.models.pack import pack
 
@@ -76,7 +76,7 @@ def convert(
             pair, destination, precision=precision or "float32", shard_mb=shard_mb, card=card, overwrite=overwrite
         )
         lost = "original files hold no output layer: the model embeds, but does not predict words"
-        facts = {"format": "relmo", "precision": precision or "float32", "parameters": parameters(model)}
+        facts = {"format": "relmo", "precision": precision or "float32", "parameters": _parameters(model)}
         facts["note"] = lost if original else ""
     facts = {"written": str(destination)} | facts
     if json:
@@ -87,7 +87,7 @@ def convert(
         print(f"wrote {destination}: {facts['parameters']:,} parameters{how}{note}")
 
 
-def to_original(source: str | Path, destination: Path, *, overwrite: bool) -> dict[str, Any]:
+def _to_original(source: str | Path, destination: Path, *, overwrite: bool) -> dict[str, Any]:
     """A relmo folder as original ELMo files. -> what there is to say about it"""
     from relmo.errors import ModelError, WrongKindError
     from relmo.loading import load
@@ -101,12 +101,12 @@ def to_original(source: str | Path, destination: Path, *, overwrite: bool) -> di
     lost = "the output layer is left out: the original format has no place for it"
     return {
         "format": "original",
-        "parameters": parameters(model, without="softmax."),
+        "parameters": _parameters(model, without="softmax."),
         "note": lost if model.network.softmax is not None else "",
     }
 
 
-def parameters(model: "Model", *, without: str | None = None) -> int:
+def _parameters(model: "Model", *, without: str | None = None) -> int:
     """How many numbers a model has, those of one part left out."""
     from relmo.loading import tensors_of
 

@@ -89,7 +89,7 @@ def embed(
 
     check_out(out, resume=resume, overwrite=overwrite)
     asked = {"state": vectors.state, "batch_size": vectors.batch_size, "tokens_per_batch": vectors.tokens_per_batch}
-    options = EmbedOptions(layers=parse_layers(vectors.layers), **asked)  # type: ignore[arg-type]
+    options = EmbedOptions(layers=_parse_layers(vectors.layers), **asked)  # type: ignore[arg-type]
     how: dict[str, Any] = {"pooling": vectors.pooling, "dtype": vectors.dtype, "errors": errors}
     how |= {"resume": resume, "overwrite": overwrite}
     loaded = load(model, tokenizer, device, vectors.precision)
@@ -108,7 +108,7 @@ def embed(
     report(summary, model, vectors.precision, json=json, quiet=quiet)
 
 
-def parse_layers(text: str) -> Literal["all", "top", "average"] | int:
+def _parse_layers(text: str) -> Literal["all", "top", "average"] | int:
     """The layers as the library names them."""
     names: dict[str, Literal["all", "top", "average"]] = {"all": "all", "top": "top", "average": "average"}
     if text in names:

@@ -71,7 +71,7 @@ def evaluate(
     if isinstance(loaded, Task):
         if words is not None:
             raise SettingError("--words goes with a bidirectional language model, not with a task's")
-        evaluate_task(loaded, model, files, confusion=confusion, json=json, quiet=quiet)
+        _evaluate_task(loaded, model, files, confusion=confusion, json=json, quiet=quiet)
         return
     assert isinstance(loaded, LanguageModel | BiLM)
     if confusion:
@@ -91,11 +91,11 @@ def evaluate(
         print(*(f"{score.perplexity:.4f}" for score in scores.values()), sep="\n")
     else:
         shown = {**scores, **({"all": total} if len(scores) > 1 else {})}
-        tables = [{"file": file} | (columns(score)) for file, score in shown.items()]
+        tables = [{"file": file} | (_columns(score)) for file, score in shown.items()]
         print_table(list(tables[0]), [list(row.values()) for row in tables])
 
 
-def columns(score: "Score | BiScore") -> dict[str, str]:
+def _columns(score: "Score | BiScore") -> dict[str, str]:
     """A row of the table, by column."""
     from relmo.models.evaluate import BiScore
 
@@ -118,7 +118,7 @@ def columns(score: "Score | BiScore") -> dict[str, str]:
     }
 
 
-def evaluate_task(
+def _evaluate_task(
     task: "Task[Any, Any]", model: str, files: Sequence[str], *, confusion: bool, json: bool, quiet: bool
 ) -> None:
     """Scores a task's model on each file."""
@@ -135,10 +135,10 @@ def evaluate_task(
     rows = [[file, f"{report.count:,}", *(f"{report.values[name]:.4f}" for name in names)] for file, report in reports]
     print_table(["file", "count", *names], rows)
     for _, report in reports:
-        print_details(report, confusion=confusion)
+        _print_details(report, confusion=confusion)
 
 
-def print_details(report: "Report", *, confusion: bool) -> None:
+def _print_details(report: "Report", *, confusion: bool) -> None:
     """Each label by itself, and, where asked for, which was taken for which."""
     from relmo.cli.report import print_table
 

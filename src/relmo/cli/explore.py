@@ -100,7 +100,7 @@ def explore(
         if export.suffix.lower() not in (".html", ".htm"):
             raise SettingError(f"{export}: the page is written as .html; name the file so")
         refuse_existing(export, overwrite=overwrite)
-        write(model or FIRST, text, export, device, quiet=quiet)
+        _write(model or FIRST, text, export, device, quiet=quiet)
         return
     if not 0 <= port <= 65535:
         raise SettingError(f"--port is from 0 to 65535, not {port}")
@@ -110,15 +110,15 @@ def explore(
     except ImportError:
         raise SettingError(INSTALL) from None
     check_address(host, token)
-    names = offered(model)
+    names = _offered(model)
     models = Models(names, lambda name: opened(name, text if name == names[0] else None, device, more))
     app = make_app(models, token=token, hosts=LOOPBACK if host in LOOPBACK else None)
     listener = listen(host, port)
     address = link(host, listener.getsockname()[1], token)
-    serve(make_server(app), listener, models, address, browser=browser)
+    _serve(make_server(app), listener, models, address, browser=browser)
 
 
-def offered(model: str | None) -> list[str]:
+def _offered(model: str | None) -> list[str]:
     """The models that the page can open, the first one first."""
     from relmo.explorer.examples import shipped
 
@@ -157,8 +157,7 @@ def give(session: "Session", file: str) -> None:
         session.give(title, read_text(file)[:LONGEST], language_of(file))
 
 
-def write(model: str, text: str | None, path: Path, device: str, *, quiet: bool) -> None:
-    """The exported page."""
+def _write(model: str, text: str | None, path: Path, device: str, *, quiet: bool) -> None:
     from relmo.cli.analyse.given import share_bar
     from relmo.cli.train import say
     from relmo.explorer.page import write_page
@@ -170,7 +169,7 @@ def write(model: str, text: str | None, path: Path, device: str, *, quiet: bool)
         say(f"{path}: {note}")
 
 
-def serve(server: Any, listener: Any, models: Any, address: str, *, browser: bool) -> None:
+def _serve(server: Any, listener: Any, models: Any, address: str, *, browser: bool) -> None:
     """Listens until Ctrl-C; the first model is opened meanwhile, and where that fails there is nothing to show."""
     failed: list[BaseException] = []
 

@@ -83,9 +83,9 @@ def generate(
         *_, texts = grown
         print_json({"model": model, "texts": [dataclasses.asdict(text) for text in texts]})
     elif samples == 1 and not quiet:
-        stream_one(grown)
+        _stream_one(grown)
     else:
-        show_several(grown, headings=not quiet)
+        _show_several(grown, headings=not quiet)
 
 
 def check(choice: Choice, limit: int, samples: int) -> None:
@@ -101,7 +101,7 @@ def check(choice: Choice, limit: int, samples: int) -> None:
         raise SettingError(f"--samples {samples} is more than --beams {choice.beams} texts")
 
 
-def stream_one(grown: "Iterator[list[Text]]") -> None:
+def _stream_one(grown: "Iterator[list[Text]]") -> None:
     """Prints a text as it grows."""
     shown = ""
     for (text,) in grown:
@@ -112,7 +112,7 @@ def stream_one(grown: "Iterator[list[Text]]") -> None:
     print()
 
 
-def show_several(grown: "Iterator[list[Text]]", *, headings: bool) -> None:
+def _show_several(grown: "Iterator[list[Text]]", *, headings: bool) -> None:
     """Several texts growing side by side on a terminal; elsewhere, each when all are done."""
     from rich.console import Group
     from rich.live import Live

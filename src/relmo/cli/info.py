@@ -46,7 +46,7 @@ def gather(model: str) -> dict[str, Any]:
 
     folder = bundled(model) or Path(model)
     if (original := locate(folder)) is not None:
-        return gather_original(original)
+        return _gather_original(original)
     config = read_config(folder)
     tensors = tensors_of(load(folder, device="cpu"))  # checks that everything fits together
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
@@ -63,7 +63,7 @@ def gather(model: str) -> dict[str, Any]:
     }
 
 
-def gather_original(original: "Original") -> dict[str, Any]:
+def _gather_original(original: "Original") -> dict[str, Any]:
     """What there is to say about original ELMo files."""
     from relmo.disk.digests import sha256
     from relmo.store.folder import digest, own_tensors

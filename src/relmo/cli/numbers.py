@@ -31,12 +31,12 @@ def check_numbers(app: "App", commands: tuple[str, ...], arguments: "ArgumentCol
         kinds = get_args(argument.hint) or (argument.hint,)
         for token in argument.tokens:
             if token.source == "cli" and (int in kinds or float in kinds):
-                check_number(argument.name, token.value, whole=float not in kinds)
+                _check_number(argument.name, token.value, whole=float not in kinds)
                 if commands[0] != "train" or argument.name == "--seed":
-                    check_bounds(argument.name, token.value)
+                    _check_bounds(argument.name, token.value)
 
 
-def check_number(name: str, text: str, *, whole: bool) -> None:
+def _check_number(name: str, text: str, *, whole: bool) -> None:
     """A number that is typed; what is none at all, cyclopts says."""
     number = number_of(text)
     if number is None:
@@ -49,7 +49,7 @@ def check_number(name: str, text: str, *, whole: bool) -> None:
         raise SettingError(f"{name} must be at most {LARGEST}, not {text[:60]}")
 
 
-def check_bounds(name: str, text: str) -> None:
+def _check_bounds(name: str, text: str) -> None:
     """A number within the bounds of its flag."""
     number, (low, high) = number_of(text), BOUNDS.get(name, (-math.inf, math.inf))
     if number is not None and not low <= number <= high:

@@ -65,13 +65,13 @@ def predict(
 
     loaded: Any = load(model, kinds=TASKS, device=device)
     for lines in read(file, errors):
-        answer(loaded, lines, tokenized=tokenized, json=json)
+        _answer(loaded, lines, tokenized=tokenized, json=json)
     features = loaded.features
     if features.bilm is not None and features.cut.count and not quiet:
         print(f"warning: {features.cut.message()}", file=sys.stderr)
 
 
-def answer(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool, json: bool) -> None:
+def _answer(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool, json: bool) -> None:
     """Prints the predictions for lines, of which some are tokenised."""
     from relmo.cli.report import json_line
 
@@ -100,13 +100,13 @@ def read(file: str | None, errors: Literal["strict", "replace"]) -> Iterator[lis
     path = STDIN if file is None else file
     if is_conllu(path):
         sentences = enumerate(read_conllu(path, errors=errors), start=1)
-        yield from portions(Input(" ".join(words), True, f"{path}: sentence {number}") for number, words in sentences)
+        yield from _portions(Input(" ".join(words), True, f"{path}: sentence {number}") for number, words in sentences)
     else:
         for block in blocks_of_lines(path, errors):
-            yield from portions(Input(text, False, place) for text, place in block)
+            yield from _portions(Input(text, False, place) for text, place in block)
 
 
-def portions(lines: Iterator[Input]) -> Iterator[list[Input]]:
+def _portions(lines: Iterator[Input]) -> Iterator[list[Input]]:
     """Lines in lists, none of them empty or very long."""
     while portion := list(islice(lines, AT_ONCE)):
         yield portion

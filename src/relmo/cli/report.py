@@ -52,9 +52,9 @@ class Terminal(Reporter):
     def logged(self, record: dict[str, Any]) -> None:
         due = time.monotonic() - self.last_line > PLAIN_EVERY
         if self.console.is_terminal and self.progress is not None:
-            self.progress.update(self.progress.task_ids[0], what=describe(record))
+            self.progress.update(self.progress.task_ids[0], what=_describe(record))
         if "valid" in record or (due and not self.console.is_terminal):
-            self.console.print(f"step {record['step']:>7,}  {describe(record)}", soft_wrap=True)
+            self.console.print(f"step {record['step']:>7,}  {_describe(record)}", soft_wrap=True)
             self.last_line = time.monotonic()
 
     def stepped(self, step: Step, total: int) -> None:
@@ -100,7 +100,7 @@ class RateColumn(ProgressColumn):
         return Text("" if task.speed is None else f"{task.speed:,.0f} symbols/s")
 
 
-def describe(record: dict[str, Any]) -> str:
+def _describe(record: dict[str, Any]) -> str:
     """A line of metrics in words."""
     valid = f"  valid {record['valid']:.4f}" if "valid" in record else ""
     valid += "".join(f"  {k.removeprefix('valid_')} {v:.4f}" for k, v in record.items() if k.startswith("valid_"))

@@ -52,7 +52,7 @@ def reproduce(
     from relmo.reproduce import REPRODUCTIONS, check_name
 
     if not names:
-        list_names(REPRODUCTIONS, json=json)
+        _list_names(REPRODUCTIONS, json=json)
         return
     for name in names:
         check_name(name)
@@ -76,7 +76,7 @@ def reproduce(
         print_json({"model": model or "bundled", "reproductions": [each.summary() for each in done]})
 
 
-def list_names(names: dict[str, str], *, json: bool) -> None:
+def _list_names(names: dict[str, str], *, json: bool) -> None:
     """What there is to reproduce."""
     from relmo.cli.report import print_json
 

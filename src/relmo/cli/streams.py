@@ -13,7 +13,7 @@ def prepare_streams() -> None:
     """Makes the streams fit to be used. A closed one takes no file's place, and what is printed there is lost, as to
     /dev/null; a character that a stream's encoding does not have is printed as its number."""
     for number, name in enumerate(NAMES):
-        if not is_open(number):
+        if not _is_open(number):
             os.open(os.devnull, os.O_RDWR)  # takes the first number that is free, which is this one
         if getattr(sys, name) is None and name != "stdin":
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
@@ -22,7 +22,7 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def is_open(number: int) -> bool:
+def _is_open(number: int) -> bool:
     """Whether there is a file of this number."""
     try:
         os.fstat(number)

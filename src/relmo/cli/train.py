@@ -110,7 +110,7 @@ def train_command(kind: str) -> Callable[..., None]:
     return command
 
 
-def speaks() -> bool:
+def _speaks() -> bool:
     """Of several processes that torchrun has started, only the first one prints."""
     return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
 
@@ -118,7 +118,7 @@ def speaks() -> bool:
 def say(last_words: str) -> None:
     """Prints a line on standard error before the program fails. torchrun ends all processes when one does: those that
     do not print wait, so that the first one can."""
-    if speaks():
+    if _speaks():
         with suppress(OSError):  # a full disk must not hide how the program ended
             print(last_words, file=sys.stderr, flush=True)
     else:
@@ -141,7 +141,7 @@ def run(kind: str, files: list[str], settings: Any, options: RunOptions) -> None
         files = read_run(options.out)["files"]
     if not files:
         raise SettingError("no corpus: give one or more text files, or - for standard input")
-    reporter = Terminal(quiet=options.quiet or not speaks())
+    reporter = Terminal(quiet=options.quiet or not _speaks())
     go_on = f"go on with: {program()} train {kind} --out {options.out} --resume"
     how = {name: getattr(options, name) for name in ("resume", "overwrite", "dry_run")}
     try:
@@ -154,7 +154,7 @@ def run(kind: str, files: list[str], settings: Any, options: RunOptions) -> None
         raise StorageError(f"{error}; {go_on}" if (options.out / CHECKPOINT).exists() else str(error)) from error
     finally:
         reporter.close()
-    if options.dry_run or not speaks():
+    if options.dry_run or not _speaks():
         return
     if options.json:
         print_json(results | {"out": str(options.out)})
@@ -163,11 +163,11 @@ def run(kind: str, files: list[str], settings: Any, options: RunOptions) -> None
         print_table(
             ["result", "value"], [[k, f"{v:,.4f}" if isinstance(v, float) else f"{v:,}"] for k, v in numbers.items()]
         )
-        print_labels(options.out)
+        _print_labels(options.out)
         print(f"saved to {options.out}")
 
 
-def print_labels(out: Path) -> None:
+def _print_labels(out: Path) -> None:
     """Of a task's model, how well it does with each label."""
     from relmo.cli.evaluate import print_label_table
     from relmo.disk.digests import read_json

@@ -251,7 +251,7 @@ class ElmoEmbedder:
         with new_hdf5(path) as out:
             for i, vectors in enumerate(self.embed_sentences((line.split() for line in lines), batch_size)):
                 key = lines[i] if use_sentence_keys else str(i)
-                if use_sentence_keys and not usable(out.file, key, f"{getattr(input_file, 'name', 'line')}:{i + 1}"):
+                if use_sentence_keys and not _usable(out.file, key, f"{getattr(input_file, 'name', 'line')}:{i + 1}"):
                     continue
                 out.add(key, data=shapes[output_format](vectors).astype(np.float32))
             if not forget_sentences:
@@ -259,7 +259,7 @@ class ElmoEmbedder:
                 out.add("sentence_to_index", data=[json.dumps(index)], dtype=h5py.string_dtype())
 
 
-def usable(file: h5py.File, key: str, place: str) -> bool:
+def _usable(file: h5py.File, key: str, place: str) -> bool:
     """Whether a line can and need be the name of a new dataset."""
     if not key or key in file:
         if key and isinstance(file[key], h5py.Group):

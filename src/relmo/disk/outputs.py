@@ -47,7 +47,7 @@ def atomic(path: Path) -> Iterator[Path]:
                 temporary = Path(elsewhere) / "output"
                 temporary.touch()
                 yield temporary
-                copy_into(temporary, path)
+                _copy_into(temporary, path)
             return
         final = behind_links(path)
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def temporary_path(path: Path) -> Path:
 def settle(written: Path, path: Path) -> None:
     """Puts a finished file in its place: through links, into FIFOs and devices, over a regular file or none."""
     if is_special(path):
-        copy_into(written, path)
+        _copy_into(written, path)
         written.unlink()
         return
     with written.open("rb+") as file:
@@ -95,10 +95,10 @@ def is_special(path: Path) -> bool:
         there = path.stat()
     except (OSError, ValueError):  # nothing, or what the attempt to write will say more about
         return False
-    return not (stat.S_ISREG(there.st_mode) or stat.S_ISDIR(there.st_mode)) or own_descriptor(there) is not None
+    return not (stat.S_ISREG(there.st_mode) or stat.S_ISDIR(there.st_mode)) or _own_descriptor(there) is not None
 
 
-def own_descriptor(there: os.stat_result) -> int | None:
+def _own_descriptor(there: os.stat_result) -> int | None:
     """Standard output or error, where that is the same file; it is written where it stands, not from the beginning."""
     for number in (1, 2):
         with suppress(OSError):
@@ -107,9 +107,9 @@ def own_descriptor(there: os.stat_result) -> int | None:
     return None
 
 
-def copy_into(written: Path, path: Path) -> None:
+def _copy_into(written: Path, path: Path) -> None:
     """The bytes of a file into a FIFO, a device or standard output."""
-    own = own_descriptor(path.stat())
+    own = _own_descriptor(path.stat())
     for stream in (sys.stdout, sys.stderr):
         if own is not None and stream is not None:
             stream.flush()
@@ -173,11 +173,11 @@ def sweep(folder: Path, name: str = "") -> None:
     prefix = f".{name[:LONGEST]}" if name else "."
     for entry in list(os.scandir(folder)):
         found = TEMPORARY.fullmatch(entry.name) if entry.name.startswith(prefix) else None
-        if found and not lives(int(found[1])):
+        if found and not _lives(int(found[1])):
             remove(Path(entry.path))
 
 
-def lives(process: int) -> bool:
+def _lives(process: int) -> bool:
     """Whether there is a process of this number."""
     try:
         os.kill(process, 0)
@@ -229,7 +229,7 @@ def storage_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in FULL:
-            raise StorageError(disk_full(path)) from error
+            raise StorageError(_disk_full(path)) from error
         if error.errno not in UNWRITABLE:
             raise
         name = str(path) if len(str(path)) < 200 else f"{str(path)[:200]}…"
@@ -240,10 +240,9 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise StorageError(f"{str(path)!r}: is no name for a file; choose another") from error
     except SafetensorError as error:
         if any(f"os error {code}" in str(error) for code in FULL) or "No space left" in str(error):
-            raise StorageError(disk_full(path)) from error
+            raise StorageError(_disk_full(path)) from error
         raise
 
 
-def disk_full(path: Path) -> str:
-    """The message."""
+def _disk_full(path: Path) -> str:
     return f"{path}: the disk is full; free some space, then do it again"

@@ -63,7 +63,7 @@ class Computed:
     def batch(self, which: Iterable[int]) -> list[np.ndarray]:
         """As `ElmoVectors`."""
         sentences = [self.sentences[i] for i in which]
-        return [rounded(array) for array in self.model.embedder.stream(sentences, EmbedOptions(), self.cut)]
+        return [_rounded(array) for array in self.model.embedder.stream(sentences, EmbedOptions(), self.cut)]
 
 
 class Kept:
@@ -85,7 +85,7 @@ class Kept:
             if checksum(self.keys[i], found) != self.checksums[i]:
                 raise StorageError(
                     f"{self.folder / VECTORS}: is damaged (the checksum of a sentence does not match); "
-                    f"{make_again(self.folder)}"
+                    f"{_make_again(self.folder)}"
                 )
             self.checked[i] = True
         return found
@@ -96,12 +96,12 @@ def checksum(key: bytes, vectors: np.ndarray) -> int:
     return crc32(np.ascontiguousarray(vectors).view(np.uint8).data, crc32(key))
 
 
-def make_again(folder: Path) -> str:
+def _make_again(folder: Path) -> str:
     """What to do with a cache that is damaged."""
     return f"remove {folder}, it is made again"
 
 
-def rounded(vectors: np.ndarray) -> np.ndarray:
+def _rounded(vectors: np.ndarray) -> np.ndarray:
     """A sentence's layers (K, T, E) as they are kept: float16 (T, K, E)."""
     return np.ascontiguousarray(np.moveaxis(vectors, 0, 1)).astype(np.float16)
 
@@ -161,13 +161,13 @@ class ElmoCache:
         if not path.exists():
             return np.zeros(0, dtype=RECORD)
         for file in (path, vectors):
-            check_regular(file, make_again(self.folder), StorageError)
+            check_regular(file, _make_again(self.folder), StorageError)
         count, tokens = path.stat().st_size // RECORD.itemsize, vectors.stat().st_size // self.token_bytes
         if count <= tokens + 1:  # only one sentence has no words
             records = np.fromfile(path, dtype=RECORD, count=count)
             if int(records["tokens"].sum(dtype=np.int64)) <= tokens:
                 return records
-        raise StorageError(f"{vectors}: is shorter than its index says; {make_again(self.folder)}")
+        raise StorageError(f"{vectors}: is shorter than its index says; {_make_again(self.folder)}")
 
     def _open(self) -> np.ndarray:
         """The published vectors (tokens, layers, size), not read until they are looked at."""
@@ -191,14 +191,14 @@ class ElmoCache:
             unpublished = 0
             arrays = self.model.embedder.stream(list(missing.values()), EmbedOptions(), cut)
             for key, array in zip(missing, arrays, strict=True):
-                kept = rounded(array)
+                kept = _rounded(array)
                 vectors.write(kept.tobytes())
                 waiting.append((key, len(kept), checksum(key, kept)))
                 unpublished += array.shape[1] * self.token_bytes
                 if unpublished >= PUBLISH_BYTES:
-                    publish(vectors, index, waiting)
+                    _publish(vectors, index, waiting)
                     waiting, unpublished = [], 0
-            publish(vectors, index, waiting)
+            _publish(vectors, index, waiting)
         if cut.count:
             say(f"ELMo: {cut.message()}")
 
@@ -224,12 +224,12 @@ class ElmoCache:
     def _check_note(self) -> None:
         """The folder must be this biLM's."""
         path = self.folder / NOTE
-        note = read_json(path, make_again(self.folder), StorageError)
+        note = read_json(path, _make_again(self.folder), StorageError)
         if note != self.note:
-            raise StorageError(f"{path}: is of another biLM or version; {make_again(self.folder)}")
+            raise StorageError(f"{path}: is of another biLM or version; {_make_again(self.folder)}")
 
 
-def publish(vectors: BinaryIO, index: BinaryIO, waiting: list[tuple[bytes, int, int]]) -> None:
+def _publish(vectors: BinaryIO, index: BinaryIO, waiting: list[tuple[bytes, int, int]]) -> None:
     """Writes vectors through to the disk, then the records that point to them."""
     for file in (vectors, index):
         if file is index:

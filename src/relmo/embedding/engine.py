@@ -228,7 +228,7 @@ class Embedder:
         vectors, and a new state with the rows' ends in it: the one given stays as it is."""
         count = len(window.lengths)
         state = self.network.initial_state(0) if state is None else state
-        state = tuple(grow(tensor, count) for tensor in state)
+        state = tuple(_grow(tensor, count) for tensor in state)
         (order,) = groups(window.lengths, 1 << 60, count)
         rows = torch.from_numpy(order).to(state[0].device)
         running = tuple(tensor[rows] for tensor in state)
@@ -350,7 +350,7 @@ class Embedder:
         return slots, inside
 
 
-def grow(tensor: Tensor, rows: int) -> Tensor:
+def _grow(tensor: Tensor, rows: int) -> Tensor:
     """A copy with zeros for rows that it does not have."""
     more = tensor.new_zeros(max(0, rows - len(tensor)), *tensor.shape[1:])
     return torch.cat([tensor, more])

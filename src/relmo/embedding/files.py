@@ -111,7 +111,7 @@ def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
         raise SettingError(f"{out}: the format is told by the name, which must end in {', '.join(WRITERS)}")
     if resume and overwrite:
         raise SettingError("--resume goes on with a run, --overwrite begins it anew; give one of them")
-    refuse_existing(out, overwrite=overwrite or (resume and partial_folder(out).exists()))
+    refuse_existing(out, overwrite=overwrite or (resume and _partial_folder(out).exists()))
     if out.suffix.lower() == ".parquet":
         import_pyarrow()
 
@@ -148,12 +148,12 @@ def embed_file(
     )
     partial = Partial(out, layout, note(model, options, pooling, layout), keep=options.state == "reset")
     started, cut = time.monotonic(), model.embedder.cut_words()
-    total = count_sentences(source, errors)
-    with only_here(partial.folder):
+    total = _count_sentences(source, errors)
+    with _only_here(partial.folder):
         with partial.open(resume=resume, overwrite=overwrite):
             progress = Progress(partial.count, total, resumed=partial.count)
             rest = partial.skip_done(read_source(source, model, errors), source)
-            for sentence, vectors in embed_each(model, rest, options, cut):
+            for sentence, vectors in _embed_each(model, rest, options, cut):
                 partial.append(sentence, vectors if pooling is None else pool(vectors, pooling))
                 progress.done += 1
                 progress.tokens += len(sentence.tokens)
@@ -168,7 +168,7 @@ def embed_file(
 
 
 @contextmanager
-def only_here(folder: Path) -> Iterator[None]:
+def _only_here(folder: Path) -> Iterator[None]:
     """A folder in which no other process works meanwhile; if nothing stays in it, it goes."""
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -207,18 +207,17 @@ def read_source(source: str | Path, model: "BiLM", errors: Errors) -> Iterator[S
     for line in read_lines(source, errors=errors):
         pieces.append(line.text)
         if line.ended:
-            yield split_line("".join(pieces), model)
+            yield _split_line("".join(pieces), model)
             pieces = []
     if pieces:
-        yield split_line("".join(pieces), model)
+        yield _split_line("".join(pieces), model)
 
 
-def split_line(line: str, model: "BiLM") -> Sentence:
-    """A line as a sentence."""
+def _split_line(line: str, model: "BiLM") -> Sentence:
     return Sentence(line.strip(), model.tokens(line))
 
 
-def count_sentences(source: str | Path, errors: Errors) -> int | None:
+def _count_sentences(source: str | Path, errors: Errors) -> int | None:
     """How many sentences a file has; None where it can be read but once. What cannot be read is found here, before any
     work is done."""
     if not Path(source).is_file():
@@ -232,7 +231,7 @@ def count_sentences(source: str | Path, errors: Errors) -> int | None:
     return count + (not ended)
 
 
-def embed_each(
+def _embed_each(
     model: "BiLM", sentences: Iterator[Sentence], options: EmbedOptions, cut: CutWords
 ) -> Iterator[tuple[Sentence, np.ndarray]]:
     """Sentences with their vectors; the model reads ahead, so sentences wait in a queue."""
@@ -247,7 +246,7 @@ def embed_each(
         yield waiting.popleft(), vectors
 
 
-def partial_folder(out: Path) -> Path:
+def _partial_folder(out: Path) -> Path:
     """Beside the output, or beside the file that a link points to."""
     with storage_errors(out):
         real = out if is_special(out) else behind_links(out)
@@ -261,7 +260,7 @@ class Partial:
         self.out, self.layout, self.note = out, layout, note
         self.keep = keep
         """Whether a run that is broken off can be resumed; otherwise the folder goes."""
-        self.folder = partial_folder(out)
+        self.folder = _partial_folder(out)
         self.vectors, self.lines = self.folder / "vectors.bin", self.folder / "lines.jsonl"
         self.count = 0
         """Sentences done."""
@@ -306,7 +305,7 @@ class Partial:
         here, lines, vectors, broken = self.vectors.stat().st_size, 0, 0, 0
         with self.lines.open("rb") as file, self.vectors.open("rb") as numbers:
             for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), start=1):
-                entry = parse_line(line)
+                entry = _parse_line(line)
                 if entry is None:
                     broken = broken or number
                     continue
@@ -314,7 +313,7 @@ class Partial:
                 size = self.layout.size(len(sentence.tokens))
                 if vectors + size > here:
                     break
-                if broken or checksum != checksum_of(numbers, size, line_of(sentence)):
+                if broken or checksum != _checksum_of(numbers, size, _line_of(sentence)):
                     raise StorageError(
                         f"{self.lines}:{broken or number}: the sentence or its vectors are damaged (the checksum does "
                         f"not match); remove {self.folder} to start again"
@@ -339,7 +338,7 @@ class Partial:
     def append(self, sentence: Sentence, vectors: np.ndarray) -> None:
         """A sentence more; on disk within moments."""
         data = np.ascontiguousarray(vectors, dtype=self.layout.dtype).reshape(-1).data.cast("B")
-        line = line_of(sentence)
+        line = _line_of(sentence)
         checksum = crc32(data, crc32(line))
         with storage_errors(self.vectors):
             while data:
@@ -403,12 +402,11 @@ class Partial:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def line_of(sentence: Sentence) -> bytes:
-    """A sentence as JSON."""
+def _line_of(sentence: Sentence) -> bytes:
     return json.dumps(sentence._asdict(), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
-def parse_line(line: bytes) -> tuple[Sentence, int] | None:
+def _parse_line(line: bytes) -> tuple[Sentence, int] | None:
     """The sentence in a whole line of lines.jsonl, and the checksum; None where there is none."""
     try:
         value = json.loads(line)
@@ -422,7 +420,7 @@ def parse_line(line: bytes) -> tuple[Sentence, int] | None:
     return Sentence(text, tokens), checksum
 
 
-def checksum_of(vectors: BinaryIO, size: int, line: bytes) -> int:
+def _checksum_of(vectors: BinaryIO, size: int, line: bytes) -> int:
     """Of a sentence's line and of its vectors, the next `size` bytes of a file, read a piece at a time."""
     checksum = crc32(line)
     for start in range(0, size, CHECKED):

@@ -20,7 +20,7 @@ ROW_GROUP_BYTES = 16 << 20
 LARGEST_HEADER = 100_000_000  # what safetensors reads
 
 
-def write_hdf5(partial: "Partial", path: Path) -> None:
+def _write_hdf5(partial: "Partial", path: Path) -> None:
     """A dataset a sentence; and the index from sentences to numbers."""
     texts = bytearray()
     with new_hdf5(path) as new:
@@ -33,11 +33,11 @@ def write_hdf5(partial: "Partial", path: Path) -> None:
         if partial.layout.pooled:
             new.add("vectors", data=partial.matrix())
         new.file.flush()
-        new.add("sentence_to_index", data=sentence_index(partial, texts))
+        new.add("sentence_to_index", data=_sentence_index(partial, texts))
         new.file.attrs["relmo"] = json.dumps(partial.note)
 
 
-def sentence_index(partial: "Partial", texts: bytes | bytearray) -> np.ndarray:
+def _sentence_index(partial: "Partial", texts: bytes | bytearray) -> np.ndarray:
     """JSON from a sentence's text to its number, the last of equal ones, as one string; `texts` has the 16-byte digests
     by which to tell them. It is written to a file and mapped, as it is about as long as the input."""
     digests = np.frombuffer(texts, dtype="S16")
@@ -53,7 +53,7 @@ def sentence_index(partial: "Partial", texts: bytes | bytearray) -> np.ndarray:
     return np.memmap(path, dtype=f"S{path.stat().st_size}", mode="r", shape=(1,))
 
 
-def write_npz(partial: "Partial", path: Path) -> None:
+def _write_npz(partial: "Partial", path: Path) -> None:
     """numpy's own archive, an array at a time."""
     arrays: Iterator[tuple[str, np.ndarray]] = ((str(i), array) for i, (_, array) in enumerate(partial.arrays()))
     if partial.layout.pooled:
@@ -64,7 +64,7 @@ def write_npz(partial: "Partial", path: Path) -> None:
                 np.lib.format.write_array(file, array, allow_pickle=False)
 
 
-def write_safetensors(partial: "Partial", path: Path) -> None:
+def _write_safetensors(partial: "Partial", path: Path) -> None:
     """A header with all names and shapes, then the numbers just as they are."""
     layout = partial.layout
     kind = {"float32": "F32", "float16": "F16"}[layout.dtype]
@@ -93,7 +93,7 @@ def write_safetensors(partial: "Partial", path: Path) -> None:
         shutil.copyfileobj(vectors, file, 1 << 20)
 
 
-def write_parquet(partial: "Partial", path: Path) -> None:
+def _write_parquet(partial: "Partial", path: Path) -> None:
     """A row a token, or of pooled vectors a row a sentence, in groups of rows."""
     pyarrow, layout = import_pyarrow(), partial.layout
     width = (layout.layers or 1) * layout.dim
@@ -105,14 +105,14 @@ def write_parquet(partial: "Partial", path: Path) -> None:
         metadata={"layers": str(layout.layers or 1), "dim": str(layout.dim), "relmo": json.dumps(partial.note)},
     )
     with pyarrow.parquet.ParquetWriter(path, schema, use_dictionary=[names[-2]]) as writer:
-        for columns in row_groups(partial):
+        for columns in _row_groups(partial):
             *plain, vectors = columns
             values = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(np.concatenate(vectors)), width)
             arrays = [pyarrow.array(column, type=schema.types[i]) for i, column in enumerate(plain)]
             writer.write_table(pyarrow.table([*arrays, values], schema=schema))
 
 
-def row_groups(partial: "Partial") -> Iterator[list[list[Any]]]:
+def _row_groups(partial: "Partial") -> Iterator[list[list[Any]]]:
     """The columns of the table, in pieces of about ROW_GROUP_BYTES."""
     pooled = partial.layout.pooled
     columns: list[list[Any]] = [[] for _ in range(3 if pooled else 4)]
@@ -143,10 +143,10 @@ def import_pyarrow() -> Any:
 
 
 WRITERS: dict[str, Callable[["Partial", Path], None]] = {
-    ".h5": write_hdf5,
-    ".hdf5": write_hdf5,
-    ".parquet": write_parquet,
-    ".npz": write_npz,
-    ".safetensors": write_safetensors,
+    ".h5": _write_hdf5,
+    ".hdf5": _write_hdf5,
+    ".parquet": _write_parquet,
+    ".npz": _write_npz,
+    ".safetensors": _write_safetensors,
 }
 """What each ending of a file's name is written by."""

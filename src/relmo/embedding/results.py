@@ -110,14 +110,14 @@ class ResultsOnGPU:
             bounds = [(a - first, b - first) for a, b in pairwise(ends[start : stop + 1].tolist())]
             if last - first <= room:
                 with STAGING:
-                    arrays += copies(staged(part).numpy(), bounds)
+                    arrays += _copies(staged(part).numpy(), bounds)
             else:
-                arrays += copies(part.cpu().numpy(), bounds)
+                arrays += _copies(part.cpu().numpy(), bounds)
             start = stop
         return arrays
 
 
-def copies(host: np.ndarray, bounds: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+def _copies(host: np.ndarray, bounds: Sequence[tuple[int, int]]) -> list[np.ndarray]:
     """Stretches of (K, T, E), each in memory of its own."""
     return [host[:, start:stop].copy() for start, stop in bounds]
 

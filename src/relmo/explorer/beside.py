@@ -211,7 +211,7 @@ def emerge(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     begin = busiest(track, STRIP)
     strips = []
     for place, model in enumerate(frames.values()):
-        values, scale = values_of(model, document, found.unit)
+        values, scale = _values_of(model, document, found.unit)
         strips.append({"values": np.round(values[begin : begin + STRIP].astype(float), 3).tolist(), "scale": scale})
         progress(0.8 + 0.2 * (place + 1) / len(frames))
     rows = found.as_dict()["models"]
@@ -263,7 +263,7 @@ def busiest(track: np.ndarray, size: int) -> int:
     return int(np.argmax(np.minimum(moves, 8) - 10 * far))
 
 
-def values_of(model: LanguageModel, document: Document, unit: Unit) -> tuple[np.ndarray, float]:
+def _values_of(model: LanguageModel, document: Document, unit: Unit) -> tuple[np.ndarray, float]:
     """A unit over a text, from its mean, (T,); and the size that gets the full colour."""
     traced = trace(model, document.texts, layers=[unit.layer], keep=(unit.state,))
     values = traced.unit(unit.state, unit.layer, unit.number)

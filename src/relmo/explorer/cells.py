@@ -77,7 +77,7 @@ def weights(model: LanguageModel | BiLM, stack: Stack, unit: Unit) -> dict[str, 
     if unit.number < hidden:
         for number, gate in enumerate(gates):
             row = number * hidden + unit.number
-            found["from"][gate] = strongest(layer.hh[d, row].cpu().numpy())
+            found["from"][gate] = _strongest(layer.hh[d, row].cpu().numpy())
     network = model.network
     if not isinstance(network, RecurrentLM) or not isinstance(model, LanguageModel):
         return found
@@ -86,7 +86,7 @@ def weights(model: LanguageModel | BiLM, stack: Stack, unit: Unit) -> dict[str, 
         for number, gate in enumerate(gates):
             weight = layer.ih[d, number * hidden + unit.number]
             reach = (network.encoder.embedding.weight @ weight).cpu().numpy()
-            found["symbols"][gate] = [[names[int(i)], w] for i, w in strongest(reach)]
+            found["symbols"][gate] = [[names[int(i)], w] for i, w in _strongest(reach)]
     top = unit.layer == len(stack.layers) - 1 and layer.hr is None
     if top and isinstance(network.softmax, FullSoftmax):
         matrix = network.softmax.weight  # (V, H), or (V, E) after a bottleneck
@@ -100,6 +100,6 @@ def weights(model: LanguageModel | BiLM, stack: Stack, unit: Unit) -> dict[str, 
     return found
 
 
-def strongest(row: np.ndarray) -> list[list[Any]]:
+def _strongest(row: np.ndarray) -> list[list[Any]]:
     """The largest of a row of weights by size, each with its place."""
     return [[int(i), round(float(row[i]), 3)] for i in np.argsort(-np.abs(row), kind="stable")[:SHOWN]]

@@ -68,14 +68,14 @@ def passages() -> list[Passage]:
         if path.is_file()
     ]
     story = [
-        Passage("story", "Alice, chapters I and II", printed(chapters(each.text)))
+        Passage("story", "Alice, chapters I and II", printed(_chapters(each.text)))
         for each in found
         if each.name == "alice"
     ]
     return [*story, *found, Passage("counting", "60 a's, then 60 b's", "a" * 60 + "b" * 60)]
 
 
-def chapters(text: str) -> str:
+def _chapters(text: str) -> str:
     """The first two of the book."""
     return text[text.index("CHAPTER I") : text.index("CHAPTER III")]
 

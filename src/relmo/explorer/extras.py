@@ -58,7 +58,7 @@ class Extras:
         found = cls(train=train, device=device)
         if train is not None and not train.is_file():
             raise CorpusError(f"{train}: there is no such file; --train takes the text the model was trained on")
-        folders = [folder for source in beside for folder in models_in(source)]
+        folders = [folder for source in beside for folder in _models_in(source)]
         short = [folder.name for folder in folders]
         for folder in folders:
             name = folder.name if short.count(folder.name) == 1 else str(folder)
@@ -108,7 +108,7 @@ def learnt_mixes(task: Task[Any, Any]) -> list[dict[str, Any]]:
     return [{"name": place, "shares": mix["weights"], "gamma": mix["gamma"]} for place, mix in found.items()]
 
 
-def models_in(source: str) -> list[Path]:
+def _models_in(source: str) -> list[Path]:
     """The folder of a model, or of one that ships; or of those that a folder holds, epoch-9 before epoch-10."""
     folder = bundled(source) or Path(source)
     if (folder / CONFIG).is_file() or not folder.is_dir():
@@ -131,13 +131,13 @@ def read_figures(path: Path) -> list[dict[str, Any]]:
         raise SettingError(wrong)
     listed = given.get("reproductions")
     tables = listed if isinstance(listed, list) else [given.get(name) for name in FIGURES]
-    found = [shown for table in tables if (shown := figure_rows(table)) is not None]
+    found = [shown for table in tables if (shown := _figure_rows(table)) is not None]
     if not found:
         raise SettingError(wrong)
     return found
 
 
-def figure_rows(table: Any) -> dict[str, Any] | None:
+def _figure_rows(table: Any) -> dict[str, Any] | None:
     """The rows of a measurement by layer, one figure each; None where it is none."""
     if not isinstance(table, dict) or not isinstance(table.get("rows"), list) or table.get("name") not in [*FIGURES]:
         return None

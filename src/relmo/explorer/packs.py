@@ -34,29 +34,29 @@ def find_packs(data: Path) -> dict[str, Pack]:
     """The packs of a folder by name; none where there are none. A file with pairs is one by itself, and of several of a
     kind there is one of all."""
     if data.is_file():
-        return {data.name: Pack(title_of(data), (data,))} if is_pairs(data) else {}
+        return {data.name: Pack(_title_of(data), (data,))} if _is_pairs(data) else {}
     if not data.is_dir():
         raise CorpusError(f"{data}: there is no such folder; --data takes one with minimal pairs in it")
     root = next(data / place for place in PLACES if (data / place).is_dir())
     found: dict[str, Pack] = {}
     for folder in [root, *sorted(each for each in root.iterdir() if each.is_dir())]:
-        files = [file for file in candidates(folder) if is_pairs(file)]
+        files = [file for file in _candidates(folder) if _is_pairs(file)]
         for kind in dict.fromkeys(file.suffix.lower() for file in files):
             same = [file for file in files if file.suffix.lower() == kind]
             if len(same) > 1:
                 name = f"{folder.relative_to(root)}/*{kind}"
                 found[name] = Pack(f"{KINDS.get(kind, folder.name)}: all {len(same)} files", tuple(same))
-            found |= {str(file.relative_to(root)): Pack(title_of(file), (file,)) for file in same}
+            found |= {str(file.relative_to(root)): Pack(_title_of(file), (file,)) for file in same}
     return found
 
 
-def title_of(file: Path) -> str:
+def _title_of(file: Path) -> str:
     """What a file is, as far as its name says."""
     kind = KINDS.get(file.suffix.lower())
     return file.stem.replace("_", " ") if kind is None else f"{kind}: {file.stem.replace('_', ' ')}"
 
 
-def candidates(folder: Path) -> Iterator[Path]:
+def _candidates(folder: Path) -> Iterator[Path]:
     """Files of a folder that are named as minimal pairs are."""
     for number, file in enumerate(sorted(folder.iterdir())):
         if number >= MOST:
@@ -65,7 +65,7 @@ def candidates(folder: Path) -> Iterator[Path]:
             yield file
 
 
-def is_pairs(file: Path) -> bool:
+def _is_pairs(file: Path) -> bool:
     """Whether a file begins as one with minimal pairs does: many others are named .txt and .csv."""
     try:
         with file.open(encoding="utf-8") as opened:

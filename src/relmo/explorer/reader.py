@@ -48,7 +48,7 @@ class Reader:
         units = sum(layer.sizes[state] * stack.directions for layer in stack.layers for state in layer.states)
         self.document = document.head(max(1, NUMBERS // units))
         self.left_out = len(document) - len(self.document)
-        self.bounds = page_bounds(model, self.document)
+        self.bounds = _page_bounds(model, self.document)
         self.places: list[list[LayerState]] = []  # the layers' states before each page
         self.pages: OrderedDict[int, Trace] = OrderedDict()
         self.wholes: dict[str, np.ndarray] = {}
@@ -161,7 +161,7 @@ class Reader:
         return unit
 
 
-def page_bounds(model: LanguageModel | BiLM, document: Document) -> list[int]:
+def _page_bounds(model: LanguageModel | BiLM, document: Document) -> list[int]:
     """Where pages begin among the symbols, and the last one's end; a bidirectional model's sentences are not cut."""
     if isinstance(model, LanguageModel):
         size = CHARACTERS if model.settings.text.unit == "char" else WORDS

@@ -103,15 +103,15 @@ class Guard:
         body = b""
         if answer is None:
             try:
-                body = await asyncio.wait_for(read_body(receive), self.seconds)
+                body = await asyncio.wait_for(_read_body(receive), self.seconds)
             except TimeoutError:
-                answer = problem("the request did not come in time", 408)
+                answer = _problem("the request did not come in time", 408)
             except OverflowError:
-                answer = problem(f"a request has at most {LARGEST >> 20} MB", 413)
+                answer = _problem(f"a request has at most {LARGEST >> 20} MB", 413)
             except ConnectionError:
                 return
         if answer is not None:
-            await answer(scope, receive, with_headers(send))
+            await answer(scope, receive, _with_headers(send))
             return
         sent = False
 
@@ -122,7 +122,7 @@ class Guard:
             sent = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        await self.app(scope, again, with_headers(send))
+        await self.app(scope, again, _with_headers(send))
 
     def refusal(self, headers: dict[str, str]) -> Response | None:
         """For those from elsewhere."""
@@ -130,14 +130,14 @@ class Guard:
         try:
             name = urlsplit(f"//{host}").hostname
         except ValueError:
-            return problem("the Host of the request is not an address", 400)
+            return _problem("the Host of the request is not an address", 400)
         if self.hosts is not None and name not in self.hosts:
-            return problem("this explorer answers to its own machine alone", 421)
+            return _problem("this explorer answers to its own machine alone", 421)
         if origin is not None and origin.partition("://")[2] != host:
-            return problem("this explorer answers to its own page alone", 403)
+            return _problem("this explorer answers to its own page alone", 403)
         elsewhere = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         if elsewhere and headers.get("sec-fetch-mode") != "navigate":
-            return problem("this explorer answers to its own page alone", 403)
+            return _problem("this explorer answers to its own page alone", 403)
         return None
 
     def entrance(self, scope: Scope, headers: dict[str, str]) -> Response | None:
@@ -155,7 +155,7 @@ class Guard:
         except CookieError:
             cookies = SimpleCookie()
         held = cookies[COOKIE].value if COOKIE in cookies else headers.get("authorization", "").removeprefix("Bearer ")
-        return None if same(held, self.token) else problem("open the link with the token that relmo printed", 401)
+        return None if same(held, self.token) else _problem("open the link with the token that relmo printed", 401)
 
 
 def same(given: str, token: str) -> bool:
@@ -163,7 +163,7 @@ def same(given: str, token: str) -> bool:
     return hmac.compare_digest(given.encode(), token.encode())
 
 
-async def read_body(receive: Receive) -> bytes:
+async def _read_body(receive: Receive) -> bytes:
     """All of a request's body; OverflowError where it is too large."""
     parts, size, more = [], 0, True
     while more:
@@ -178,7 +178,7 @@ async def read_body(receive: Receive) -> bytes:
     return b"".join(parts)
 
 
-def with_headers(send: Send) -> Send:
+def _with_headers(send: Send) -> Send:
     """Every answer has the headers that say what a browser must not do."""
 
     async def sending(message: Message) -> None:
@@ -190,7 +190,7 @@ def with_headers(send: Send) -> Send:
     return sending
 
 
-def problem(message: str, status: int = 400) -> JSONResponse:
+def _problem(message: str, status: int = 400) -> JSONResponse:
     """What is wrong, in one line."""
     return JSONResponse({"error": one_line(message)}, status)
 
@@ -200,13 +200,13 @@ async def answered(make: Callable[[], Any]) -> Response:
     try:
         return JSONResponse(await run_in_threadpool(make))
     except RelmoError as error:
-        return problem(str(error))
+        return _problem(str(error))
     except Exception:
         logging.getLogger("relmo.explorer").exception("a request failed")
-        return problem(OURS, 500)
+        return _problem(OURS, 500)
 
 
-def static_files() -> dict[str, tuple[bytes, str]]:
+def _static_files() -> dict[str, tuple[bytes, str]]:
     """What the page is made of, by name, with the kind of each."""
     folder = resources.files("relmo.explorer") / "static"
     kinds = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
@@ -222,7 +222,7 @@ class Site:
     """The routes."""
 
     def __init__(self, models: Models):
-        self.models, self.jobs, self.files = models, Jobs(), static_files()
+        self.models, self.jobs, self.files = models, Jobs(), _static_files()
 
     def routes(self) -> list[Route]:
         """What can be asked for."""
@@ -240,7 +240,7 @@ class Site:
         """A part of the page."""
         name = request.path_params.get("name", "index.html")
         if name not in self.files:
-            return problem("there is nothing here", 404)
+            return _problem("there is nothing here", 404)
         content, kind = self.files[name]
         return Response(content, media_type=kind)
 
@@ -260,7 +260,7 @@ class Site:
         """A text of the user's."""
 
         def make() -> Any:
-            given = body_of(request_body)
+            given = _body_of(request_body)
             language = None if given.get("language") is None else string(given, "language")
             return self.models.get(string(given, "model")).add(string(given, "text"), language)
 
@@ -273,7 +273,7 @@ class Site:
         def make() -> Any:
             from relmo.explorer.work import WORK
 
-            given = body_of(request_body)
+            given = _body_of(request_body)
             what = string(given, "what")
             if what not in WORK:
                 raise SettingError(f"there is no work of this name; there is {', '.join(WORK)}")
@@ -290,7 +290,7 @@ class Site:
         return await answered(lambda: do(name).as_dict())
 
 
-def body_of(body: bytes) -> dict[str, Any]:
+def _body_of(body: bytes) -> dict[str, Any]:
     """The JSON object of a request, whose texts are all text: JSON can spell halves of characters, which is not."""
     try:
         given = json.loads(body)

@@ -79,7 +79,7 @@ class Session:
 
     def give(self, title: str, text: str, language: Language | None = None) -> None:
         """Adds the text that the explorer opens with."""
-        self.passages["given"] = Passage("given", title, checked_text(text), language)
+        self.passages["given"] = Passage("given", title, _checked_text(text), language)
         self.first = "given"
 
     def annotate(self, title: str, words: list[list[ConlluWord]]) -> None:
@@ -93,7 +93,7 @@ class Session:
             raise SettingError(f"language {language[:40]}: it can be python or c")
         name = "own-" + hashlib.sha256(f"{language}\0{text}".encode()).hexdigest()[:16]
         with self.lock:
-            self.own[name] = Passage(name, "Your text", checked_text(text), language)  # type: ignore[arg-type]
+            self.own[name] = Passage(name, "Your text", _checked_text(text), language)  # type: ignore[arg-type]
             self.own.move_to_end(name)
             while len(self.own) > TEXTS:
                 self.own.popitem(last=False)
@@ -128,7 +128,7 @@ class Session:
             raise SettingError(f"there is nothing called {what[:40]!r} to ask for")
         if what in ("overview", "cell"):
             with self.lock:
-                reader = self.reader(text_of(asked))
+                reader = self.reader(_text_of(asked))
             reader.fill()  # takes long, and leaves the others their turn
         with self.lock:
             return ANSWERS[what](self, asked)
@@ -168,10 +168,10 @@ class Session:
 
     def page(self, asked: Asked) -> Answer:
         """A page's symbols, and what stands between them where they are words."""
-        reader, number = self.reader(text_of(asked)), whole_number(asked, "page")
+        reader, number = self.reader(_text_of(asked)), _whole_number(asked, "page")
         reader.page(number)
         first, last = reader.bounds[number : number + 2]
-        passage, spans = self.passage(text_of(asked)), reader.document.spans[first:last]
+        passage, spans = self.passage(_text_of(asked)), reader.document.spans[first:last]
         answer: Answer = {
             "title": passage.title,
             "pages": len(reader),
@@ -188,50 +188,50 @@ class Session:
 
     def expected(self, asked: Asked) -> Answer:
         """How surprising each symbol of a page was, in bits, and what was expected after it."""
-        found = self.reader(text_of(asked)).expected(whole_number(asked, "page"))
+        found = self.reader(_text_of(asked)).expected(_whole_number(asked, "page"))
         if found is None:
             return {"bits": [], "likely": []}
         likely = [[[symbol, round(p, 3)] for symbol, p in each] for each in found.likely]
-        return {"bits": rounded(found.bits, 2), "likely": likely}
+        return {"bits": _rounded(found.bits, 2), "likely": likely}
 
     def values(self, asked: Asked) -> Answer:
         """A unit on a page, with the size that gets the full colour."""
-        found = self.reader(text_of(asked)).values(whole_number(asked, "page"), unit_of(asked))
-        return {"values": rounded(found), "scale": scale(found)}
+        found = self.reader(_text_of(asked)).values(_whole_number(asked, "page"), unit_of(asked))
+        return {"values": _rounded(found), "scale": scale(found)}
 
     def units(self, asked: Asked) -> Answer:
         """All units of a state of a layer on a page, in steps of a 127th of each one's largest."""
-        reader = self.reader(text_of(asked))
-        state, layer = asked.get("state", "h"), whole_number(asked, "layer")
+        reader = self.reader(_text_of(asked))
+        state, layer = asked.get("state", "h"), _whole_number(asked, "layer")
         reader.checked(Unit(state, layer, 0))
-        return in_steps(reader.page(whole_number(asked, "page")).states[state][layer])
+        return _in_steps(reader.page(_whole_number(asked, "page")).states[state][layer])
 
     def some(self, asked: Asked) -> Answer:
         """As `units`, those that are named, with commas between."""
-        reader, page = self.reader(text_of(asked)), whole_number(asked, "page")
+        reader, page = self.reader(_text_of(asked)), _whole_number(asked, "page")
         names = asked.get("units", "").split(",")[:MOST]
         columns = [reader.values(page, unit_of({"unit": name})) for name in names]
-        return {"units": names, **in_steps(np.stack(columns, axis=1))}
+        return {"units": names, **_in_steps(np.stack(columns, axis=1))}
 
     def strip(self, asked: Asked) -> Answer:
         """Everything of one unit on a page: its states and its gates."""
-        reader = self.reader(text_of(asked))
+        reader = self.reader(_text_of(asked))
         unit, found = reader.checked(unit_of(asked)), {}
         for name in reader.states:
             same = unit._replace(state=name)
             if unit.number < reader.recorder.stack.layers[unit.layer].sizes[name]:
-                found[name] = rounded(reader.values(whole_number(asked, "page"), same), 3)
+                found[name] = _rounded(reader.values(_whole_number(asked, "page"), same), 3)
         return {"states": found}
 
     def overview(self, asked: Asked) -> Answer:
         """A unit over the whole text: a map of it, a histogram, and the places where it is highest and lowest."""
-        reader, unit = self.reader(text_of(asked)), unit_of(asked)
+        reader, unit = self.reader(_text_of(asked)), unit_of(asked)
         values = reader.whole(unit)
         bins = min(BINS, len(values))
         sums = np.add.reduceat(values, np.linspace(0, len(values), bins, endpoint=False).astype(int))
         counts = np.diff([*np.linspace(0, len(values), bins, endpoint=False).astype(int), len(values)])
         return {
-            "map": rounded(sums / counts, 3),
+            "map": _rounded(sums / counts, 3),
             "scale": scale(values),
             "total": len(values),
             "bounds": reader.bounds[:-1],  # where pages begin
@@ -244,7 +244,7 @@ class Session:
 
     def cell(self, asked: Asked) -> Answer:
         """What a unit is wired to, what its gates do, and its course around an event of the text."""
-        reader = self.reader(text_of(asked))
+        reader = self.reader(_text_of(asked))
         unit, first = reader.checked(unit_of(asked)), reader.page(0)
         saturation = {}
         for gate in set(first.states) & {"i", "f", "o", "r", "z"}:
@@ -261,14 +261,14 @@ class Session:
 
     def gradient(self, asked: Asked) -> Answer:
         """What the prediction after a symbol hangs on, the symbols before it on the page."""
-        reader, at = self.reader(text_of(asked)), whole_number(asked, "at")
+        reader, at = self.reader(_text_of(asked)), _whole_number(asked, "at")
         if not 0 <= at < len(reader.document):
             raise SettingError(f"position {at}: the text has the symbols 0 to {len(reader.document) - 1}")
         starts = reader.document.starts
         begin = int(starts[starts <= at][-1]) if isinstance(self.model, BiLM) else max(0, at - BACK)
         after = reader.document.symbols[begin : at + 2]
         found = connectivity(self.model, [after], position=at - begin)
-        return {"first": begin, "values": rounded(np.array(found.values)), "symbol": found.symbol, "half": found.half}
+        return {"first": begin, "values": _rounded(np.array(found.values)), "symbol": found.symbol, "half": found.half}
 
     def mixes(self, asked: Asked) -> Answer:
         """What trained tasks that were given have learnt to take of each layer."""
@@ -285,7 +285,7 @@ def summary(made: Callable[..., Any]) -> str:
     return " ".join((made.__doc__ or "").split())
 
 
-def checked_text(text: str) -> str:
+def _checked_text(text: str) -> str:
     """A text that can be read."""
     if not text.strip():
         raise SettingError("the text is empty; give one with symbols in it")
@@ -294,14 +294,14 @@ def checked_text(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\0", "\ufffd")
 
 
-def text_of(asked: Asked) -> str:
+def _text_of(asked: Asked) -> str:
     """The name of the text that is asked about."""
     if "text" not in asked:
         raise SettingError("no text is named")
     return asked["text"]
 
 
-def whole_number(asked: Asked, name: str) -> int:
+def _whole_number(asked: Asked, name: str) -> int:
     """A parameter that is a whole number, 0 where it is not given."""
     given = asked.get(name, "0")
     if not re.fullmatch(r"\d{1,9}", given):
@@ -318,16 +318,16 @@ def unit_of(asked: Asked) -> Unit:
     return Unit(state, int(layer), int(number), "backward" if backward else "forward")
 
 
-def in_steps(array: np.ndarray) -> Answer:
+def _in_steps(array: np.ndarray) -> Answer:
     """Units' values (T, U) in steps of a 127th of each one's largest, unit by unit."""
     largest = np.abs(array).max(axis=0) + 1e-12
     steps = np.rint(array / largest * 127).astype(np.int8).T
     data = base64.b64encode(np.ascontiguousarray(steps).tobytes()).decode()
     scales = [scale(column) for column in array.T]
-    return {"largest": rounded(largest), "scales": scales, "data": data, "symbols": len(array)}
+    return {"largest": _rounded(largest), "scales": scales, "data": data, "symbols": len(array)}
 
 
-def rounded(values: np.ndarray, digits: int = 4) -> list[float]:
+def _rounded(values: np.ndarray, digits: int = 4) -> list[float]:
     """As numbers of JSON; what is not finite is 0."""
     return np.round(np.nan_to_num(values.astype(np.float64)), digits).tolist()
 

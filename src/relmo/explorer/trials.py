@@ -46,7 +46,7 @@ def count(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
 
 def agree(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     """How often the right one of two forms is preferred, by condition; with `sweep`, what each unit costs."""
-    pairs, title = pairs_of(worker, given)
+    pairs, title = _pairs_of(worker, given)
     units = given.get("sweep") is True
     report = agreement(worker.model, pairs, progress=lambda share: progress(share * (0.2 if units else 1.0)))
     answer: dict[str, Any] = {"title": title, **report.as_dict()}
@@ -63,10 +63,10 @@ def agree(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     return answer
 
 
-def pairs_of(worker: Any, given: Given) -> tuple[list[MinimalPair], str]:
+def _pairs_of(worker: Any, given: Given) -> tuple[list[MinimalPair], str]:
     """The pairs that are asked about, and what they are called: the user's own, those of a pack, of each condition at
     most so many, or subjects and verbs."""
-    own = [pair_of(each) for each in listed(given, "pairs", list, most=2000)]
+    own = [_pair_of(each) for each in listed(given, "pairs", list, most=2000)]
     if own:
         return own, "yours"
     if not (name := string(given, "pack")):
@@ -80,7 +80,7 @@ def pairs_of(worker: Any, given: Given) -> tuple[list[MinimalPair], str]:
 
 def gates(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     """What a unit's states and gates do over the words before the forms that are compared, by condition."""
-    pairs, title = pairs_of(worker, given)
+    pairs, title = _pairs_of(worker, given)
     unit = unit_of({"unit": string(given, "unit")})
     if unit.direction == "backward":
         raise SettingError("pairs are read forwards; choose a unit that reads so")
@@ -98,7 +98,7 @@ def gates(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     return {"unit": plain_unit(unit), "title": title, "conditions": found, "all": list(parts)}
 
 
-def pair_of(given: list[Any]) -> MinimalPair:
+def _pair_of(given: list[Any]) -> MinimalPair:
     """A pair from JSON: condition, the right text, the wrong one."""
     match given:
         case [str(condition), str(good), str(bad)] if good.strip() and bad.strip():

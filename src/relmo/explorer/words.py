@@ -152,21 +152,21 @@ def tag_layers(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     steps, done, rows = len(models) * (layers + 1), 0, []
     labels = np.array(tags)
     for name, each in models.items():
-        vectors = embedded(each, document.texts, lambda share, done=done: progress((done + share) / steps))  # type: ignore[misc]
+        vectors = _embedded(each, document.texts, lambda share, done=done: progress((done + share) / steps))  # type: ignore[misc]
         done += 1
         for layer in range(layers):
             probe = linear_probe(
                 vectors[layer][~test], labels[~test].tolist(), held_out=held[~test], device=model.device
             )
             right = probe.right(vectors[layer][test], labels[test].tolist())
-            rows.append({"name": name, "layer": layer, **share_of(right)})
+            rows.append({"name": name, "layer": layer, **_share_of(right)})
             done += 1
             progress(done / steps)
     usual = most_frequent(document.symbols, labels, test)
-    return {"rows": rows, "most_frequent": share_of(usual), "words": int((~test).sum()), "asked": int(test.sum())}
+    return {"rows": rows, "most_frequent": _share_of(usual), "words": int((~test).sum()), "asked": int(test.sum())}
 
 
-def embedded(model: BiLM, sentences: list[list[str]], progress: Progress) -> np.ndarray:
+def _embedded(model: BiLM, sentences: list[list[str]], progress: Progress) -> np.ndarray:
     """The vectors of all words, (layers, N, D), some sentences at a time."""
     found = []
     for begin in range(0, len(sentences), SENTENCES):
@@ -187,7 +187,7 @@ def most_frequent(words: list[str], tags: np.ndarray, test: np.ndarray) -> np.nd
     return np.array([usual.get(word, common) == tag for word, tag in asked])
 
 
-def share_of(right: np.ndarray) -> dict[str, float]:
+def _share_of(right: np.ndarray) -> dict[str, float]:
     """In percent, with the ends of its 95% interval."""
     share = wilson(float(right.sum()), len(right))
     return {"value": 100 * share.value, "low": 100 * share.low, "high": 100 * share.high}

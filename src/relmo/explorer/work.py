@@ -99,18 +99,18 @@ def find(worker: Worker, given: Given, progress: Progress) -> dict[str, Any]:
             raise SettingError(f"the regular expression {pattern[:80]!r} matches nothing in this text")
     for column in listed(given, "columns"):
         found |= column_tracks(document, str(column))
-    marks = [mark_of(each) for each in listed(given, "marks", list)]
-    found |= mark_tracks(document, at_characters(document, marks))
+    marks = [_mark_of(each) for each in listed(given, "marks", list)]
+    found |= mark_tracks(document, _at_characters(document, marks))
     skipped = [name for name, track in found.items() if np.ptp(track) == 0]
     found = {name: track for name, track in found.items() if name not in skipped}
     if not found:
         raise SettingError("none of the features changes in this text; choose others, or another text")
     how = None if given.get("ablate") is None else choice(given, "ablate", "zero", "mean", "hold")
     report = find_cells(worker.model, document, found, ablate=how, ablate_symbols=6000, progress=progress)
-    return report_answer(worker, string(given, "text"), document, found, report, skipped)
+    return _report_answer(worker, string(given, "text"), document, found, report, skipped)
 
 
-def mark_of(given: list[Any]) -> Mark:
+def _mark_of(given: list[Any]) -> Mark:
     """A stretch of symbols, from JSON: first, the one after the last, name."""
     match given:
         case [int(first), int(last), str(name)]:
@@ -118,7 +118,7 @@ def mark_of(given: list[Any]) -> Mark:
     raise SettingError("a mark is a list of its first symbol, the one after its last, and a name")
 
 
-def at_characters(document: Document, marks: list[Mark]) -> list[Mark]:
+def _at_characters(document: Document, marks: list[Mark]) -> list[Mark]:
     """Marks of symbols as marks of characters."""
     last = len(document)
     kept = [mark for mark in marks if 0 <= mark.start < min(mark.end, last)]
@@ -128,7 +128,7 @@ def at_characters(document: Document, marks: list[Mark]) -> list[Mark]:
     ]
 
 
-def report_answer(
+def _report_answer(
     worker: Worker,
     text: str,
     document: Document,

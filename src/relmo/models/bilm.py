@@ -275,7 +275,7 @@ class BiLM:
         """
         with self._scored(file, lanes, watch, keep=words is not None) as (score, rows):
             if words is not None:
-                write_table(Path(words), rows)
+                _write_table(Path(words), rows)
             return score
 
     def word_scores(self, file: str, *, lanes: int = 16) -> Iterator[WordScore]:
@@ -295,7 +295,7 @@ class BiLM:
             kept = np.memmap(Path(scratch) / "nll", np.float32, mode="w+", shape=(steps, 2)) if keep else None
             told = None if watch is None else lambda scored: watch(scored, steps)
             nll = bilm_nll(self.network, text, lanes=lanes, watch=told, kept=kept)
-            rows = iter(()) if kept is None else word_rows(encoded, vocabulary, text.bounds, kept)
+            rows = iter(()) if kept is None else _word_rows(encoded, vocabulary, text.bounds, kept)
             yield BiScore(steps, encoded.sentences.unknown, *nll), rows
 
     def log_probs(
@@ -384,7 +384,7 @@ def distinct_rows(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray,
     return x[first], y[first], places
 
 
-def word_rows(
+def _word_rows(
     file: SentenceFile, vocabulary: SentenceVocabulary, bounds: np.ndarray, nll: np.ndarray
 ) -> Iterator[WordScore]:
     """The words of an encoded file with the negative log-likelihoods of all steps (steps, 2); sentences lie between
@@ -398,7 +398,7 @@ def word_rows(
         yield WordScore(line, end - begin, EOS, True, forward[-1], None)
 
 
-def write_table(path: Path, rows: Iterator[WordScore]) -> None:
+def _write_table(path: Path, rows: Iterator[WordScore]) -> None:
     """Words and their scores, a row each, with tabs between the columns."""
     with atomic(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         file.write("line\tposition\tword\tin_vocabulary\tforward_nll\tbackward_nll\n")

@@ -180,19 +180,19 @@ def _totals(network: Stateful, read: Read, count: int, lanes: int, device: torch
     with full_precision():
         lanes = max(1, min(lanes, count // (4 * WARM_UP)))
         length = count // lanes
-        starts = finals = warm_states(network, read, length, lanes, device)
+        starts = finals = _warm_states(network, read, length, lanes, device)
         totals: list[Tensor] = [torch.zeros(())] * lanes
         todo = torch.arange(lanes, device=device)
         while len(todo):
-            nll, ends = run_lanes(read, todo * length, length, select(starts, todo), watch)
+            nll, ends = _run_lanes(read, todo * length, length, _select(starts, todo), watch)
             for lane, total in zip(todo.tolist(), nll, strict=True):
                 totals[lane] = total
             finals = put(finals, todo, ends)
-            wrong = 1 + differ(select(finals, slice(0, -1)), select(starts, slice(1, None))).nonzero().flatten()
-            starts = put(starts, wrong, select(finals, wrong - 1))
+            wrong = 1 + differ(_select(finals, slice(0, -1)), _select(starts, slice(1, None))).nonzero().flatten()
+            starts = put(starts, wrong, _select(finals, wrong - 1))
             todo = wrong
         tail = torch.tensor([lanes * length], device=device)
-        rest, _ = run_lanes(read, tail, count - lanes * length, select(finals, slice(-1, None)))
+        rest, _ = _run_lanes(read, tail, count - lanes * length, _select(finals, slice(-1, None)))
         return torch.stack(totals).sum(dim=0) + rest.sum(dim=0)
 
 
@@ -238,17 +238,19 @@ def full_precision() -> Iterator[None]:
         TF32.back()
 
 
-def warm_states(network: Stateful, read: Read, length: int, lanes: int, device: torch.device) -> State:
+def _warm_states(network: Stateful, read: Read, length: int, lanes: int, device: torch.device) -> State:
     """The first lane's state is exact; the others read the symbols before them, from no state."""
     first = network.initial_state(1)
     if lanes == 1:
         return first
     begin = torch.arange(1, lanes, device=device) * length - WARM_UP
-    _, warm = run_lanes(read, begin, WARM_UP, network.initial_state(lanes - 1))
+    _, warm = _run_lanes(read, begin, WARM_UP, network.initial_state(lanes - 1))
     return tuple(torch.cat(pair) for pair in zip(first, warm, strict=True))
 
 
-def run_lanes(read: Read, begin: Tensor, length: int, state: State, watch: Watch | None = None) -> tuple[Tensor, State]:
+def _run_lanes(
+    read: Read, begin: Tensor, length: int, state: State, watch: Watch | None = None
+) -> tuple[Tensor, State]:
     """Reads `length` symbols from each of the positions `begin` on. -> nll of each lane, state of each lane."""
     total = torch.zeros(len(begin), 1, dtype=torch.float64, device=begin.device)
     places = begin.cpu().numpy()[:, None]
@@ -271,8 +273,7 @@ def differ(a: State, b: State) -> Tensor:
     return torch.stack(gaps).amax(dim=0) > SAME_STATE if gaps else a[0].new_zeros(len(a[0]), dtype=torch.bool)
 
 
-def select(state: State, rows: Tensor | slice) -> State:
-    """Some rows of a state."""
+def _select(state: State, rows: Tensor | slice) -> State:
     return tuple(tensor[rows] for tensor in state)
 
 

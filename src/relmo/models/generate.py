@@ -51,7 +51,7 @@ class Beam:
 
 
 @torch.no_grad()
-def read_prompt(network: Network, prompt: Sequence[int], rows: int, device: torch.device) -> tuple[Tensor, State]:
+def _read_prompt(network: Network, prompt: Sequence[int], rows: int, device: torch.device) -> tuple[Tensor, State]:
     """Log-probabilities (rows, V) of the symbol after the prompt, and the state; the prompt begins with </s>."""
     state = network.initial_state(1)
     for symbol in prompt:
@@ -74,7 +74,7 @@ def sample(
     """`rows` texts side by side: yields one symbol of each, and its log-probability under the model, until all have
     ended with `end` or `limit` symbols are out. A row that has ended goes on yielding `end`. `banned` symbols never
     come."""
-    log_probs, state = read_prompt(network, prompt, rows, generator.device)
+    log_probs, state = _read_prompt(network, prompt, rows, generator.device)
     ended = torch.zeros(rows, dtype=torch.bool, device=generator.device)
     for _ in range(limit):
         chosen = choose(without(log_probs, banned), sampling, generator)  # (rows,)
@@ -130,7 +130,7 @@ def beam_search(
     """The `beams` most probable texts found, best first: at each step the best `beams` continuations are kept, and a
     text that ends leaves the beam. Stops when no open text can beat the finished ones any more, since log-probabilities
     only fall."""
-    log_probs, state = read_prompt(network, prompt, 1, device)
+    log_probs, state = _read_prompt(network, prompt, 1, device)
     scores = torch.zeros(1, device=device)
     texts: list[list[int]] = [[]]
     finished: list[Beam] = []

@@ -144,7 +144,7 @@ class LanguageModel:
         if self.settings.text.unit == "char":
             return "".join(symbols)
         put = join if self.settings.text.tokenizer == "words" else " ".join
-        return "\n".join(put(line) for line in split_lines(symbols))
+        return "\n".join(put(line) for line in _split_lines(symbols))
 
     def step(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Reads one symbol of each row (B,): log-probabilities (B, V) of the next, and the new state."""
@@ -247,7 +247,7 @@ class LanguageModel:
         return [Text(self.decode([*ids, *beam.ids]), beam.log_prob, len(beam.ids), beam.ended) for beam in found]
 
 
-def split_lines(symbols: list[str]) -> Iterator[list[str]]:
+def _split_lines(symbols: list[str]) -> Iterator[list[str]]:
     """Words between line ends."""
     line: list[str] = []
     for symbol in symbols:

@@ -64,7 +64,7 @@ def pack(
     """
     if shard_mb is not None and shard_mb < 1:
         raise SettingError(f"weight files of {shard_mb} MB: it must be 1 or more")
-    text = None if card is None else read_card(Path(card))
+    text = None if card is None else _read_card(Path(card))
     source = bundled(source) or source
     model = load(source, device="cpu")
     with new_folder(Path(destination), overwrite=overwrite, ours=OURS) as inside:
@@ -80,13 +80,13 @@ def pack(
                     shutil.copytree(Path(source) / name, inside / name)
         (inside / VECTORS).unlink(missing_ok=True)
         record = write_weights(inside, tensors_of(model), precision, shard_mb)
-        write_card(inside, text, record)
+        _write_card(inside, text, record)
         config = read_config(inside) | {"stored": record._asdict(), "digests": text_digests(inside)}
         write_json(inside / CONFIG, config)
     return model
 
 
-def read_card(path: Path) -> str:
+def _read_card(path: Path) -> str:
     """A card that somebody wrote."""
     if not path.is_file():
         raise ModelError(f"{path}: {'is not a file' if path.exists() else 'does not exist'}; give a model card")
@@ -98,10 +98,10 @@ def read_card(path: Path) -> str:
         raise ModelError(f"{path}: a model card must be UTF-8 ({error})") from error
 
 
-def write_card(folder: Path, text: str | None, record: Record) -> None:
+def _write_card(folder: Path, text: str | None, record: Record) -> None:
     """The folder's card, or another text in its place, with a section on the weight files."""
     if text is None:
-        text = read_card(folder / CARD) if (folder / CARD).is_file() else f"# {folder.name}\n"
+        text = _read_card(folder / CARD) if (folder / CARD).is_file() else f"# {folder.name}\n"
         text = text.replace(ABOUT_VECTORS + "\n", "")
     before = re.sub(rf"^{HEADING}\n.*?(?=^## |\Z)", "", text, flags=re.DOTALL | re.MULTILINE).rstrip()
     about = f"Weights are stored {PRECISIONS[record.precision]}; relmo loads them as float32."

@@ -111,7 +111,7 @@ class WordVectors:
     def read_word2vec(cls, path: str | Path) -> "WordVectors":
         """The vectors of a file in word2vec's text format, plain or packed: `count dimensions`, then a line a word; or
         in GloVe's, which has no first line."""
-        words, rows = read_rows(path)
+        words, rows = _read_rows(path)
         specials = [special for special in SPECIALS if special not in words]
         matrix = np.concatenate([np.zeros((len(specials), rows.shape[1]), dtype=np.float32), rows])
         return cls(Vocabulary([*specials, *words]), matrix)
@@ -158,7 +158,7 @@ class WordVectors:
         if isinstance(word_or_vector, str):
             i = self._id(word_or_vector)
             return self._nearest(self.unit[i], n, without=[i])
-        return self._nearest(as_vector(word_or_vector), n, without=[])
+        return self._nearest(_as_vector(word_or_vector), n, without=[])
 
     def analogy(self, a: str, b: str, c: str, n: int = 10) -> list[tuple[str, float]]:
         """a is to b as c is to d: the words d with the largest cos(d, b - a + c), vectors of length 1.
@@ -189,7 +189,7 @@ class WordVectors:
         return self.vocabulary.index[self._fold(word)]
 
 
-def as_vector(given: Any) -> np.ndarray:
+def _as_vector(given: Any) -> np.ndarray:
     """A vector that is given, which is made of numbers."""
     with suppress(ValueError, TypeError):
         vector = np.asarray(given)
@@ -198,11 +198,11 @@ def as_vector(given: Any) -> np.ndarray:
     raise SettingError(f"expected a word or a vector of numbers, not {typed(given)}")
 
 
-def read_rows(path: str | Path) -> tuple[dict[str, int], np.ndarray]:
+def _read_rows(path: str | Path) -> tuple[dict[str, int], np.ndarray]:
     """Words, each with its line, and their vectors (N, D). Memory grows with what is read, whatever line 1 says."""
     lines = enumerate((line.text for line in read_lines(path)), start=1)
     first = next(lines, (1, ""))
-    count, dimensions = read_header(path, first[1])
+    count, dimensions = _read_header(path, first[1])
     found: dict[str, int] = {}
     rows: list[np.ndarray] = []
     for number, line in lines if count is not None else chain([first], lines):
@@ -218,13 +218,13 @@ def read_rows(path: str | Path) -> tuple[dict[str, int], np.ndarray]:
                 f"found {len(numbers)} after the first"
             )
         found[word] = number
-        rows.append(parse_row(numbers, f"{path}:{number}"))
+        rows.append(_parse_row(numbers, f"{path}:{number}"))
     if count is not None and len(rows) != count:
         raise VocabularyError(f"{path}:1: says {count} words, the file has {len(rows)}; it may have been cut short")
     return found, np.stack(rows)
 
 
-def read_header(path: str | Path, line: str) -> tuple[int | None, int]:
+def _read_header(path: str | Path, line: str) -> tuple[int | None, int]:
     """The first line: how many words, which files of GloVe do not say, and how many dimensions."""
     fields = line.split()
     if 2 < len(fields) <= LARGEST + 1:
@@ -242,7 +242,7 @@ def read_header(path: str | Path, line: str) -> tuple[int | None, int]:
     return count, dimensions
 
 
-def parse_row(numbers: Iterable[str], place: str) -> np.ndarray:
+def _parse_row(numbers: Iterable[str], place: str) -> np.ndarray:
     """The numbers of a line; (D,)."""
     try:
         row = np.array([float(number) for number in numbers])

@@ -168,11 +168,11 @@ class Elmo(nn.Module):
         Each distinct word is encoded once."""
         words, ends = ids[mask], self.ends
         if self.by_characters:
-            words = fit_columns(words, self.max_characters)
+            words = _fit_columns(words, self.max_characters)
         distinct, which = torch.unique(torch.cat([ends, words]), dim=0, return_inverse=True)
         self._check(distinct)
         if isinstance(self.network.encoder, CharacterEncoder):
-            encoded = self.network.encoder(trim_columns(distinct, self.network.encoder.cnn.widest))
+            encoded = self.network.encoder(_trim_columns(distinct, self.network.encoder.cnn.widest))
         else:
             encoded = self.network.encoder(distinct - 1)
         vectors = encoded[which]
@@ -255,7 +255,7 @@ def sentence_ids(sentences: Sequence[Sequence[str]], max_characters: int) -> Ten
     return ids
 
 
-def fit_columns(ids: Tensor, columns: int) -> Tensor:
+def _fit_columns(ids: Tensor, columns: int) -> Tensor:
     """Words spelled for another number of columns (N, C) as if spelled for this one: a word that is too long is cut and
     ended, a shorter row gets more padding."""
     if ids.shape[1] <= columns:
@@ -265,7 +265,7 @@ def fit_columns(ids: Tensor, columns: int) -> Tensor:
     return ids
 
 
-def trim_columns(ids: Tensor, widest: int) -> Tensor:
+def _trim_columns(ids: Tensor, widest: int) -> Tensor:
     """Without the columns that hold padding in every word, but as many as the widest filter sees at once: the maximum
     over a word is the same."""
     used = (ids != _PADDING).any(dim=0).sum()

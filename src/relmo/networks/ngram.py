@@ -76,7 +76,7 @@ class NGramLM(nn.Module):
         model = cls(vocab_size=vocab_size, order=order)
         _check_stream(stream, vocab_size)
         contexts = 1
-        for k, (keys, counts) in enumerate(count_ngrams(stream, vocab_size=vocab_size, order=order), start=1):
+        for k, (keys, counts) in enumerate(_count_ngrams(stream, vocab_size=vocab_size, order=order), start=1):
             probability, gamma = discount(counts, keys // vocab_size, contexts=contexts)
             for name, array in (("keys", keys), ("probability", probability), ("gamma", gamma)):
                 setattr(model, f"{name}_{k}", torch.from_numpy(array))
@@ -149,7 +149,7 @@ class NGramLM(nn.Module):
         return lane, torch.arange(len(lane), device=context.device) + offset[lane]
 
 
-def count_ngrams(stream: np.ndarray, *, vocab_size: int, order: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _count_ngrams(stream: np.ndarray, *, vocab_size: int, order: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The sorted keys and the counts of each order 1 ... order: raw at the highest, continuation counts below.
 
     A k-gram that starts at i has as its prefix the (k-1)-gram at i and as its suffix the (k-1)-gram at i + 1. So a

@@ -34,7 +34,7 @@ from relmo.nn.mlp import MLP
 from relmo.nn.pooling import blank, maximum, mean
 
 
-def regression_loss(values: Tensor, targets: Tensor) -> Tensor:
+def _regression_loss(values: Tensor, targets: Tensor) -> Tensor:
     """The mean squared error: values (B,), targets (B,)."""
     return mse_loss(values, targets.to(values.dtype))
 
@@ -127,7 +127,7 @@ class CosineRegression(nn.Module):
 
     def loss(self, values: Tensor, targets: Tensor) -> Tensor:
         """The mean squared error."""
-        return regression_loss(values, targets)
+        return _regression_loss(values, targets)
 
 
 class ESIM(nn.Module):

@@ -61,7 +61,7 @@ class SentenceEncoder(nn.Module):
         self.again_size = again_size
         self.dropout = SequenceDropout(dropout, variational=True)
         self.recurrent = Recurrent(
-            make_cell(cell, hidden, projection),
+            _make_cell(cell, hidden, projection),
             input_size=input_size,
             layers=layers,
             bidirectional=bidirectional,
@@ -86,7 +86,7 @@ class SentenceEncoder(nn.Module):
     @torch.no_grad()
     def start_from(self, trained: Recurrent) -> None:
         """Takes over the weights of a language model's recurrent layers (`LanguageModel.encoder.recurrent`)."""
-        here, there = describe(self.recurrent), describe(trained)
+        here, there = _describe(self.recurrent), _describe(trained)
         for what in here:
             if here[what] != there[what]:
                 raise ModelError(
@@ -148,7 +148,7 @@ def make_encoder(
     return SentenceEncoder(**sizes, layers=layers, **recurrent) if layers else WordEncoder(**sizes)
 
 
-def make_cell(cell: CellName, hidden: int, projection: int | None) -> Callable[[int], Cell]:
+def _make_cell(cell: CellName, hidden: int, projection: int | None) -> Callable[[int], Cell]:
     """The cell of this name, but for its input size."""
     if cell == "elman":
         return partial(ElmanCell, hidden_size=hidden)
@@ -176,7 +176,7 @@ def with_again(y: Tensor, lengths: Tensor, again: Tensor | None, size: int) -> T
     return y if again is None else torch.cat([y, blank(again, lengths).to(y.dtype)], dim=2)
 
 
-def describe(recurrent: Recurrent) -> dict[str, str]:
+def _describe(recurrent: Recurrent) -> dict[str, str]:
     """What must agree between recurrent layers for weights to be taken over, in words."""
     first = recurrent.cells[0][0]
     name = type(first).__name__.removesuffix("Cell").lower()

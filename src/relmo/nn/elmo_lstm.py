@@ -199,7 +199,7 @@ class ElmoLSTM(nn.Module):
                         given, h, c, layer.weights(), sizes, self.clips, skip=skip, precision=precision
                     )
                 else:
-                    y, h, c = infer_from(layer, given, h, c, sizes, self.clips, precision)
+                    y, h, c = _infer_from(layer, given, h, c, sizes, self.clips, precision)
                     y = y + outputs[-1] if skip else y
                 outputs.append(y)
                 finals += [h.transpose(0, 1)[:batch], c.transpose(0, 1)[:batch]]
@@ -219,7 +219,7 @@ class ElmoLSTM(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """One layer. -> y (2, T, B, P), h (2, B, P), c (2, B, H)."""
         if not self.fast:
-            return define(layer, x, h, c, sizes, self.clips)
+            return _define(layer, x, h, c, sizes, self.clips)
         kind, precision = x.device.type, x.dtype
         if torch.is_autocast_enabled(kind):
             precision = torch.get_autocast_dtype(kind)
@@ -236,7 +236,7 @@ class ElmoLSTM(nn.Module):
             return infer(layer.input_products(x), low.bias, h, c, low.hh, low.hr, list(sizes), self.clips)
 
 
-def define(
+def _define(
     layer: ElmoLayer, x: Tensor, h: Tensor, c: Tensor, sizes: Sequence[int], clips: Clips
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The definition of a layer: each direction by itself, the LSTM's equations step by step."""
@@ -286,15 +286,15 @@ class Recurrence(torch.autograd.Function):
         inner = None if weight_hr is None else make(2, steps, batch, hidden, dtype=precision, device=device)
         outputs[:, 0], cells[:, 0] = h, c
         into = weight_hh.transpose(1, 2)
-        step = kernels_for(gates)
+        step = _kernels_for(gates)
         ms = outputs[:, 1:] if inner is None else inner  # m = o * tanh(c), what is projected
-        buffers = by_step(sizes, gates, outputs[:, :-1], outputs[:, 1:], cells[:, :-1], cells[:, 1:], ms)
+        buffers = _by_step(sizes, gates, outputs[:, :-1], outputs[:, 1:], cells[:, :-1], cells[:, 1:], ms)
         for z, h, h_next, c, c_next, m in buffers:
             step.forward(z.baddbmm_(h, into), bias, c, c_next, m, clips.cell)
             if weight_hr is not None:
                 step.project(m, weight_hr, h_next, clips.projection)
         ctx.saved = (x, gates, outputs, cells, inner, weight_ih, weight_hh, weight_hr, sizes, clips)
-        final_h, final_c = at_the_end(sizes, outputs, cells)
+        final_h, final_c = _at_the_end(sizes, outputs, cells)
         ctx.mark_non_differentiable(final_h, final_c)
         return outputs[:, 1:], final_h, final_c
 
@@ -303,11 +303,11 @@ class Recurrence(torch.autograd.Function):
         x, gates, outputs, cells, inner, weight_ih, weight_hh, weight_hr, sizes, clips = ctx.saved
         ctx.saved = None  # the buffers are overwritten
         whole = sizes[-1:] == [gates.shape[2]]
-        step = kernels_for(gates)
+        step = _kernels_for(gates)
         later = step.parts_of(gates[:, 0], weight_hh.shape[2]).zero_()
         dc_next = torch.zeros_like(cells[:, 0])
         dhs = torch.empty_like(outputs[:, 1:]) if whole else torch.zeros_like(outputs[:, 1:])
-        buffers = by_step(sizes, gates, dy, dhs, outputs[:, 1:], cells[:, :-1], cells[:, 1:])
+        buffers = _by_step(sizes, gates, dy, dhs, outputs[:, 1:], cells[:, :-1], cells[:, 1:])
         for t, (z, d, dh, h, c, c_next) in reversed(list(enumerate(buffers))):
             n = z.shape[1]
             step.output_gradient(d, later[:, :, :n], h, dh, clips.projection)
@@ -326,7 +326,7 @@ class Recurrence(torch.autograd.Function):
         return dx, None, None, d_ih, dz.sum(dim=1), d_hh, d_hr, None, None
 
 
-def by_step(sizes: Sequence[int], *buffers: Tensor) -> list[tuple[Tensor, ...]]:
+def _by_step(sizes: Sequence[int], *buffers: Tensor) -> list[tuple[Tensor, ...]]:
     """Each step's own part of buffers (2, T, B, …): the rows that are still going on."""
     steps = zip(*(buffer.unbind(dim=1) for buffer in buffers), strict=True)
     whole = buffers[0].shape[2]
@@ -335,7 +335,7 @@ def by_step(sizes: Sequence[int], *buffers: Tensor) -> list[tuple[Tensor, ...]]:
     ]
 
 
-def at_the_end(sizes: Sequence[int], outputs: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
+def _at_the_end(sizes: Sequence[int], outputs: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
     """h (2, B, P) and c (2, B, H) after each sequence's last step."""
     batch = outputs.shape[2]
     if sizes[-1:] == [batch]:
@@ -344,7 +344,7 @@ def at_the_end(sizes: Sequence[int], outputs: Tensor, cells: Tensor) -> tuple[Te
     return outputs[:, lengths, rows], cells[:, lengths, rows]
 
 
-def kernels_for(gates: Tensor) -> ModuleType:
+def _kernels_for(gates: Tensor) -> ModuleType:
     """The fastest form of a step there is for the device."""
     return lstm_step_triton if lstm_step_triton.available(gates) else lstm_step
 
@@ -367,7 +367,7 @@ def infer(
     h, c = h.clone(), c.clone()
     y = gates.new_zeros(2, steps, batch, weight_hh.shape[2])
     into, project = weight_hh.transpose(1, 2), None if weight_hr is None else weight_hr.transpose(1, 2)
-    step = kernels_for(gates)
+    step = _kernels_for(gates)
     after, m = torch.empty_like(c), gates.new_empty(c.shape)
     for t, n in enumerate(sizes):
         rows = min(batch, -(-n // ROWS) * ROWS)
@@ -380,7 +380,7 @@ def infer(
     return y, h, c
 
 
-def infer_from(
+def _infer_from(
     layer: ElmoLayer,
     given: Tensor | Gates,
     h: Tensor,
@@ -400,7 +400,7 @@ def infer_from(
             products = Factor(layer.weight_ih, precision).product(given.flatten(1, 2))
             gates = layer.full_bias()[:, None, None] + products.view(*given.shape[:3], -1)
         hr = None if layer.weight_hr is None else Factor(layer.weight_hr, precision, levelled=True)
-        return infer_rounded(gates, h, c, Factor(layer.weight_hh, precision), hr, sizes, clips)
+        return _infer_rounded(gates, h, c, Factor(layer.weight_hh, precision), hr, sizes, clips)
     dtype = torch.bfloat16 if precision == "bfloat16" else h.dtype
     bias = layer.full_bias().to(dtype) if isinstance(given, Tensor) else None
     gates = layer.input_products(given.to(dtype)) if isinstance(given, Tensor) else gates.to(dtype)
@@ -409,7 +409,7 @@ def infer_from(
     return y.to(h.dtype), final_h.to(h.dtype), c
 
 
-def infer_rounded(
+def _infer_rounded(
     gates: Tensor, h: Tensor, c: Tensor, hh: Factor, hr: Factor | None, sizes: Sequence[int], clips: Clips
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`infer` with products as `quantize` defines them: the definition of what the compiled kernels do."""

@@ -29,15 +29,15 @@ def initialise(network: nn.Module) -> None:
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
         if isinstance(module, Cell):
-            initialise_cell(module)
+            _initialise_cell(module)
 
 
-def initialise_cell(cell: Cell) -> None:
+def _initialise_cell(cell: Cell) -> None:
     """A cell as the table of `initialise` has it."""
     for block in range(cell.blocks):
         rows = slice(block * cell.hidden_size, (block + 1) * cell.hidden_size)
         nn.init.xavier_uniform_(cell.weight_ih[rows])
-        orthogonal_(cell.weight_hh[rows])
+        _orthogonal_(cell.weight_hh[rows])
     nn.init.zeros_(cell.bias_ih)
     nn.init.zeros_(cell.bias_hh)
     if isinstance(cell, LSTMCell):
@@ -46,9 +46,9 @@ def initialise_cell(cell: Cell) -> None:
             nn.init.xavier_uniform_(cell.weight_hr)
 
 
-def orthogonal_(tensor: Tensor) -> Tensor:
+def _orthogonal_(tensor: Tensor) -> Tensor:
     """torch's; what loads a model's weights may leave it out by its name, as it is slow in large layers."""
     if has_torch_function((tensor,)):
-        return handle_torch_function(orthogonal_, (tensor,), tensor)
+        return handle_torch_function(_orthogonal_, (tensor,), tensor)
     with torch.no_grad():
         return nn.init.orthogonal_(tensor)

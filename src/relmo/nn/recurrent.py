@@ -191,11 +191,11 @@ def unroll_fused(
     warnings.filterwarnings("ignore", REMARKS, UserWarning)  # not `catch_warnings`, which is for one thread
     with torch.autocast(x.device.type, enabled=False):
         if lengths is None:
-            y, *final = fused(x, one_or_list(start), parameters, *flags, True)
+            y, *final = fused(x, _one_or_list(start), parameters, *flags, True)
         else:
             packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
             start = [tensor.index_select(1, packed.sorted_indices) for tensor in start]  # type: ignore[arg-type]
-            data, *final = fused(packed.data, packed.batch_sizes, one_or_list(start), parameters, *flags)
+            data, *final = fused(packed.data, packed.batch_sizes, _one_or_list(start), parameters, *flags)
             packed = PackedSequence(data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
             y, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])
             final = [tensor.index_select(1, packed.unsorted_indices) for tensor in final]
@@ -203,7 +203,7 @@ def unroll_fused(
     return y, [tuple(tensor[cell] for tensor in final) for cell in range(len(weights))]
 
 
-def one_or_list(tensors: list[Tensor]) -> Tensor | list[Tensor]:
+def _one_or_list(tensors: list[Tensor]) -> Tensor | list[Tensor]:
     """torch takes the LSTM's two state tensors as a list, the other cells' one by itself."""
     return tensors if len(tensors) == 2 else tensors[0]
 

@@ -46,7 +46,7 @@ class FullSoftmax(nn.Module):
 
     def nll(self, x: Tensor, targets: Tensor) -> Tensor:
         """The exact negative log-likelihood of each target; (N,)."""
-        rows = rows_at_once(self.weight)
+        rows = _rows_at_once(self.weight)
         chunks = zip(x.split(rows), targets.split(rows), strict=True)
         return torch.cat([cross_entropy(self.logits(a).float(), b, reduction="none") for a, b in chunks])
 
@@ -109,7 +109,7 @@ class SoftmaxLoss(torch.autograd.Function):
         own_bias: Tensor | None,
         place: Tensor,
     ) -> Tensor:
-        rows = rows_at_once(weight)
+        rows = _rows_at_once(weight)
         shares = softmax_triton.shares if softmax_triton.available(x) else softmax_shares
         total = x.new_zeros((), dtype=torch.float32)
         dx, dw = torch.empty_like(x), torch.zeros_like(weight, dtype=torch.float32)
@@ -175,7 +175,7 @@ def autocast(x: Tensor) -> Tensor:
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
-def rows_at_once(weight: Tensor) -> int:
+def _rows_at_once(weight: Tensor) -> int:
     """How many rows of logits are held at a time."""
     return max(FEWEST_ROWS, LOGITS_AT_ONCE["cuda" if weight.is_cuda else "cpu"] // len(weight))
 

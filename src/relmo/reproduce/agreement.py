@@ -121,16 +121,16 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
     lakretz = {
         name: read_lakretz(required(folder, f"lakretz/{name}.txt", "the Lakretz tasks"), name) for name in LAKRETZ
     }
-    rows, extra = blimp_rows(model, controls.untrained, paradigms, say)
-    more_rows, more = linzen_rows(model, controls.untrained, linzen, say)
-    last_rows, last = lakretz_rows(model, controls.untrained, lakretz, say)
+    rows, extra = _blimp_rows(model, controls.untrained, paradigms, say)
+    more_rows, more = _linzen_rows(model, controls.untrained, linzen, say)
+    last_rows, last = _lakretz_rows(model, controls.untrained, lakretz, say)
     extra = {"blimp": extra, "linzen": more, "lakretz": last}
     title = "agreement and other minimal pairs"
     rows = [*rows, *more_rows, *last_rows]
-    return Reproduction("agreement", title, PAPER, COLUMNS, rows, [*NOTES, *shares(extra)], extra)
+    return Reproduction("agreement", title, PAPER, COLUMNS, rows, [*NOTES, *_shares(extra)], extra)
 
 
-def blimp_rows(
+def _blimp_rows(
     model: BiLM, untrained: BiLM, paradigms: Sequence[Paradigm], say: Callable[[str], None]
 ) -> tuple[list[Row], dict[str, Any]]:
     """All of BLiMP, each phenomenon and, in the extra, each paradigm."""
@@ -142,30 +142,30 @@ def blimp_rows(
         results[name] = Result(pair_scores(model, pairs), known, fresh, known[: len(fresh)])
     phenomena = sorted({paradigm.phenomenon for paradigm in paradigms})
     parts = {each: [results[p.name] for p in paradigms if p.phenomenon == each] for each in phenomena}
-    whole = join(list(results.values()))
+    whole = _join(list(results.values()))
     rows = [row("BLiMP", whole, BLIMP, OTHERS)]
-    rows += [row(f"  {name.replace('_', ' ')}", join(part), PHENOMENA.get(name)) for name, part in parts.items()]
-    extra = {"overall": summary(whole), "phenomena": {name: summary(join(part)) for name, part in parts.items()}}
+    rows += [row(f"  {name.replace('_', ' ')}", _join(part), PHENOMENA.get(name)) for name, part in parts.items()]
+    extra = {"overall": summary(whole), "phenomena": {name: summary(_join(part)) for name, part in parts.items()}}
     return rows, extra | {"paradigms": {name: summary(result) for name, result in results.items()}}
 
 
-def linzen_rows(
+def _linzen_rows(
     model: BiLM, untrained: BiLM, sentences: Sequence[tuple[int, Choice]], say: Callable[[str], None]
 ) -> tuple[list[Row], dict[str, Any]]:
     """The Linzen set as a whole and by the number of attractors."""
     say(f"agreement: Linzen, {len(sentences):,} sentences")
     choices = [choice for _, choice in sentences]
     attractors = np.array([count for count, _ in sentences])
-    whole = choose(model, untrained, choices)
-    capital = [choice._replace(context=capitalised(choice.context)) for choice in choices]
-    parts = {count: part(whole, attractors == count) for count in np.unique(attractors).tolist()}
+    whole = _choose(model, untrained, choices)
+    capital = [choice._replace(context=_capitalised(choice.context)) for choice in choices]
+    parts = {count: _part(whole, attractors == count) for count in np.unique(attractors).tolist()}
     rows = [row("Linzen", whole, LINZEN)]
     rows += [row(f"  {count} attractor{'s' * (count != 1)}", result) for count, result in parts.items()]
     extra = {"overall": summary(whole), "attractors": {str(count): summary(each) for count, each in parts.items()}}
     return rows, extra | {"first_letter_capital": accuracy(choice_scores(model, capital), whole.known).summary()}
 
 
-def lakretz_rows(
+def _lakretz_rows(
     model: BiLM, untrained: BiLM, tasks: dict[str, list[tuple[str, Choice]]], say: Callable[[str], None]
 ) -> tuple[list[Row], dict[str, Any]]:
     """The Lakretz tasks as a whole, and by the number of the subject."""
@@ -173,38 +173,38 @@ def lakretz_rows(
     for name, items in tasks.items():
         say(f"agreement: Lakretz, {name}")
         conditions = np.array([condition for condition, _ in items])
-        whole = choose(model, untrained, [choice for _, choice in items])
+        whole = _choose(model, untrained, [choice for _, choice in items])
         all_tasks.append(whole)
         title, published = LAKRETZ[name]
         for condition, figure in published.items():
-            result = part(whole, conditions == condition)
+            result = _part(whole, conditions == condition)
             rows.append(row(f"  {title}, {condition}", result, {"LSTM": figure}))
             extra[f"{name} {condition}"] = summary(result)
-    every = join(all_tasks)
+    every = _join(all_tasks)
     return [row("Lakretz, by the subject's number", every), *rows], {"overall": summary(every), "conditions": extra}
 
 
-def choose(model: BiLM, untrained: BiLM, choices: Sequence[Choice]) -> Result:
+def _choose(model: BiLM, untrained: BiLM, choices: Sequence[Choice]) -> Result:
     """A model and its controls on choices between two forms of a verb."""
     known = np.array([is_known(model, choice[1:]) for choice in choices], dtype=bool)
     scores = choice_scores(model, choices)[:, None]
     return Result(scores, known, choice_scores(untrained, choices), known, frequency_scores(model, choices))
 
 
-def part(result: Result, where: np.ndarray) -> Result:
+def _part(result: Result, where: np.ndarray) -> Result:
     """Some of the pairs, of the untrained network too."""
     scores, known, untrained, untrained_known, frequency = result
     kept = (scores[where], known[where], untrained[where], untrained_known[where])
     return Result(*kept, None if frequency is None else frequency[where])
 
 
-def join(results: Sequence[Result]) -> Result:
+def _join(results: Sequence[Result]) -> Result:
     """The pairs of several sets of sentences."""
     given = [[array for array in result if array is not None] for result in results]
     return Result(*(np.concatenate(arrays) for arrays in zip(*given, strict=True)))
 
 
-def by_column(result: Result) -> dict[str, Accuracy]:
+def _by_column(result: Result) -> dict[str, Accuracy]:
     """The accuracy of each way to decide."""
     found = {side: accuracy(scores, result.known) for side, scores in zip(SIDES, result.scores.T, strict=False)}
     found[UNTRAINED] = accuracy(result.untrained, result.untrained_known)
@@ -215,7 +215,7 @@ def by_column(result: Result) -> dict[str, Accuracy]:
 
 def row(name: str, result: Result, published: dict[str, float] | None = None, note: str = "") -> Row:
     """A line of the table."""
-    found = by_column(result)
+    found = _by_column(result)
     ours: dict[str, float] = {column: 100 * each.share.value for column, each in found.items()}
     forward = found["forward"]
     if forward.known_pairs:
@@ -225,10 +225,10 @@ def row(name: str, result: Result, published: dict[str, float] | None = None, no
 
 def summary(result: Result) -> dict[str, Any]:
     """All figures with their intervals."""
-    return {column: each.summary() for column, each in by_column(result).items()}
+    return {column: each.summary() for column, each in _by_column(result).items()}
 
 
-def shares(extra: dict[str, Any]) -> list[str]:
+def _shares(extra: dict[str, Any]) -> list[str]:
     """How many pairs have known words, and the intervals of the main figures."""
     said = []
     for name in ("blimp", "linzen", "lakretz"):
@@ -241,7 +241,7 @@ def shares(extra: dict[str, Any]) -> list[str]:
     return said
 
 
-def capitalised(words: Sequence[str]) -> list[str]:
+def _capitalised(words: Sequence[str]) -> list[str]:
     """With the first letter of the sentence a capital."""
     return [word[:1].upper() + word[1:] if place == 0 else word for place, word in enumerate(words)]
 
@@ -267,12 +267,12 @@ def read_linzen(folder: Path) -> list[tuple[int, Choice]]:
     """The number of attractors of each sentence, and the choice it ends in: the file with positions and forms beside
     the one with the text."""
     _, gold = (required(folder, f"subj_agr_filtered.{ending}", "the Linzen set") for ending in ("text", "gold"))
-    return [(int(pair.condition.split()[0]), choice_of(pair)) for pair in minimal_pairs.read_linzen(gold)]
+    return [(int(pair.condition.split()[0]), _choice_of(pair)) for pair in minimal_pairs.read_linzen(gold)]
 
 
 def read_lakretz(path: Path, name: str) -> list[tuple[str, Choice]]:
     """The number of each subject, and the choice between the last words of two lines, the right one first."""
-    found = [(pair.condition.split()[-1], choice_of(pair)) for pair in minimal_pairs.read_lakretz(path)]
+    found = [(pair.condition.split()[-1], _choice_of(pair)) for pair in minimal_pairs.read_lakretz(path)]
     if not found:
         raise CorpusError(f"{path}: has no pairs")
     if unknown := {number for number, _ in found} - LAKRETZ[name][1].keys():
@@ -280,6 +280,6 @@ def read_lakretz(path: Path, name: str) -> list[tuple[str, Choice]]:
     return found
 
 
-def choice_of(pair: minimal_pairs.MinimalPair) -> Choice:
+def _choice_of(pair: minimal_pairs.MinimalPair) -> Choice:
     """Of two texts that differ in their last word."""
     return Choice(pair.good[:-1], pair.good[-1], pair.bad[-1])

@@ -106,7 +106,7 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
     rows: list[Row] = []
     for prefix, network in (("", model), ("untrained, ", controls.untrained)):
         say(f"neighbours: {words:,} words of SemCor through the {'untrained network' if prefix else 'model'}")
-        rows += network_rows(corpus, search(network, corpus, say), prefix, extra)
+        rows += _network_rows(corpus, search(network, corpus, say), prefix, extra)
     notes = [
         f"{words:,} words of SemCor. rank: of the neighbour that the paper shows, among all of them, and among the "
         f"occurrences of {WORD}; without context these are equally near, and share the mean of their ranks",
@@ -116,13 +116,13 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
         f"static vectors in the paper (GloVe): {GLOVE}",
     ]
     if controls.vectors is not None:
-        rows.append(static_row(corpus, controls.vectors))
+        rows.append(_static_row(corpus, controls.vectors))
         extra["static"] = controls.vectors.nearest(WORD, 10) if WORD in controls.vectors else []
         notes.append(f"skip-gram vectors here: {', '.join(word for word, _ in extra['static'])}")
     return Reproduction("neighbours", f"nearest neighbours of '{WORD}'", PAPER, COLUMNS, rows, notes, extra)
 
 
-def network_rows(corpus: Corpus, result: Result, prefix: str, extra: dict[str, Any]) -> list[Row]:
+def _network_rows(corpus: Corpus, result: Result, prefix: str, extra: dict[str, Any]) -> list[Row]:
     """The rows of one network; the nearest words of each source and layer also go into `extra`."""
     rows = []
     layers = [f"layer {k}{'' if k else ' (no context)'}" for k in range(len(result.found))]
@@ -139,7 +139,7 @@ def network_rows(corpus: Corpus, result: Result, prefix: str, extra: dict[str, A
     return rows
 
 
-def static_row(corpus: Corpus, vectors: WordVectors) -> Row:
+def _static_row(corpus: Corpus, vectors: WordVectors) -> Row:
     """The tagged occurrences by the static vectors of their forms."""
     places = list(corpus.occurrences)
     forms = [[corpus.sentences[place.sentence].words[place.position]] for place in places]
@@ -170,14 +170,14 @@ def read_corpus(path: Path) -> Corpus:
 def search(model: BiLM, corpus: Corpus, say: Callable[[str], None]) -> Result:
     """What is near to each source in all other sentences, and the vectors of the word's occurrences."""
     places = [*corpus.sources, *corpus.neighbours]
-    known = model.embed(texts(model, [corpus.sentences[place.sentence] for place in places]))
+    known = model.embed(_texts(model, [corpus.sentences[place.sentence] for place in places]))
     ends = np.stack([layers[:, place.position] for layers, place in zip(known, places, strict=True)], axis=1)
     queries, targets = np.split(ends, 2, axis=1)  # (L, Q, D) each
     limits = np.stack([(unit(q) * unit(t)).sum(axis=1) for q, t in zip(queries, targets, strict=True)])  # (L, Q)
     searches = [Search(query, SHOWN) for query in queries]
     ranks = np.full(limits.shape, 0.5)  # (L, Q): one more for each that is nearer, a half for each as near (itself)
     forms: dict[Place, np.ndarray] = {}
-    for begin, block in blocks(model, corpus):
+    for begin, block in _blocks(model, corpus):
         flat = np.concatenate(block, axis=1)  # (L, n, D)
         numbers = np.repeat(np.arange(begin, begin + len(block)), [layers.shape[1] for layers in block])
         banned = np.stack([numbers == place.sentence for place in corpus.sources])  # (Q, n)
@@ -191,7 +191,11 @@ def search(model: BiLM, corpus: Corpus, say: Callable[[str], None]) -> Result:
     every = [Place(n, i) for n, sentence in enumerate(corpus.sentences) for i in range(len(sentence.words))]
 
     def found(layer: int, i: int) -> Found:
-        figures = {RANK: ranks[layer, i], RANK_IN_WORD: rank_in_word(corpus, forms, i, layer), COSINE: limits[layer, i]}
+        figures = {
+            RANK: ranks[layer, i],
+            RANK_IN_WORD: _rank_in_word(corpus, forms, i, layer),
+            COSINE: limits[layer, i],
+        }
         pairs = zip(searches[layer].places[i], searches[layer].cosines[i], strict=True)
         nearest = [(every[at], float(cosine)) for at, cosine in pairs if at >= 0]
         return Found({name: float(value) for name, value in figures.items()}, nearest)
@@ -199,22 +203,22 @@ def search(model: BiLM, corpus: Corpus, say: Callable[[str], None]) -> Result:
     return Result([[found(layer, i) for i in range(len(SOURCES))] for layer in range(len(searches))], forms)
 
 
-def texts(model: BiLM, sentences: Sequence[SenseSentence]) -> Iterator[list[str]]:
+def _texts(model: BiLM, sentences: Sequence[SenseSentence]) -> Iterator[list[str]]:
     """The words of sentences as the model reads them."""
     lower = model.settings.text.lowercase
     return ([word.lower() for word in each.words] if lower else each.words for each in sentences)
 
 
-def blocks(model: BiLM, corpus: Corpus) -> Iterator[tuple[int, list[np.ndarray]]]:
+def _blocks(model: BiLM, corpus: Corpus) -> Iterator[tuple[int, list[np.ndarray]]]:
     """Vectors (L, words, D) of some sentences at a time, and the number of the first."""
-    stream = model.embed_stream(texts(model, corpus.sentences))
+    stream = model.embed_stream(_texts(model, corpus.sentences))
     begin = 0
     while block := list(islice(stream, AT_ONCE)):
         yield begin, block
         begin += len(block)
 
 
-def rank_in_word(corpus: Corpus, forms: dict[Place, np.ndarray], i: int, layer: int) -> float:
+def _rank_in_word(corpus: Corpus, forms: dict[Place, np.ndarray], i: int, layer: int) -> float:
     """The published neighbour's rank among the other occurrences of the word, as source `i` sees them."""
     source, neighbour = corpus.sources[i], corpus.neighbours[i]
     others = [

@@ -99,8 +99,8 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
         size = {"vocabulary": len(model.vocabulary)}
         extra[name] = score.summary() | {"untrained_tokens": untrained.tokens}
         rows += [
-            Row(name, size | figures(score)),
-            Row(f"{name}, untrained network", size | figures(untrained)),
+            Row(name, size | _figures(score)),
+            Row(f"{name}, untrained network", size | _figures(untrained)),
             Row(f"{name}, unigram", dict.fromkeys(PERPLEXITIES, unigram(text.sentences, model.vocabulary))),
             Row(f"{name}, uniform", dict.fromkeys(PERPLEXITIES, float(len(model.vocabulary)))),
         ]
@@ -155,8 +155,7 @@ def evaluate(model: BiLM, text: Text, say: Callable[[str], None]) -> BiScore:
         return reader.evaluate(str(file), lanes=LANES, watch=watch)
 
 
-def figures(score: BiScore) -> dict[str, float]:
-    """A score by column."""
+def _figures(score: BiScore) -> dict[str, float]:
     return {
         "tokens": score.tokens,
         "unknown %": 100 * score.unknown / score.tokens,

@@ -94,7 +94,7 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
         rows.append(Row(name, score(right[name]), published))
     rows += [Row(name, published={ALL: accuracy}) for name, accuracy in PEERS.items()]
     extra |= {"unseen": int(score.unseen.sum()), "differences": differences(right, names, dev.sentence)}
-    return Reproduction("pos", "parts of speech by a linear classifier", PAPER, COLUMNS, rows, notes(extra), extra)
+    return Reproduction("pos", "parts of speech by a linear classifier", PAPER, COLUMNS, rows, _notes(extra), extra)
 
 
 def read_tagged(path: Path) -> Tagged:
@@ -102,7 +102,7 @@ def read_tagged(path: Path) -> Tagged:
     sentences: list[list[str]] = []
     tags: list[str] = []
     numbers: list[int] = []
-    for words, found in tagged_sentences(path):
+    for words, found in _tagged_sentences(path):
         numbers += [len(sentences)] * len(words)
         sentences.append(words)
         tags += found
@@ -111,7 +111,7 @@ def read_tagged(path: Path) -> Tagged:
     return Tagged(sentences, tags, np.array(numbers))
 
 
-def tagged_sentences(path: Path) -> Iterator[tuple[list[str], list[str]]]:
+def _tagged_sentences(path: Path) -> Iterator[tuple[list[str], list[str]]]:
     """The words of each sentence, and their tags."""
     words: list[str] = []
     tags: list[str] = []
@@ -177,7 +177,7 @@ def differences(right: dict[str, np.ndarray], names: Sequence[str], sentence: np
     }
 
 
-def notes(extra: dict[str, Any]) -> list[str]:
+def _notes(extra: dict[str, Any]) -> list[str]:
     """What is to be said below the table."""
     sizes = f"{extra['train_words']:,} words to learn from, {extra['dev_words']:,} scored, {extra['unseen']:,} unseen"
     said = [

@@ -63,7 +63,7 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
     say("wsd: reading SemCor and WordNet's senses")
     index = SenseIndex.read(required(folder, "wordnet-3.0.index.sense", "WordNet 3.0's index of senses"))
     corpus = [as_text(sentence, end=".") for sentence in read_semcor(required(folder, "semcor3.jsonl", "SemCor 3.0"))]
-    sets = [read_set(folder, name) for name in SETS]
+    sets = [_read_set(folder, name) for name in SETS]
     test = [as_text(sentence) for sentences in sets for sentence in sentences]
     names = [name for name, sentences in zip(SETS, sets, strict=True) for s in sentences for _ in s.tagged]
     measure = Measure(test, np.array(names))
@@ -77,17 +77,17 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
         Row("SemCor most frequent sense", measure(trained.most_frequent)),
         *(Row(name, published=PUBLISHED[name]) for name in PEERS),
     ]
-    rows += layer_rows(trained, measure, "")
+    rows += _layer_rows(trained, measure, "")
     if controls.vectors is not None:
         say("wsd: the static vectors")
         static = disambiguate(static_layer(controls.vectors), corpus, test, index)
         rows.append(Row("skip-gram vectors", measure(static.nearest[0])))
-    rows += layer_rows(fresh, measure, "untrained, ")
+    rows += _layer_rows(fresh, measure, "untrained, ")
     extra = {"instances": len(names), "seen": int(trained.seen.sum()), "differences": differences(trained, measure)}
-    return Reproduction("wsd", "word senses by the nearest neighbour", PAPER, COLUMNS, rows, notes(extra), extra)
+    return Reproduction("wsd", "word senses by the nearest neighbour", PAPER, COLUMNS, rows, _notes(extra), extra)
 
 
-def read_set(folder: Path, name: str) -> list[SenseSentence]:
+def _read_set(folder: Path, name: str) -> list[SenseSentence]:
     """One set of the framework."""
     what = f"the evaluation set {name}"
     data, gold = (required(folder, f"{name}.{ending}", what) for ending in ("data.xml", "gold.key.txt"))
@@ -100,7 +100,7 @@ def as_text(sentence: SenseSentence, end: str = "") -> SenseSentence:
     return SenseSentence([*words, end] if end else words, sentence.tagged)
 
 
-def layer_rows(answers: Answers, measure: "Measure", prefix: str) -> list[Row]:
+def _layer_rows(answers: Answers, measure: "Measure", prefix: str) -> list[Row]:
     """A row a layer, and one for their average."""
     last = len(answers.nearest) - 1
     names = ["layer 0 (no context)", *(f"layer {k}" for k in range(1, last)), "average of layers"]
@@ -139,7 +139,7 @@ def differences(answers: Answers, measure: Measure) -> dict[str, Any]:
     return found
 
 
-def notes(extra: dict[str, Any]) -> list[str]:
+def _notes(extra: dict[str, Any]) -> list[str]:
     """What is to be said below the table."""
     said = [
         f"{name}, both sets: {value[BOTH][0]:+.1f} points, 95% interval {value[BOTH][1]:+.1f} to {value[BOTH][2]:+.1f}"

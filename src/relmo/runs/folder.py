@@ -43,12 +43,12 @@ def run_folder(
         note = sealed(note)
         with team.together():
             if team.leads:
-                stack.enter_context(own_folder(out, note, resume=resume, keep=keep, overwrite=overwrite))
+                stack.enter_context(_own_folder(out, note, resume=resume, keep=keep, overwrite=overwrite))
         yield team
 
 
 @contextmanager
-def own_folder(out: Path, note: dict[str, Any], *, resume: bool, keep: bool, overwrite: bool) -> Iterator[None]:
+def _own_folder(out: Path, note: dict[str, Any], *, resume: bool, keep: bool, overwrite: bool) -> Iterator[None]:
     """`run_folder` for the process that writes it; no other process writes there meanwhile."""
     existed = out.exists()
     if existed and not out.is_dir():
@@ -58,8 +58,8 @@ def own_folder(out: Path, note: dict[str, Any], *, resume: bool, keep: bool, ove
     with locked(out):
         sweep(out)
         try:
-            check_free(out, note, resume=resume, keep=keep, overwrite=overwrite)
-            with set_aside(out, keep=keep, overwrite=overwrite), storage_errors(out):
+            _check_free(out, note, resume=resume, keep=keep, overwrite=overwrite)
+            with _set_aside(out, keep=keep, overwrite=overwrite), storage_errors(out):
                 (out / SCRATCH).mkdir(exist_ok=True)
                 write_json(out / RUN, note)
                 yield
@@ -74,7 +74,7 @@ def processes(count: int) -> str:
 
 
 @contextmanager
-def set_aside(out: Path, *, keep: bool, overwrite: bool) -> Iterator[None]:
+def _set_aside(out: Path, *, keep: bool, overwrite: bool) -> Iterator[None]:
     """Takes away what a new run of the folder replaces. After a dry run, and after a mistake that showed before the
     first checkpoint, the new run goes, and what was there is back."""
     begun = not overwrite and (out / RUN).exists()
@@ -98,12 +98,12 @@ def set_aside(out: Path, *, keep: bool, overwrite: bool) -> Iterator[None]:
         remove(aside)
 
 
-def check_free(out: Path, note: dict[str, Any], *, resume: bool, keep: bool, overwrite: bool) -> None:
+def _check_free(out: Path, note: dict[str, Any], *, resume: bool, keep: bool, overwrite: bool) -> None:
     """An error where the folder holds a model, or a run that is not this one's, and neither is to be replaced."""
     if resume and overwrite:
         raise SettingError("--resume goes on with a run, --overwrite begins it anew; give one of them")
     if resume and (out / RUN).exists():
-        check_resumed(out, note)
+        _check_resumed(out, note)
         return
     if (out / RUN).exists() and not (overwrite and keep):
         ways = "add --resume to go on with it, or --overwrite to begin anew" if keep else "choose another folder"
@@ -114,7 +114,7 @@ def check_free(out: Path, note: dict[str, Any], *, resume: bool, keep: bool, ove
         raise SettingError(f"--out {out}: holds a finished model; add --overwrite to replace it, or choose another")
 
 
-def check_resumed(out: Path, note: dict[str, Any]) -> None:
+def _check_resumed(out: Path, note: dict[str, Any]) -> None:
     """An error where the run in the folder was asked for with other words."""
     before = read_run(out)
     wanted, here = before.get("processes", 1), note.get("processes", 1)

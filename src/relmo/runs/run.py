@@ -106,8 +106,8 @@ class Metrics:
 
     def __init__(self, folder: Path, step: int, tensorboard: bool):
         self.path = folder / METRICS
-        lines = list(metric_lines(self.path))
-        records = [parse_record(line) for line in lines]
+        lines = list(_metric_lines(self.path))
+        records = [_parse_record(line) for line in lines]
         kept = [record for record in records if record is not None and record["step"] <= step]
         self.lost = sum(record is None and line.endswith(b"\n") for line, record in zip(lines, records, strict=True))
         """Lines that were damaged; one that a kill cut short is not counted."""
@@ -131,10 +131,10 @@ class Metrics:
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
     """The records of a metrics.jsonl; lines that a kill cut short, or that were damaged, are passed over."""
-    return (record for line in metric_lines(path) if (record := parse_record(line)) is not None)
+    return (record for line in _metric_lines(path) if (record := _parse_record(line)) is not None)
 
 
-def metric_lines(path: Path) -> Iterator[bytes]:
+def _metric_lines(path: Path) -> Iterator[bytes]:
     """The lines of a metrics.jsonl; of one that no record can have, pieces."""
     if not path.exists():
         return
@@ -146,7 +146,7 @@ def metric_lines(path: Path) -> Iterator[bytes]:
             yield line
 
 
-def parse_record(line: bytes) -> dict[str, Any] | None:
+def _parse_record(line: bytes) -> dict[str, Any] | None:
     """The record in a line of metrics.jsonl, which holds numbers alone; None where it is none."""
     try:
         record = json.loads(line)
@@ -244,7 +244,7 @@ def go(
     settings, team = trainer.settings, trainer.team
     if team.share((folder / CHECKPOINT).exists()):
         with team.together():
-            load_checkpoint(trainer, folder / CHECKPOINT)
+            _load_checkpoint(trainer, folder / CHECKPOINT)
         reporter.said(f"going on from step {trainer.number} of {trainer.total}")
     with team.together():
         metrics = Metrics(folder, trainer.number, settings.tensorboard) if team.leads else None
@@ -254,7 +254,7 @@ def go(
     log = Log()
     with (
         nullcontext() if metrics is None else closing(metrics),
-        stop_on_signal(team) as stopping,
+        _stop_on_signal(team) as stopping,
         closing(trainer.steps()) as steps,
     ):
         for step in steps:
@@ -266,7 +266,7 @@ def go(
                         metrics.write(record)
                 reporter.logged(record)
             if step.is_best:
-                save_averaged(trainer, save)
+                _save_averaged(trainer, save)
             stop, due = team.any([stopping.is_set(), checkpoints.is_due])
             if stop or due or trainer.finished:
                 checkpoints.write()
@@ -274,10 +274,10 @@ def go(
             if stop and not trainer.finished:
                 raise Stopped
     if trainer.validate is None:
-        save_averaged(trainer, save)
+        _save_averaged(trainer, save)
 
 
-def load_checkpoint(trainer: Trainer, path: Path) -> None:
+def _load_checkpoint(trainer: Trainer, path: Path) -> None:
     """Puts the trainer where it was when the checkpoint was written. A file that is not of this run is an error, for
     its shapes before its numbers are read."""
     with open_tensors(path) as file:
@@ -290,7 +290,7 @@ def load_checkpoint(trainer: Trainer, path: Path) -> None:
     trainer.load_state(tensors, values)
 
 
-def save_averaged(trainer: Trainer, save: Callable[[], None]) -> None:
+def _save_averaged(trainer: Trainer, save: Callable[[], None]) -> None:
     """Has the first process save the model, with the averaged weights where there are such."""
     with trainer.team.together():
         if trainer.team.leads:
@@ -299,7 +299,7 @@ def save_averaged(trainer: Trainer, save: Callable[[], None]) -> None:
 
 
 @contextmanager
-def stop_on_signal(team: Team = ALONE) -> Iterator[threading.Event]:
+def _stop_on_signal(team: Team = ALONE) -> Iterator[threading.Event]:
     """An event that the first Ctrl-C (or a polite kill) sets; the second Ctrl-C is an ordinary one. In a team it is
     like the first: torchrun passes each one on, so that every process gets it twice."""
     stopping = threading.Event()

@@ -71,20 +71,20 @@ def train_bilm(
         start = None
         if settings.train.init is not None and not team.share((out / CHECKPOINT).exists()):
             with team.together():
-                start = load_start(settings)
-                settings = settings_after(start, settings)
-        corpus, settings, fresh = encoded_sentences(files, settings, start, out, team)
+                start = _load_start(settings)
+                settings = _settings_after(start, settings)
+        corpus, settings, fresh = _encoded_sentences(files, settings, start, out, team)
         torch.manual_seed(settings.train.seed)
-        network = make_network(settings, corpus.vocabulary, start).to(device)
+        network = _make_network(settings, corpus.vocabulary, start).to(device)
         model = BiLM(network, settings, corpus.vocabulary, device)
-        if not fit(model, corpus, out, reporter, team, fresh=fresh, dry_run=dry_run):
+        if not _fit(model, corpus, out, reporter, team, fresh=fresh, dry_run=dry_run):
             return {}
         with team.together():
             model = BiLM.from_pretrained(out, device=device.type)
         return finish(model, corpus, out, files, team)
 
 
-def load_start(settings: BiLMSettings) -> BiLM:
+def _load_start(settings: BiLMSettings) -> BiLM:
     """The model of `init`. What the settings say of its geometry must be so; a default counts as nothing said."""
     source = settings.train.init
     assert source is not None
@@ -98,9 +98,9 @@ def load_start(settings: BiLMSettings) -> BiLM:
             same = value in (own, getattr(default, name))
         if name not in FREE and not same:
             raise SettingError(
-                f"{name} is {shown(value)}, but {shown(own)} in --init {source}, whose geometry is kept; leave it out"
+                f"{name} is {_shown(value)}, but {_shown(own)} in --init {source}, whose geometry is kept; leave it out"
             )
-    if model.settings.model.input == "word" and new_vocabulary(settings):
+    if model.settings.model.input == "word" and _new_vocabulary(settings):
         raise SettingError(
             f"--init {source} reads words by their number, so its vocabulary is kept; "
             "leave out vocabulary, vocabulary_size and min_count"
@@ -108,18 +108,18 @@ def load_start(settings: BiLMSettings) -> BiLM:
     return model
 
 
-def shown(value: Any) -> str:
+def _shown(value: Any) -> str:
     """A setting's value as it is typed."""
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def new_vocabulary(settings: BiLMSettings) -> bool:
+def _new_vocabulary(settings: BiLMSettings) -> bool:
     """Whether the settings ask for a vocabulary of their own."""
     text = settings.text
     return text.vocabulary is not None or text.vocabulary_size is not None or text.min_count != 1
 
 
-def settings_after(start: BiLM, settings: BiLMSettings) -> BiLMSettings:
+def _settings_after(start: BiLM, settings: BiLMSettings) -> BiLMSettings:
     """The settings with the geometry of the model begun from and, where nothing else is said, its way of splitting text
     into words."""
     free = {name: getattr(settings.model, name) for name in FREE}
@@ -136,21 +136,21 @@ def settings_after(start: BiLM, settings: BiLMSettings) -> BiLMSettings:
     return settings
 
 
-def encoded_sentences(
+def _encoded_sentences(
     files: Sequence[str], settings: BiLMSettings, start: BiLM | None, out: Path, team: Team
 ) -> tuple[SentenceCorpus, BiLMSettings, bool]:
     """The corpus under out/run: read from the files once, by the first process, from there ever after; the run's
     settings; and whether it has a fresh output layer in place of another vocabulary's or none."""
     with team.together():
         if team.leads and not found_encoded(out):
-            write_encoded(files, settings, start, out)
+            _write_encoded(files, settings, start, out)
     with team.together():
         check_seen(out, team)
-        return read_encoded(out)
+        return _read_encoded(out)
 
 
-def read_encoded(out: Path) -> tuple[SentenceCorpus, BiLMSettings, bool]:
-    """What `write_encoded` wrote."""
+def _read_encoded(out: Path) -> tuple[SentenceCorpus, BiLMSettings, bool]:
+    """What `_write_encoded` wrote."""
     scratch = out / SCRATCH
     note = read_sealed(out / ENCODED, AGAIN)
     lexicon = SentenceVocabulary.load(scratch / LEXICON).symbols
@@ -169,11 +169,11 @@ def read_encoded(out: Path) -> tuple[SentenceCorpus, BiLMSettings, bool]:
         return corpus, settings, bool(note["fresh"])
 
 
-def write_encoded(files: Sequence[str], settings: BiLMSettings, start: BiLM | None, out: Path) -> None:
+def _write_encoded(files: Sequence[str], settings: BiLMSettings, start: BiLM | None, out: Path) -> None:
     """Reads the corpus and writes it, and a note of all that follows from it, under out/run."""
     scratch = out / SCRATCH
     old = None if start is None else start.vocabulary
-    corpus = encode_sentence_corpus(files, settings.text, scratch, None if new_vocabulary(settings) else old)
+    corpus = encode_sentence_corpus(files, settings.text, scratch, None if _new_vocabulary(settings) else old)
     fresh = start is not None and (old is None or old.symbols != corpus.vocabulary.symbols)
     with atomic(scratch / LEXICON) as temporary:
         SentenceVocabulary(corpus.lexicon).save(temporary)
@@ -187,7 +187,7 @@ def write_encoded(files: Sequence[str], settings: BiLMSettings, start: BiLM | No
     note_encoded(out, values, [LEXICON, *(f"{name}.words" for name in unknown)])
 
 
-def make_network(settings: BiLMSettings, vocabulary: SentenceVocabulary, start: BiLM | None) -> BiLMNetwork:
+def _make_network(settings: BiLMSettings, vocabulary: SentenceVocabulary, start: BiLM | None) -> BiLMNetwork:
     """A new network; with `start`, with its weights, of its output layer those of the words that the vocabulary has
     too."""
     network = BiLMNetwork(settings.model, vocab_size=len(vocabulary))
@@ -206,7 +206,7 @@ def make_network(settings: BiLMSettings, vocabulary: SentenceVocabulary, start: 
     return network
 
 
-def fit(
+def _fit(
     model: BiLM, corpus: SentenceCorpus, out: Path, reporter: Reporter, team: Team, *, fresh: bool, dry_run: bool
 ) -> bool:
     """Trains by truncated back-propagation through time, and leaves the best weights in the folder. -> whether it did

@@ -46,15 +46,15 @@ def train_lm(
         corpus = encoded_corpus(files, settings.text, out, team)
         torch.manual_seed(settings.train.seed)
         if settings.model.cell == "ngram":
-            network: NGramLM | NeuralLM | None = fit_ngram(corpus, settings, reporter, dry_run)
+            network: NGramLM | NeuralLM | None = _fit_ngram(corpus, settings, reporter, dry_run)
         else:
-            network = fit_neural(corpus, settings, device, out, reporter, dry_run, team)
+            network = _fit_neural(corpus, settings, device, out, reporter, dry_run, team)
         if network is None:
             return {}
         return finish(LanguageModel(network, corpus.vocabulary, settings, device), corpus, out, files, team)
 
 
-def fit_ngram(corpus: Corpus, settings: LMSettings, reporter: Reporter, dry_run: bool) -> NGramLM | None:
+def _fit_ngram(corpus: Corpus, settings: LMSettings, reporter: Reporter, dry_run: bool) -> NGramLM | None:
     """Counts; there are no steps."""
     reporter.plan(Plan("cpu", corpus.train.predictions, steps=0, parameters=0, memory=0, seconds=0.0))
     if dry_run:
@@ -62,7 +62,7 @@ def fit_ngram(corpus: Corpus, settings: LMSettings, reporter: Reporter, dry_run:
     return NGramLM.fit(corpus.train.ids, vocab_size=len(corpus.vocabulary), order=settings.model.order)
 
 
-def fit_neural(
+def _fit_neural(
     corpus: Corpus,
     settings: LMSettings,
     device: torch.device,

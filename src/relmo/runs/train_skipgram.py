@@ -39,16 +39,16 @@ def train_skipgram(
     unchecked = torch.sparse.check_sparse_tensor_invariants(enable=False)  # said aloud, lest torch warn of it
     with unchecked, run_folder(out, "skipgram", files, settings, resume=resume, overwrite=overwrite, keep=not dry_run):
         corpus = encoded_corpus(files, settings.text, out)
-        counts = word_counts(corpus)
-        trainer = make_trainer(corpus, counts, settings, device)
+        counts = _word_counts(corpus)
+        trainer = _make_trainer(corpus, counts, settings, device)
         reporter.plan(make_plan(trainer, int(counts.sum())))
         if dry_run:
             return {}
-        fit(trainer, corpus.vocabulary, counts, settings, out, reporter)
-        return finish(trainer, counts, out, files)
+        _fit(trainer, corpus.vocabulary, counts, settings, out, reporter)
+        return _finish(trainer, counts, out, files)
 
 
-def word_counts(corpus: Corpus) -> np.ndarray:
+def _word_counts(corpus: Corpus) -> np.ndarray:
     """How often each symbol occurs in the training part; 0 for what is no word: the specials and white space. (V,)"""
     counts = count(corpus.train.ids, len(corpus.vocabulary))
     counts[[i for i, s in enumerate(corpus.vocabulary.symbols) if s in SPECIALS or s.isspace()]] = 0
@@ -57,7 +57,7 @@ def word_counts(corpus: Corpus) -> np.ndarray:
     return counts
 
 
-def make_trainer(corpus: Corpus, counts: np.ndarray, settings: SkipgramSettings, device: torch.device) -> Trainer:
+def _make_trainer(corpus: Corpus, counts: np.ndarray, settings: SkipgramSettings, device: torch.device) -> Trainer:
     """The network at its beginning, and the text it learns from."""
     torch.manual_seed(settings.train.seed)
     model = settings.model
@@ -85,7 +85,7 @@ def validation(contexts: Contexts) -> Callable[[nn.Module], float]:
     return validate
 
 
-def fit(
+def _fit(
     trainer: Trainer,
     vocabulary: Vocabulary,
     counts: np.ndarray,
@@ -104,7 +104,7 @@ def fit(
     go(trainer, out, save, reporter)
 
 
-def finish(trainer: Trainer, counts: np.ndarray, out: Path, files: Sequence[str]) -> dict[str, Any]:
+def _finish(trainer: Trainer, counts: np.ndarray, out: Path, files: Sequence[str]) -> dict[str, Any]:
     """Writes the description anew with the results, removes what only the run needed."""
     results: dict[str, Any] = {
         "trained_on": [Path(file).name for file in files],

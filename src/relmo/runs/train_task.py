@@ -113,10 +113,10 @@ def train_task(
     task.check(settings)
     one_process_only(f"relmo train {task.kind}")
     if settings.train.plot:
-        import_pyplot()
+        _import_pyplot()
     device = prepare(settings.train)
     with run_folder(out, task.kind, files, settings, resume=resume, overwrite=overwrite, keep=not dry_run):
-        data = read_data(task, files, settings, out, device, reporter, dry_run=dry_run)
+        data = _read_data(task, files, settings, out, device, reporter, dry_run=dry_run)
         if settings.train.seeds == 1 or dry_run:
             results = train_once(task, files, settings, data, out, device, reporter, dry_run=dry_run)
             if not dry_run:
@@ -125,7 +125,7 @@ def train_task(
         return train_seeds(task, files, settings, data, out, device, reporter)
 
 
-def read_data(
+def _read_data(
     task: type[Task[Any, Any]],
     files: Sequence[str],
     settings: Any,
@@ -143,7 +143,7 @@ def read_data(
         valid = task.read(settings.text.valid, settings.text)
     else:
         train, valid = hold_out(train, settings.text.valid_fraction)
-    check_same(out, [train, valid])
+    _check_same(out, [train, valid])
     labels = task.make_labels(train, settings)
     features = task.make_features(settings, (words for example in train for words in task.sides(example)), device)
     features.keep_layers(dry_run=dry_run)
@@ -166,7 +166,7 @@ def hold_out(examples: list[Any], share: float) -> tuple[list[Any], list[Any]]:
     return [e for i, e in enumerate(examples) if i not in held], [e for i, e in enumerate(examples) if i in held]
 
 
-def check_same(out: Path, examples: Any) -> None:
+def _check_same(out: Path, examples: Any) -> None:
     """Notes a checksum of the examples in the run's folder; where one is noted, it must be theirs."""
     found = hashlib.sha256(json.dumps(examples).encode()).hexdigest()
     path = out / ENCODED
@@ -205,14 +205,14 @@ def train_once(
             model.save_pretrained(out)
 
     go(trainer, out, save, reporter, details=validation.details)
-    save_last(model, trainer, out)
-    results = summarize(task, files, settings, data, out, device, seconds=round(time.monotonic() - begun, 1))
+    _save_last(model, trainer, out)
+    results = _summarize(task, files, settings, data, out, device, seconds=round(time.monotonic() - begun, 1))
     if settings.train.plot:
-        draw_curves(out, results["metric"])
+        _draw_curves(out, results["metric"])
     return results
 
 
-def save_last(model: Task[Any, Any], trainer: Trainer, out: Path) -> None:
+def _save_last(model: Task[Any, Any], trainer: Trainer, out: Path) -> None:
     """The model as it was after the last step, averaged where the settings ask for that; copies are the best one's."""
     features = model.features.inside()
     settings = dataclasses.replace(model.settings, input=features.settings)
@@ -220,7 +220,7 @@ def save_last(model: Task[Any, Any], trainer: Trainer, out: Path) -> None:
         type(model)(model.network, features, model.labels, settings, model.device).save_pretrained(out / LAST)
 
 
-def summarize(
+def _summarize(
     task: type[Task[Any, Any]],
     files: Sequence[str],
     settings: Any,
@@ -241,7 +241,7 @@ def summarize(
         "valid_examples": len(data.valid),
         "parameters": parameter_count(model.network),
         "seed": settings.train.seed,
-        **epochs_of(out),
+        **_epochs_of(out),
         "metric": report.metric,
         **{f"valid_{name}": value for name, value in report.values.items()},
         "seconds": seconds,
@@ -253,7 +253,7 @@ def summarize(
     return results
 
 
-def epochs_of(out: Path) -> dict[str, float]:
+def _epochs_of(out: Path) -> dict[str, float]:
     """How many epochs a run took, and after how many it was best; nothing where metrics.jsonl was lost."""
     records = [record for record in read_metrics(out / METRICS) if "valid" in record]
     if not records:
@@ -299,13 +299,13 @@ def train_seeds(
     results["seconds"] = sum(each["seconds"] for each in every)
     chosen = f"seed-{best + 1}"
     check_file(out / chosen / REPORT, read_sealed(out / SCRATCH / f"{chosen}.json", AGAIN)["report"], AGAIN)
-    copy_model(out / chosen, out)
+    _copy_model(out / chosen, out)
     task.from_pretrained(out, device=device.type).save_description(out, results)
     remove_scratch(out)
     return results
 
 
-def copy_model(source: Path, out: Path) -> None:
+def _copy_model(source: Path, out: Path) -> None:
     """A model's folder into another, config.json last; what is in folders of its own, copies aside, stays there."""
     for folder in (COPY_OF_BILM, COPY_OF_VECTORS):
         if (source / folder).is_dir():
@@ -316,7 +316,7 @@ def copy_model(source: Path, out: Path) -> None:
             shutil.copyfile(source / name, temporary)
 
 
-def import_pyplot() -> Any:
+def _import_pyplot() -> Any:
     """matplotlib's drawing functions, without a screen."""
     try:
         import matplotlib
@@ -328,9 +328,9 @@ def import_pyplot() -> Any:
     return matplotlib.pyplot
 
 
-def draw_curves(out: Path, metric: str) -> None:
+def _draw_curves(out: Path, metric: str) -> None:
     """The loss and the validation score over the epochs: curves.png."""
-    pyplot = import_pyplot()
+    pyplot = _import_pyplot()
     records = list(read_metrics(out / METRICS))
     scored = [record for record in records if f"valid_{metric}" in record]
     if not scored:

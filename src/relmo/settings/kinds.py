@@ -40,7 +40,7 @@ def settings_class(kind: str) -> Any:
     return getattr(import_module(f"relmo.settings.{kind}"), KINDS[kind].settings)
 
 
-def settings_check(kind: str) -> Callable[[Any], None]:
+def _settings_check(kind: str) -> Callable[[Any], None]:
     """What raises where a kind's settings make no sense, alone or together."""
     return getattr(import_module(f"relmo.settings.{kind}"), f"check_{kind}")
 

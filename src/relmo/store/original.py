@@ -3,7 +3,7 @@
 Choices:
 - The two files are found by what they hold, not by their names: in a folder, in a .zip (read without unpacking it to
   disk), beside a given options file, or as a pair.
-- Names in the hdf5 file are data: `layout` says which part of which dataset is which part of which of our tensors.
+- Names in the hdf5 file are data: `_layout` says which part of which dataset is which part of which of our tensors.
   Reading copies one way, writing the other, so a round trip changes no bit.
 - The files may come from anyone. Options are small and typed; a dataset's kind, type and shape are compared with what
   the options call for before memory is taken for its numbers; links out of the file are not followed.
@@ -61,8 +61,8 @@ class Original(NamedTuple):
 
 def read_original(original: Original) -> tuple[BiLMSettings, BiLMNetwork]:
     """The settings and the network in these two files; there is no vocabulary in them."""
-    settings = read_options(original.options)
-    return settings, read_weights(original.weights, settings.model)
+    settings = _read_options(original.options)
+    return settings, _read_weights(original.weights, settings.model)
 
 
 def locate(source: PairOrPath) -> Original | None:
@@ -125,7 +125,7 @@ def _choose(source: str | Path, members: Sequence[Member]) -> Original | None:
         return None
     if not options:
         for member in jsons:
-            load_json(member)  # a broken one says so
+            _load_json(member)  # a broken one says so
         seen = f" (read: {_names(source, jsons)})" if jsons else ""
         raise ModelError(f"{source}: there is {_names(source, weights)}, but no .json with 'lstm' and 'char_cnn'{seen}")
     if not weights:
@@ -157,7 +157,7 @@ def _is_options(member: Member) -> bool:
     if not member.is_one_of(".json") or member.size > _LARGEST_OPTIONS:
         return False
     try:
-        return "lstm" in load_json(member)
+        return "lstm" in _load_json(member)
     except ModelError:
         return False
 
@@ -165,14 +165,13 @@ def _is_options(member: Member) -> bool:
 def _has_characters(member: Member) -> bool:
     """Whether this is an HDF5 file with an original model's character embeddings."""
     try:
-        with open_hdf5(member) as file:
+        with _open_hdf5(member) as file:
             return "char_embed" in file
     except ModelError:
         return False
 
 
-def load_json(member: Member) -> dict[str, Any]:
-    """A small JSON object."""
+def _load_json(member: Member) -> dict[str, Any]:
     if member.size > _LARGEST_OPTIONS:
         raise ModelError(f"{member.name}: {member.size:,} bytes is too large for an options file")
     try:
@@ -214,9 +213,9 @@ class Section:
         return Section(f"{self.where}.{key}", self.values[key])
 
 
-def read_options(member: Member) -> BiLMSettings:
+def _read_options(member: Member) -> BiLMSettings:
     """The settings that an original options file describes."""
-    values = load_json(member)
+    values = _load_json(member)
     for key in ("lstm", "char_cnn"):
         if key not in values:
             raise ModelError(f"{member.name}: '{key}' is missing; an original options file has 'lstm' and 'char_cnn'")
@@ -273,7 +272,7 @@ class Dataset(NamedTuple):
     parts: list[tuple[tuple[slice, ...], Tensor]]
 
 
-def layout(network: BiLMNetwork) -> Iterator[Dataset]:
+def _layout(network: BiLMNetwork) -> Iterator[Dataset]:
     """Every dataset of an original file that holds this network."""
 
     def whole(name: str, view: Tensor) -> Dataset:
@@ -322,7 +321,7 @@ def _lstm_layout(network: BiLMNetwork, d: int, depth: int) -> Iterator[Dataset]:
 
 
 @contextmanager
-def open_hdf5(member: Member) -> Iterator["h5py.File"]:
+def _open_hdf5(member: Member) -> Iterator["h5py.File"]:
     """An HDF5 file to read from; a broken one is one clear line."""
     import h5py
 
@@ -335,15 +334,15 @@ def open_hdf5(member: Member) -> Iterator["h5py.File"]:
         raise ModelError(f"{member.name}: cannot be read as HDF5 ({reason}); restore it from a copy") from error
 
 
-def read_weights(member: Member, settings: BiLMModelSettings) -> BiLMNetwork:
+def _read_weights(member: Member, settings: BiLMModelSettings) -> BiLMNetwork:
     """The network of these settings with the weights of an hdf5 file; first made on no memory, to compare with it."""
     try:
         with torch.device("meta"), Unfilled():
             network = BiLMNetwork(settings, vocab_size=None)
     except (RuntimeError, TypeError, ValueError, OverflowError) as error:
         raise ModelError(f"{member.name}: the options call for sizes that cannot be: {error}") from error
-    with open_hdf5(member) as file:
-        found = [find_dataset(file, dataset, member.name) for dataset in layout(network)]
+    with _open_hdf5(member) as file:
+        found = [_find_dataset(file, dataset, member.name) for dataset in _layout(network)]
         needed = sum(dataset.size * 4 for dataset in found)
         stored = sum(dataset.id.get_storage_size() for dataset in found)
         if needed > stored * HIGHEST_RATIO + SPARE:
@@ -352,7 +351,7 @@ def read_weights(member: Member, settings: BiLMModelSettings) -> BiLMNetwork:
             )
         network = network.to_empty(device="cpu")
         with torch.no_grad():
-            for dataset, source in zip(layout(network), found, strict=True):
+            for dataset, source in zip(_layout(network), found, strict=True):
                 values = np.asarray(source[()], dtype=np.float32)
                 if not np.isfinite(values).all():
                     raise ModelError(f"{member.name}: '{source.name}' has values that are not finite numbers")
@@ -361,7 +360,7 @@ def read_weights(member: Member, settings: BiLMModelSettings) -> BiLMNetwork:
     return network.eval()
 
 
-def find_dataset(file: "h5py.File", dataset: Dataset, where: str) -> "h5py.Dataset":
+def _find_dataset(file: "h5py.File", dataset: Dataset, where: str) -> "h5py.Dataset":
     """The dataset in the file, checked but not read."""
     import h5py
 
@@ -407,11 +406,11 @@ def write_original(model: "BiLM", folder: str | Path, *, overwrite: bool = False
         write_hdf5(inside / WEIGHTS, model.network)
         if model.vocabulary is not None:
             with atomic(inside / VOCAB) as temporary:
-                temporary.write_text("".join(f"{w}\n" for w in plain_words(model.vocabulary)), encoding="utf-8")
-        write_json(inside / OPTIONS, original_options(settings))
+                temporary.write_text("".join(f"{w}\n" for w in _plain_words(model.vocabulary)), encoding="utf-8")
+        write_json(inside / OPTIONS, _original_options(settings))
 
 
-def original_options(settings: BiLMModelSettings) -> dict[str, Any]:
+def _original_options(settings: BiLMModelSettings) -> dict[str, Any]:
     """Settings as an original options file has them; every key is there that some reader insists on."""
 
     def number(clip: float) -> int | float | None:
@@ -442,14 +441,14 @@ def write_hdf5(path: Path, network: BiLMNetwork) -> None:
     from relmo.disk.hdf5 import new_hdf5
 
     with new_hdf5(path) as file, torch.no_grad():
-        for dataset in layout(network):
+        for dataset in _layout(network):
             values = np.empty(dataset.shape, dtype=np.float32)
             for index, view in dataset.parts:
                 values[index] = view.cpu().numpy()
             file.add(dataset.names[0], data=values)
 
 
-def plain_words(vocabulary: SentenceVocabulary) -> list[str]:
+def _plain_words(vocabulary: SentenceVocabulary) -> list[str]:
     """The words as an original vocabulary file lists them: the specials first, nothing escaped that need not be."""
     specials = vocabulary.specials
     words = [*specials, *(word for word in vocabulary.symbols if word not in specials)]

@@ -30,12 +30,12 @@ def bundled(source: PairOrPath | None) -> Path | None:
     """The folder of the model that ships, where the source is its name and there is no model of this name on disk."""
     name = DEFAULT if source is None else source
     known = isinstance(name, str | Path) and str(name) in (*BUNDLED, *EXAMPLES)
-    if not known or (source is not None and on_disk(Path(str(name)))):
+    if not known or (source is not None and _on_disk(Path(str(name)))):
         return None
     return Path(relmo.__file__).with_name("data") / ("examples" if str(name) in EXAMPLES else "") / str(name)
 
 
-def on_disk(path: Path) -> bool:
+def _on_disk(path: Path) -> bool:
     """Whether a place holds a model of any kind; any other file or folder does not count."""
     if is_file(path / CONFIG):
         return True

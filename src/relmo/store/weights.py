@@ -177,10 +177,10 @@ def load_weights(folder: Path, config: dict[str, Any], make: Callable[[], N]) ->
     """The network that `make` makes, with the folder's weights; first made on no memory, to compare with the files."""
     record = read_record(folder, config)
     expected: dict[str, Kept] = {}
-    for name, kept in described(folder, make).items():
+    for name, kept in _described(folder, make).items():
         expected |= layout(name, kept, record.precision)
     compare(folder, record, expected)
-    stored = read_stored(folder, record, expected)
+    stored = _read_stored(folder, record, expected)
     with Unfilled():
         network = make()
     with torch.no_grad():
@@ -189,7 +189,7 @@ def load_weights(folder: Path, config: dict[str, Any], make: Callable[[], N]) ->
     return network.eval()
 
 
-def described(folder: Path, make: Callable[[], nn.Module]) -> dict[str, Kept]:
+def _described(folder: Path, make: Callable[[], nn.Module]) -> dict[str, Kept]:
     """The tensors of the network that `make` makes, which is made on no memory: config.json may call for any sizes."""
     try:
         with torch.device("meta"), Unfilled():
@@ -200,7 +200,7 @@ def described(folder: Path, make: Callable[[], nn.Module]) -> dict[str, Kept]:
 
 def check_room(folder: Path, config: dict[str, Any], make: Callable[[], nn.Module]) -> None:
     """An error where the weight files are too small to hold, beside other things, the network that `make` makes."""
-    numbers = sum(math.prod(tensor.shape) for tensor in described(folder, make).values())
+    numbers = sum(math.prod(tensor.shape) for tensor in _described(folder, make).values())
     files = [folder / name for name in read_record(folder, config).names]
     there = sum(file.stat().st_size for file in files if is_file(file))
     if numbers > there:  # a number takes a byte or more
@@ -238,7 +238,7 @@ def joined(parts: list[Kept], whole: Kept | None) -> Kept | None:
     return whole if rows == shape[0] else Kept((rows, *shape[1:]), whole.dtype)
 
 
-def read_stored(folder: Path, record: Record, expected: dict[str, Kept]) -> dict[str, Tensor]:
+def _read_stored(folder: Path, record: Record, expected: dict[str, Kept]) -> dict[str, Tensor]:
     """The tensors in the files, put together where they were cut, after the digests were found right."""
     parts: dict[str, list[Tensor]] = {}
     for file_name, digest in zip(record.names, record.digests or (None,), strict=True):

@@ -67,7 +67,7 @@ class Classifier(Task[Labelled, Choice]):
         source = settings.train.init
         if source is None:
             return settings
-        start = open_start(source)
+        start = _open_start(source)
         model, text = start.settings.model, start.settings.text
         taken: dict[str, dict[str, Any]] = {
             "text": {"tokenizer": text.tokenizer},
@@ -90,12 +90,12 @@ class Classifier(Task[Labelled, Choice]):
         """A model at its beginning, which with `init` is a language model's end."""
         made = super().begin(settings, features, labels, device)
         if settings.train.init is not None:
-            start = open_start(settings.train.init)
+            start = _open_start(settings.train.init)
             words, body = made.network.inputs.words, made.network.body
             assert words is not None
             assert isinstance(body, PooledClassifier)
             with torch.no_grad():
-                words.weight.copy_(start.encoder.embedding.weight[unknown_first(start)])
+                words.weight.copy_(start.encoder.embedding.weight[_unknown_first(start)])
             body.start_from(start.encoder.recurrent)
         return made
 
@@ -127,8 +127,8 @@ class Classifier(Task[Labelled, Choice]):
         if settings.train.init is None:
             return super().make_features(settings, sentences, device)
         features = WordFeatures.begin(settings.input, (), device)
-        start = open_start(settings.train.init)
-        features.vocabulary = WordVocabulary(start.vocabulary.symbols[i] for i in unknown_first(start))
+        start = _open_start(settings.train.init)
+        features.vocabulary = WordVocabulary(start.vocabulary.symbols[i] for i in _unknown_first(start))
         return features
 
     @classmethod
@@ -183,7 +183,7 @@ class Classifier(Task[Labelled, Choice]):
         return {"text": line, **prediction._asdict()}
 
 
-def open_start(source: str) -> LanguageModel:
+def _open_start(source: str) -> LanguageModel:
     """A language model of words, to start from."""
     model = LanguageModel.from_pretrained(source, device="cpu")
     if model.settings.text.unit != "word":
@@ -195,7 +195,7 @@ def open_start(source: str) -> LanguageModel:
     return model
 
 
-def unknown_first(model: LanguageModel) -> list[int]:
+def _unknown_first(model: LanguageModel) -> list[int]:
     """A language model's symbols in order, but the unknown word, which a classifier has at 0, first."""
     unknown = model.vocabulary.unknown
     return [unknown, *(i for i in range(len(model.vocabulary)) if i != unknown)]

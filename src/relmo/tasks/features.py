@@ -151,7 +151,7 @@ class WordFeatures:
     @classmethod
     def begin(cls, settings: InputSettings, sentences: Iterable[Words], device: torch.device) -> "WordFeatures":
         """For a new model: the vocabulary from the training examples, the other models from where the settings say."""
-        vectors = None if settings.vectors is None else open_vectors(settings.vectors)
+        vectors = None if settings.vectors is None else _open_vectors(settings.vectors)
         bilm = None if settings.elmo is None else load(settings.elmo, kinds="bilm", device=device.type)
         references = {}
         if vectors is not None and settings.vectors is not None:
@@ -181,10 +181,10 @@ class WordFeatures:
                 references[name] = reference
         vectors, bilm = None, None
         if "vectors" in references:
-            vectors = open_vectors(references["vectors"].place(folder))
+            vectors = _open_vectors(references["vectors"].place(folder))
             references["vectors"].check(vectors_digest(vectors), folder, "static vectors")
         if "elmo" in references and settings.elmo_tune:
-            bilm = read_tuned(folder, config, device)
+            bilm = _read_tuned(folder, config, device)
         elif "elmo" in references:
             bilm = load(references["elmo"].place(folder), kinds="bilm", device=device)
             references["elmo"].check(bilm_digest(bilm), folder, "biLM")
@@ -348,12 +348,12 @@ class WordFeatures:
         return ids
 
 
-def open_vectors(source: str) -> WordVectors:
+def _open_vectors(source: str) -> WordVectors:
     """Static word vectors: those that ship, a folder, or a text file in word2vec's or GloVe's format."""
     return WordVectors.read_word2vec(source) if is_file(Path(source)) else load(source, kinds="skipgram")
 
 
-def read_tuned(folder: Path, config: dict[str, Any], device: str) -> BiLM:
+def _read_tuned(folder: Path, config: dict[str, Any], device: str) -> BiLM:
     """A biLM that was trained with the task, whose weights are among the task's: here it has none yet."""
     settings = read_settings(folder, {"settings": config.get("bilm")}, BiLMSettings, check_bilm)
     vocabulary = None

@@ -114,7 +114,7 @@ class SentencePairs(Task[Pair, Choice | float]):
 
     def read_line(self, line: str, *, tokenized: bool = False) -> list[list[Token]]:
         """Two sentences, with a tab between them."""
-        return [self.tokens(text, tokenized=tokenized) for text in two_texts(line)]
+        return [self.tokens(text, tokenized=tokenized) for text in _two_texts(line)]
 
     def as_text(self, sides: Sequence[Sequence[Token]], prediction: Choice | float) -> str:
         """The label and its probability, or the number."""
@@ -122,7 +122,7 @@ class SentencePairs(Task[Pair, Choice | float]):
 
     def as_record(self, line: str, sides: Sequence[Sequence[Token]], prediction: Choice | float) -> dict[str, Any]:
         """Both sentences, and the label with the probability of each, or the number."""
-        first, second = two_texts(line)
+        first, second = _two_texts(line)
         found = prediction._asdict() if isinstance(prediction, Choice) else {NUMBER: prediction}
         return {"first": first, "second": second, **found}
 
@@ -134,7 +134,7 @@ def two(pair: Any) -> Any:
     return pair
 
 
-def two_texts(line: str) -> tuple[str, str]:
+def _two_texts(line: str) -> tuple[str, str]:
     """The two columns of a line; of a blank one, two empty texts."""
     texts = line.split("\t") if line.strip() else ["", ""]
     if len(texts) != 2:

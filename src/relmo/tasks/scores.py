@@ -70,7 +70,7 @@ def f1_score(right: int, predicted: int, actual: int) -> tuple[float, float, flo
     return precision, recall, 2 * right / max(predicted + actual, 1)
 
 
-def per_label(gold: Sequence[Any], predicted: Sequence[Any]) -> list[LabelScore]:
+def _per_label(gold: Sequence[Any], predicted: Sequence[Any]) -> list[LabelScore]:
     """Each label of either, in alphabetical order."""
     right = Counter(g for g, p in zip(gold, predicted, strict=True) if g == p)
     wanted, given = Counter(gold), Counter(predicted)
@@ -94,7 +94,7 @@ def confusion_matrix(gold: Sequence[str], predicted: Sequence[str]) -> Confusion
 
 def class_report(gold: Sequence[str], predicted: Sequence[str], *, metric: str = "accuracy") -> Report:
     """Of one label for each example or word: accuracy, macro F1, Matthews correlation, and each label by itself."""
-    labels = per_label(gold, predicted)
+    labels = _per_label(gold, predicted)
     confusion = confusion_matrix(gold, predicted)
     values = {
         "accuracy": accuracy(gold, predicted),
@@ -107,7 +107,7 @@ def class_report(gold: Sequence[str], predicted: Sequence[str], *, metric: str =
 def span_report(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Report:
     """Of tagged spans, each sentence a list of tags in any of the encodings: F1 over all spans, each type by itself;
     the confusion matrix is of the tags."""
-    wanted, given = placed(gold), placed(predicted)
+    wanted, given = _placed(gold), _placed(predicted)
     right = wanted & given
     precision, recall, f1 = f1_score(len(right), len(given), len(wanted))
     by_type = [Counter(span.label for _, span in found) for found in (right, given, wanted)]
@@ -120,7 +120,7 @@ def span_report(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]
     return Report("f1", values, len(wanted), labels, confusion_matrix(flat_gold, flat_predicted))
 
 
-def placed(sentences: Iterable[Sequence[str]]) -> set[tuple[int, Span]]:
+def _placed(sentences: Iterable[Sequence[str]]) -> set[tuple[int, Span]]:
     """All spans of all sentences, with their sentence's number."""
     return {(i, span) for i, tags in enumerate(sentences) for span in spans(tags)}
 

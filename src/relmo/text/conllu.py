@@ -48,12 +48,12 @@ def read_conllu_sentences(path: str | Path, *, errors: Errors = "strict") -> Ite
             if len(fields) != len(CONLLU):
                 raise CorpusError(f"{place}: CoNLL-U has {len(CONLLU)} columns with tabs between, not {len(fields)}")
             if fields[0].isdecimal():
-                sentence.append(word_of(fields, place))
+                sentence.append(_word_of(fields, place))
     if sentence:
         yield sentence
 
 
-def word_of(fields: list[str], place: str) -> ConlluWord:
+def _word_of(fields: list[str], place: str) -> ConlluWord:
     """A word by its line's fields."""
     _, form, lemma, upos, xpos, feats, head, *rest = fields
     if not form:

@@ -64,7 +64,7 @@ class Numbering:
         return np.fromiter((index.setdefault(s, len(index)) for s in symbols), dtype=np.int32, count=len(symbols))
 
     def symbols(self, highest: int) -> list[str]:
-        """The symbols of the numbers from 0 to at least `highest`."""
+        """The symbols of the numbers from 0 to at least `_highest`."""
         return [END, *map(chr, range(1, highest + 1))] if self.chars else list(self.index)
 
     def widths(self, symbols: list[str]) -> np.ndarray:
@@ -80,14 +80,14 @@ class Numbering:
 def encode_corpus(files: Sequence[str], settings: TextSettings, folder: Path) -> Corpus:
     """Reads the files into `folder` and cuts them: training, validation and test part, in the order of the text."""
     numbering = Numbering(settings.unit)
-    main = write_numbers(number_texts(files, settings, numbering), folder / "corpus.numbers")
+    main = write_numbers(_number_texts(files, settings, numbering), folder / "corpus.numbers")
     held_out = 0.0 if settings.valid else settings.valid_fraction
     train_end = int(len(main) * (1 - held_out - settings.test_fraction))
     valid_end = int(len(main) * (1 - settings.test_fraction))
     parts = {"train": main[:train_end], "valid": main[train_end - 1 : valid_end], "test": main[valid_end - 1 :]}
     if settings.valid:
-        parts["valid"] = write_numbers(number_texts([settings.valid], settings, numbering), folder / "valid.numbers")
-    symbols = numbering.symbols(max(highest(part) for part in parts.values()))
+        parts["valid"] = write_numbers(_number_texts([settings.valid], settings, numbering), folder / "valid.numbers")
+    symbols = numbering.symbols(max(_highest(part) for part in parts.values()))
     if settings.vocabulary:
         vocabulary = Vocabulary.load(Path(settings.vocabulary))
     else:
@@ -96,7 +96,7 @@ def encode_corpus(files: Sequence[str], settings: TextSettings, folder: Path) ->
             symbols, counts, min_count=settings.min_count, size=settings.vocabulary_size
         )
     streams = {
-        name: renumber(part, numbering, symbols, vocabulary, folder / f"{name}.ids")
+        name: _renumber(part, numbering, symbols, vocabulary, folder / f"{name}.ids")
         for name, part in parts.items()
         if len(part) > 1
     }
@@ -120,14 +120,14 @@ def encode_file(
 
     def pieces() -> Iterator[np.ndarray]:
         read = 0
-        for piece in number_texts([file], settings, numbering):
+        for piece in _number_texts([file], settings, numbering):
             yield piece
             read += len(piece)
             if progress is not None:
                 progress(read)
 
     numbers = write_numbers(pieces(), folder / "file.numbers")
-    stream = renumber(numbers, numbering, numbering.symbols(highest(numbers)), vocabulary, folder / "file.ids")
+    stream = _renumber(numbers, numbering, numbering.symbols(_highest(numbers)), vocabulary, folder / "file.ids")
     (folder / "file.numbers").unlink()
     return stream
 
@@ -161,11 +161,11 @@ def encode_text(text: str, settings: TextSettings) -> list[str]:
     return [*tokenizer(first), *(symbol for line in rest for symbol in ("\n", *tokenizer(line)))]
 
 
-def number_texts(files: Sequence[str], settings: TextSettings, numbering: Numbering) -> Iterator[np.ndarray]:
+def _number_texts(files: Sequence[str], settings: TextSettings, numbering: Numbering) -> Iterator[np.ndarray]:
     """The numbers of all symbols of all files, in pieces, beginning with </s>."""
     pending, held, empty = [numbering.end], 0, True
     for file in files:
-        for symbols in read_symbols(file, settings, numbering.end):
+        for symbols in _read_symbols(file, settings, numbering.end):
             pending.extend(symbols)
             held += sum(map(len, symbols)) if numbering.chars else len(symbols)
             empty = empty and symbols in ([], [""], ["\n"], [numbering.end])
@@ -179,7 +179,7 @@ def number_texts(files: Sequence[str], settings: TextSettings, numbering: Number
         raise CorpusError(f"{', '.join(files)}: the corpus is empty; give a file with text in it")
 
 
-def read_symbols(file: str, settings: TextSettings, end: str) -> Iterator[list[str]]:
+def _read_symbols(file: str, settings: TextSettings, end: str) -> Iterator[list[str]]:
     """The symbols of a file, a line or a piece of one at a time; characters come joined, as one string a line."""
     chars = settings.unit == "char"
     line_end = [end] if settings.text_per == "line" else ["\n"]
@@ -214,8 +214,7 @@ def chunks(array: np.ndarray) -> Iterator[np.ndarray]:
     return (array[start : start + CHUNK] for start in range(0, len(array), CHUNK))
 
 
-def highest(numbers: np.ndarray) -> int:
-    """The largest number."""
+def _highest(numbers: np.ndarray) -> int:
     return max((int(chunk.max()) for chunk in chunks(numbers)), default=0)
 
 
@@ -232,7 +231,7 @@ def id_type(vocabulary_size: int) -> type[np.generic]:
     return np.uint16 if vocabulary_size <= 1 << 16 else np.int32
 
 
-def renumber(
+def _renumber(
     numbers: np.ndarray, numbering: Numbering, symbols: list[str], vocabulary: Vocabulary, path: Path
 ) -> Stream:
     """From the order of appearance to the vocabulary's ids, written to `path`."""

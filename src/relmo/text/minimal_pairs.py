@@ -109,7 +109,7 @@ def read_linzen(path: Path) -> Iterator[MinimalPair]:
         yield MinimalPair(attractors, [*context, item[1]], [*context, item[2]])
 
 
-def read_tab(path: Path) -> Iterator[MinimalPair]:
+def _read_tab(path: Path) -> Iterator[MinimalPair]:
     """The sentences of Gulordava et al. up to the verb; the condition is original or generated, the subject's number,
     and the number of attractors."""
     rows = list(table(path, "\t", ("prefix", "form", "class")))
@@ -127,7 +127,7 @@ def read_tab(path: Path) -> Iterator[MinimalPair]:
         yield MinimalPair(condition, [*words, good["form"]], [*words, bad["form"]])
 
 
-def read_table(path: Path) -> Iterator[MinimalPair]:
+def _read_table(path: Path) -> Iterator[MinimalPair]:
     """The user's own table: good and bad, or context, right and wrong; the condition is the name of the file where it
     has no such column."""
     tabs = "\t" if path.suffix.lower() == ".tsv" else ","
@@ -173,7 +173,7 @@ READERS: dict[str, Callable[[Path], Iterator[MinimalPair]]] = {
     ".jsonl": read_blimp,
     ".txt": read_lakretz,
     ".gold": read_linzen,
-    ".tab": read_tab,
-    ".csv": read_table,
-    ".tsv": read_table,
+    ".tab": _read_tab,
+    ".csv": _read_table,
+    ".tsv": _read_table,
 }

@@ -82,13 +82,13 @@ def read_tagged(
              words. JSON lines: a key
     """
     if layout == "auto":
-        layout = "conllu" if is_conllu(path) else "jsonl" if is_jsonl(path) else "columns"
+        layout = "conllu" if is_conllu(path) else "jsonl" if _is_jsonl(path) else "columns"
     if layout == "jsonl":
-        found = tagged_json(path, column, errors)
+        found = _tagged_json(path, column, errors)
     elif layout == "conllu":
-        found = sentences(conllu_words(path, conllu_column(path, column), errors))
+        found = sentences(_conllu_words(path, _conllu_column(path, column), errors))
     else:
-        found = sentences(column_words(path, column, errors))
+        found = sentences(_column_words(path, column, errors))
     yield from some(found, path, "sentence")
 
 
@@ -112,15 +112,15 @@ def read_labelled(
     if column is not None and layout not in ("tsv", "jsonl"):
         raise CorpusError(f"{path}: column has no meaning for the format {layout}; leave it out")
     if layout == "trees":
-        found = tree_examples(path, subtrees, errors)
+        found = _tree_examples(path, subtrees, errors)
     elif layout == "folder":
-        found = folder_examples(Path(path), split, errors)
+        found = _folder_examples(Path(path), split, errors)
     elif layout == "cola":
-        found = cola_examples(path, split, errors)
+        found = _cola_examples(path, split, errors)
     else:
-        rows = json_rows(path, errors) if layout == "jsonl" else table_rows(path, errors)
+        rows = _json_rows(path, errors) if layout == "jsonl" else _table_rows(path, errors)
         found = (
-            Labelled(words_of(row, TEXT, split), filled(label_of(row, column), "label", row.place)) for row in rows
+            Labelled(_words_of(row, TEXT, split), _filled(_label_of(row, column), "label", row.place)) for row in rows
         )
     yield from some(found, path, "text")
 
@@ -140,14 +140,14 @@ def read_pairs(
     column   the name of the column, or the key, with the label, where it is not one of LABELS or SCORES
     """
     if layout == "auto":
-        layout = "jsonl" if is_jsonl(path) else "stsb" if looks_like_stsb(path, errors) else "tsv"
+        layout = "jsonl" if _is_jsonl(path) else "stsb" if _looks_like_stsb(path, errors) else "tsv"
     if layout == "stsb":
         if not numbers or column is not None:
             raise CorpusError(f"{path}: is STS-B, which has scores; compare with --preset stsb, and without --column")
-        rows = stsb_rows(path, errors)
+        rows = _stsb_rows(path, errors)
     else:
-        rows = json_rows(path, errors) if layout == "jsonl" else table_rows(path, errors)
-    yield from some(pair_examples(rows, split, column, numbers), path, "pair")
+        rows = _json_rows(path, errors) if layout == "jsonl" else _table_rows(path, errors)
+    yield from some(_pair_examples(rows, split, column, numbers), path, "pair")
 
 
 def some(examples: Iterator[Any], path: str | Path, what: str) -> Iterator[Any]:
@@ -160,7 +160,7 @@ def some(examples: Iterator[Any], path: str | Path, what: str) -> Iterator[Any]:
         raise CorpusError(f"{path}: there is no {what} in it; give a file with examples")
 
 
-def is_jsonl(path: str | Path) -> bool:
+def _is_jsonl(path: str | Path) -> bool:
     """Whether the name says JSON lines: .jsonl, compressed or not."""
     return re.search(r"\.(jsonl|ndjson)(\.gz|\.xz|\.zst)?$", str(path), re.IGNORECASE) is not None
 
@@ -194,7 +194,7 @@ def filled_lines(path: str | Path, errors: Errors) -> Iterator[tuple[str, str]]:
     return ((text, place) for text, place in whole_lines(path, errors) if text.strip())
 
 
-def first_line(path: str | Path, errors: Errors) -> str:
+def _first_line(path: str | Path, errors: Errors) -> str:
     """The first line of a file that is not blank; nothing where there is none."""
     return next(filled_lines(path, errors), ("", ""))[0]
 
@@ -218,7 +218,7 @@ def sentences(words: Iterator[Word | None]) -> Iterator[Tagged]:
             sentence = []
 
 
-def conllu_column(path: str | Path, column: str | None) -> int:
+def _conllu_column(path: str | Path, column: str | None) -> int:
     """The place of a column of CoNLL-U, from 0."""
     name = (column or "upos").lower()
     if name in CONLLU:
@@ -230,7 +230,7 @@ def conllu_column(path: str | Path, column: str | None) -> int:
     )
 
 
-def conllu_words(path: str | Path, column: int, errors: Errors) -> Iterator[Word | None]:
+def _conllu_words(path: str | Path, column: int, errors: Errors) -> Iterator[Word | None]:
     """The words of a CoNLL-U file, without ranges (3-4) and empty nodes (5.1); None after each sentence."""
     for text, place in whole_lines(path, errors):
         if not text.strip():
@@ -240,10 +240,10 @@ def conllu_words(path: str | Path, column: int, errors: Errors) -> Iterator[Word
             if len(fields) != len(CONLLU):
                 raise CorpusError(f"{place}: CoNLL-U has {len(CONLLU)} columns with tabs between, not {len(fields)}")
             if fields[0].isdecimal():
-                yield Word(filled(fields[1], "word", place), filled(fields[column], "tag", place).strip())
+                yield Word(_filled(fields[1], "word", place), _filled(fields[column], "tag", place).strip())
 
 
-def column_words(path: str | Path, column: str | None, errors: Errors) -> Iterator[Word | None]:
+def _column_words(path: str | Path, column: str | None, errors: Errors) -> Iterator[Word | None]:
     """The words of a file of columns, with tabs or else white space between them; None after each sentence.
 
     Where the first column counts the words (IOB2 of Universal NER), a line that begins with # is a comment; where it
@@ -253,31 +253,31 @@ def column_words(path: str | Path, column: str | None, errors: Errors) -> Iterat
     waiting: list[tuple[str, str]] = []
     for text, place in whole_lines(path, errors):
         waiting.append((text, place))
-        if shape is None and (not text.strip() or text.split()[0] == DOCUMENT or may_be_comment(text)):
+        if shape is None and (not text.strip() or text.split()[0] == DOCUMENT or _may_be_comment(text)):
             continue
-        shape = shape or column_layout(text, column, place)
+        shape = shape or _column_layout(text, column, place)
         for line, its_place in waiting:
             if not line.strip() or line.split()[0] == DOCUMENT:
                 yield None
-            elif not (line.startswith("#") and is_comment(line, shape)):
-                yield column_word(line, shape, its_place)
+            elif not (line.startswith("#") and _is_comment(line, shape)):
+                yield _column_word(line, shape, its_place)
         waiting.clear()
 
 
-def column_word(text: str, shape: "ColumnLayout", place: str) -> Word:
+def _column_word(text: str, shape: "ColumnLayout", place: str) -> Word:
     """The word of a line of columns."""
     fields = text.split("\t") if shape.tabs else text.split()
     if len(fields) != shape.columns:
         raise CorpusError(f"{place}: has {len(fields)} columns where the lines before have {shape.columns}")
-    return Word(filled(fields[int(shape.counted)], "word", place), filled(fields[shape.tag], "tag", place).strip())
+    return Word(_filled(fields[int(shape.counted)], "word", place), _filled(fields[shape.tag], "tag", place).strip())
 
 
-def may_be_comment(text: str) -> bool:
+def _may_be_comment(text: str) -> bool:
     """Whether a line of a file whose layout is not known yet begins with # and may be a comment."""
     return text.startswith("#") and ("\t" not in text or COMMENT.match(text) is not None)
 
 
-def is_comment(text: str, shape: "ColumnLayout") -> bool:
+def _is_comment(text: str, shape: "ColumnLayout") -> bool:
     """Whether a line that begins with # is a comment in a file of this layout."""
     return shape.counted or (shape.tabs and "\t" not in text) or COMMENT.match(text) is not None
 
@@ -291,7 +291,7 @@ class ColumnLayout(NamedTuple):
     tag: int
 
 
-def column_layout(text: str, column: str | None, place: str) -> ColumnLayout:
+def _column_layout(text: str, column: str | None, place: str) -> ColumnLayout:
     """The layout of a file whose first word has this line."""
     tabs = "\t" in text
     fields = text.split("\t") if tabs else text.split()
@@ -306,29 +306,29 @@ def column_layout(text: str, column: str | None, place: str) -> ColumnLayout:
     return ColumnLayout(tabs, len(fields), counted, tag)
 
 
-def filled(text: str, what: str, place: str) -> str:
+def _filled(text: str, what: str, place: str) -> str:
     """A field that must not be empty."""
     if not text.strip():
         raise CorpusError(f"{place}: the {what} is empty; write _ where there is none")
     return text
 
 
-def tagged_json(path: str | Path, column: str | None, errors: Errors) -> Iterator[Tagged]:
+def _tagged_json(path: str | Path, column: str | None, errors: Errors) -> Iterator[Tagged]:
     """Lines of JSON with a list of words and a list of tags."""
-    for row in json_rows(path, errors):
-        words, tags = value_of(row, WORDS), value_of(row, TAGS if column is None else (column,))
-        if not (is_words(words) and is_words(tags) and len(words) == len(tags)):
+    for row in _json_rows(path, errors):
+        words, tags = _value_of(row, WORDS), _value_of(row, TAGS if column is None else (column,))
+        if not (_is_words(words) and _is_words(tags) and len(words) == len(tags)):
             raise CorpusError(f"{row.place}: expected as many tags as words, both lists of strings")
         if words:
             yield Tagged(words, tags)
 
 
-def is_words(value: Any) -> bool:
+def _is_words(value: Any) -> bool:
     """Whether a value is a list of strings with something in them."""
     return isinstance(value, list) and all(isinstance(word, str) and word.strip() for word in value)
 
 
-def json_rows(path: str | Path, errors: Errors) -> Iterator[Row]:
+def _json_rows(path: str | Path, errors: Errors) -> Iterator[Row]:
     """The objects of a file with one on each line."""
     for text, place in filled_lines(path, errors):
         try:
@@ -342,7 +342,7 @@ def json_rows(path: str | Path, errors: Errors) -> Iterator[Row]:
         yield Row(value, place)
 
 
-def table_rows(path: str | Path, errors: Errors) -> Iterator[Row]:
+def _table_rows(path: str | Path, errors: Errors) -> Iterator[Row]:
     """The lines of a table, by the names in its first line; further columns without a name are passed over."""
     names: list[str] | None = None
     for text, place in filled_lines(path, errors):
@@ -357,7 +357,7 @@ def table_rows(path: str | Path, errors: Errors) -> Iterator[Row]:
         yield Row(dict(zip(names, fields, strict=False)), place)
 
 
-def value_of(row: Row, names: Sequence[str], advice: str = "name it so") -> Any:
+def _value_of(row: Row, names: Sequence[str], advice: str = "name it so") -> Any:
     """The value under the first of these names that is there; where none is, advice."""
     for name in names:
         if name in row.values:
@@ -366,17 +366,17 @@ def value_of(row: Row, names: Sequence[str], advice: str = "name it so") -> Any:
     raise CorpusError(f"{row.place}: there is no {' or '.join(names)}; there is {there}; {advice}")
 
 
-def words_of(row: Row, names: Sequence[str], split: Split) -> list[str]:
+def _words_of(row: Row, names: Sequence[str], split: Split) -> list[str]:
     """A text, split into words, or a list of words as it is."""
-    value = value_of(row, names)
-    if is_words(value):
+    value = _value_of(row, names)
+    if _is_words(value):
         return list(value)
     if not isinstance(value, str):
         raise CorpusError(f"{row.place}: a text is a string or a list of words, not {str(value)[:60]}")
-    return some_words(value, split, row.place)
+    return _some_words(value, split, row.place)
 
 
-def some_words(text: str, split: Split, place: str) -> list[str]:
+def _some_words(text: str, split: Split, place: str) -> list[str]:
     """The words of a text that must have some."""
     words = split(text)
     if not words:
@@ -384,27 +384,26 @@ def some_words(text: str, split: Split, place: str) -> list[str]:
     return words
 
 
-def label_of(row: Row, column: str | None, numbers: bool = False) -> str:
+def _label_of(row: Row, column: str | None, numbers: bool = False) -> str:
     """A label as a string, whatever JSON has."""
     names = (*SCORES, *LABELS) if numbers else (*LABELS, *SCORES)
-    value = value_of(row, names if column is None else (column,), "give the column of labels with --column")
+    value = _value_of(row, names if column is None else (column,), "give the column of labels with --column")
     if isinstance(value, dict | list) or value is None:
         raise CorpusError(f"{row.place}: a label is a word or a number, not {str(value)[:60]}")
     return str(value).strip()
 
 
-def pair_examples(rows: Iterator[Row], split: Split, column: str | None, numbers: bool) -> Iterator[Pair]:
-    """The pairs of rows."""
+def _pair_examples(rows: Iterator[Row], split: Split, column: str | None, numbers: bool) -> Iterator[Pair]:
     for row in rows:
-        label: str | float = label_of(row, column, numbers)
+        label: str | float = _label_of(row, column, numbers)
         if label in NO_LABEL and not numbers:
             continue
         if numbers:
-            label = number_of(str(label), row.place)
-        yield Pair(words_of(row, FIRST, split), words_of(row, SECOND, split), label)
+            label = _number_of(str(label), row.place)
+        yield Pair(_words_of(row, FIRST, split), _words_of(row, SECOND, split), label)
 
 
-def number_of(text: str, place: str) -> float:
+def _number_of(text: str, place: str) -> float:
     """A label that must be a finite number."""
     try:
         number = float(text)
@@ -421,9 +420,9 @@ def labelled_format(path: str | Path, errors: Errors) -> LabelledFormat:
     """The format of a file of labelled texts."""
     if Path(path).is_dir():
         return "folder"
-    if is_jsonl(path):
+    if _is_jsonl(path):
         return "jsonl"
-    first = first_line(path, errors)
+    first = _first_line(path, errors)
     if re.match(r"\s*\(\S+\s", first):
         return "trees"
     fields = first.split("\t")
@@ -431,22 +430,22 @@ def labelled_format(path: str | Path, errors: Errors) -> LabelledFormat:
     return "cola" if not named and len(fields) == COLA_COLUMNS and fields[1].strip() in ("0", "1") else "tsv"
 
 
-def cola_examples(path: str | Path, split: Split, errors: Errors) -> Iterator[Labelled]:
+def _cola_examples(path: str | Path, split: Split, errors: Errors) -> Iterator[Labelled]:
     """CoLA: source, label, the author's mark, sentence."""
     for text, place in filled_lines(path, errors):
         fields = text.split("\t")
         if len(fields) != COLA_COLUMNS:
             raise CorpusError(f"{place}: CoLA has {COLA_COLUMNS} columns with tabs between them, not {len(fields)}")
-        yield Labelled(some_words(fields[3], split, place), filled(fields[1], "label", place))
+        yield Labelled(_some_words(fields[3], split, place), _filled(fields[1], "label", place))
 
 
-def looks_like_stsb(path: str | Path, errors: Errors) -> bool:
+def _looks_like_stsb(path: str | Path, errors: Errors) -> bool:
     """Whether the first line is a pair of STS-B, which has no names of columns."""
-    fields = first_line(path, errors).split("\t")
+    fields = _first_line(path, errors).split("\t")
     return len(fields) >= STSB_COLUMNS and re.fullmatch(r"[0-9.]+", fields[4]) is not None
 
 
-def stsb_rows(path: str | Path, errors: Errors) -> Iterator[Row]:
+def _stsb_rows(path: str | Path, errors: Errors) -> Iterator[Row]:
     """STS-B: genre, file, year, number, score, two sentences, and sometimes their sources."""
     for text, place in filled_lines(path, errors):
         fields = text.split("\t")
@@ -455,16 +454,16 @@ def stsb_rows(path: str | Path, errors: Errors) -> Iterator[Row]:
         yield Row({"score": fields[4], "sentence1": fields[5], "sentence2": fields[6]}, place)
 
 
-def folder_examples(folder: Path, split: Split, errors: Errors) -> Iterator[Labelled]:
+def _folder_examples(folder: Path, split: Split, errors: Errors) -> Iterator[Labelled]:
     """A folder for each label, with a text in each .txt file, as the original IMDB reviews; `unsup` has no labels."""
     labels = sorted(path for path in folder.iterdir() if path.is_dir() and path.name != "unsup")
     for label in labels:
         for file in sorted(file for file in label.glob("*.txt") if is_file(file)):
             text = " ".join(line.text for line in read_lines(file, errors=errors))
-            yield Labelled(some_words(text, split, str(file)), label.name)
+            yield Labelled(_some_words(text, split, str(file)), label.name)
 
 
-def tree_examples(path: str | Path, subtrees: bool, errors: Errors) -> Iterator[Labelled]:
+def _tree_examples(path: str | Path, subtrees: bool, errors: Errors) -> Iterator[Labelled]:
     """One tree a line: (3 (2 It) (4 works)). Phrases come in the order in which they end, the sentence last."""
     for text, place in filled_lines(path, errors):
         phrases = parse_tree(text, place)

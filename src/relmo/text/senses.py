@@ -77,7 +77,7 @@ class SenseIndex:
                     f"{path}:{number}: expected 'key offset number count' as in WordNet's index.sense, "
                     f"found {line.text[:60]!r}"
                 )
-            numbered.setdefault(lemma_of(key, f"{path}:{number}"), []).append((int(fields[1]), key))
+            numbered.setdefault(_lemma_of(key, f"{path}:{number}"), []).append((int(fields[1]), key))
         if not numbered:
             raise CorpusError(f"{path}: no senses are in it; it should be WordNet's index.sense")
         return cls({lemma: [key for _, key in sorted(senses)] for lemma, senses in numbered.items()})
@@ -91,7 +91,7 @@ class SenseIndex:
         return key in self.rank
 
 
-def lemma_of(key: str, place: str) -> Lemma:
+def _lemma_of(key: str, place: str) -> Lemma:
     """The lemma that a sense's key names; `place` is for the error."""
     form, _, rest = key.rpartition("%")
     pos = _POS_OF_TYPE.get(rest[:2])
@@ -112,7 +112,7 @@ def read_semcor(path: str | Path) -> Iterator[SenseSentence]:
             words += split_phrase(token, "_")
             if senses:
                 plain = tuple(_PLACE.sub("", key) for key in senses)
-                tagged.append(Tagged(start, len(words), lemma_of(plain[0], place), plain))
+                tagged.append(Tagged(start, len(words), _lemma_of(plain[0], place), plain))
         yield SenseSentence(words, tagged)
 
 

@@ -57,12 +57,12 @@ def encode_sentence_corpus(
     """Reads the files into `folder`; the last sentences are held out where there is no validation file. The vocabulary
     is the one given, or that of the settings' file, or is made from the training part."""
     index = {"": 0}  # words by their order of appearance; no word is empty, so that is the boundary
-    main = write_numbers(number_sentences(files, settings, index), folder / "corpus.numbers")
+    main = write_numbers(_number_sentences(files, settings, index), folder / "corpus.numbers")
     parts = {"train": main}
     if settings.valid:
-        pieces = number_sentences([settings.valid], settings, index)
+        pieces = _number_sentences([settings.valid], settings, index)
         parts["valid"] = write_numbers(pieces, folder / "valid.numbers")
-    elif cut := last_sentences(main, settings.valid_fraction):
+    elif cut := _last_sentences(main, settings.valid_fraction):
         parts = {"train": main[: cut + 1], "valid": main[cut:]}
     words = list(index)
     if vocabulary is None and settings.vocabulary:
@@ -73,9 +73,9 @@ def encode_sentence_corpus(
         vocabulary = SentenceVocabulary.from_counts(
             words, counts, min_count=settings.min_count, size=settings.vocabulary_size
         )
-    lexicon = make_lexicon(words, vocabulary)
-    table = lexicon_table(words, lexicon)
-    encoded = {name: renumber_sentences(part, table, vocabulary, folder / name) for name, part in parts.items()}
+    lexicon = _make_lexicon(words, vocabulary)
+    table = _lexicon_table(words, lexicon)
+    encoded = {name: _renumber_sentences(part, table, vocabulary, folder / name) for name, part in parts.items()}
     for scratch in folder.glob("*.numbers"):
         scratch.unlink()
     return SentenceCorpus(lexicon, vocabulary, encoded["train"], encoded.get("valid"))
@@ -96,10 +96,10 @@ def encode_sentence_file(
 ) -> SentenceFile:
     """Reads one file into `folder`."""
     index, lines = {"": 0}, array("q")
-    numbers = write_numbers(number_sentences([file], settings, index, lines), folder / "file.numbers")
+    numbers = write_numbers(_number_sentences([file], settings, index, lines), folder / "file.numbers")
     words = list(index)
-    lexicon = make_lexicon(words, vocabulary)
-    sentences = renumber_sentences(numbers, lexicon_table(words, lexicon), vocabulary, folder / "file")
+    lexicon = _make_lexicon(words, vocabulary)
+    sentences = _renumber_sentences(numbers, _lexicon_table(words, lexicon), vocabulary, folder / "file")
     (folder / "file.numbers").unlink()
     return SentenceFile(lexicon, sentences, lines)
 
@@ -130,7 +130,7 @@ def read_sentence_words(file: str, settings: BiLMTextSettings) -> Iterator[tuple
         number += line.ended
 
 
-def number_sentences(
+def _number_sentences(
     files: Sequence[str], settings: BiLMTextSettings, index: dict[str, int], lines: "array[int] | None" = None
 ) -> Iterator[np.ndarray]:
     """The words of all files by their order of appearance in `index`, in pieces; boundaries are 0. `lines` takes the
@@ -155,7 +155,7 @@ def number_sentences(
         raise CorpusError(f"{', '.join(files)}: there is no sentence in it; give a file with text in it")
 
 
-def last_sentences(numbers: np.ndarray, fraction: float) -> int:
+def _last_sentences(numbers: np.ndarray, fraction: float) -> int:
     """Where the last `fraction` of the text begins, at a boundary; at least one sentence is held out. 0 where there is
     nothing to hold out."""
     if not fraction:
@@ -166,18 +166,20 @@ def last_sentences(numbers: np.ndarray, fraction: float) -> int:
     return cut
 
 
-def make_lexicon(words: list[str], vocabulary: SentenceVocabulary) -> list[str]:
+def _make_lexicon(words: list[str], vocabulary: SentenceVocabulary) -> list[str]:
     """The vocabulary and all other words; `words` begins with the boundary."""
     return [*vocabulary.symbols, *(word for word in words[1:] if word not in vocabulary.index)]
 
 
-def lexicon_table(words: list[str], lexicon: list[str]) -> np.ndarray:
+def _lexicon_table(words: list[str], lexicon: list[str]) -> np.ndarray:
     """From the order of appearance to places in the lexicon."""
     place = {word: i for i, word in enumerate(lexicon)}
     return np.array([BOUNDARY, *(place[word] for word in words[1:])], dtype=np.int32)
 
 
-def renumber_sentences(numbers: np.ndarray, table: np.ndarray, vocabulary: SentenceVocabulary, path: Path) -> Sentences:
+def _renumber_sentences(
+    numbers: np.ndarray, table: np.ndarray, vocabulary: SentenceVocabulary, path: Path
+) -> Sentences:
     """From the order of appearance to places in the lexicon, written to `path`.words."""
     path = path.with_suffix(".words")
     unknown = 0

@@ -27,7 +27,7 @@ class Span(NamedTuple):
     label: str
 
 
-def split_tag(tag: str) -> tuple[str, str]:
+def _split_tag(tag: str) -> tuple[str, str]:
     """B-creative-work -> B, creative-work; O has no type."""
     prefix, _, label = tag.partition("-")
     return prefix, label
@@ -35,7 +35,7 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 def is_span_tag(tag: str) -> bool:
     """Whether a tag is one of BIO, IOB1, BIOUL or BIOES."""
-    prefix, label = split_tag(tag)
+    prefix, label = _split_tag(tag)
     return tag == OUTSIDE or (len(prefix) == 1 and prefix in "BIULES" and bool(label))
 
 
@@ -44,17 +44,17 @@ def spans(tags: Sequence[str]) -> list[Span]:
     found: list[Span] = []
     start, before = 0, OUTSIDE
     for i, tag in enumerate([*tags, OUTSIDE]):
-        if before != OUTSIDE and not goes_on(before, tag):
-            found.append(Span(start, i, split_tag(before)[1]))
-        if not goes_on(before, tag):
+        if before != OUTSIDE and not _goes_on(before, tag):
+            found.append(Span(start, i, _split_tag(before)[1]))
+        if not _goes_on(before, tag):
             start = i
         before = tag
     return found
 
 
-def goes_on(before: str, tag: str) -> bool:
+def _goes_on(before: str, tag: str) -> bool:
     """Whether a tag goes on with the span of the tag before it."""
-    (old, old_label), (new, label) = split_tag(before), split_tag(tag)
+    (old, old_label), (new, label) = _split_tag(before), _split_tag(tag)
     return OUTSIDE not in (before, tag) and label == old_label and new not in BEGINS and old not in ENDS
 
 
@@ -80,14 +80,14 @@ def legal_transitions(tags: Sequence[str]) -> np.ndarray:
 
     Row K is the sentence's start, column K + 1 its end. In BIOUL, which is told by its L and U, a span that has begun
     must be ended."""
-    closes = any(split_tag(tag)[0] in "LU" for tag in tags)
+    closes = any(_split_tag(tag)[0] in "LU" for tag in tags)
     count = len(tags)
     legal = np.zeros((count + 2, count + 2), dtype=bool)
-    ends = [tag == OUTSIDE or not closes or split_tag(tag)[0] in "LU" for tag in tags]
-    starts = [split_tag(tag)[0] in "OBU" for tag in tags]
+    ends = [tag == OUTSIDE or not closes or _split_tag(tag)[0] in "LU" for tag in tags]
+    starts = [_split_tag(tag)[0] in "OBU" for tag in tags]
     for i, before in enumerate(tags):
         for j, tag in enumerate(tags):
-            inside = split_tag(tag)[0] in "IL" and goes_on(before, tag)
+            inside = _split_tag(tag)[0] in "IL" and _goes_on(before, tag)
             legal[i, j] = inside or (ends[i] and starts[j])
     legal[count, :count], legal[:count, count + 1] = starts, ends
     return legal

@@ -282,7 +282,7 @@ class Trainer:
             tensors |= {f"optimizer.{i}.{key}": torch.as_tensor(value) for key, value in values.items()}
         tensors["clipped"] = self.clipped
         for rank, own in enumerate(self.team.gather(self._own_state())):
-            tensors |= {own_name(rank, name): tensor for name, tensor in own.items()}
+            tensors |= {_own_name(rank, name): tensor for name, tensor in own.items()}
         values = {"step": self.number, "best": self.best, "since_best": self.since_best}
         return tensors, values
 
@@ -312,11 +312,11 @@ class Trainer:
         if self.device.type == "cuda" and "random.cuda" in tensors:
             own["random.cuda"] = torch.cuda.get_rng_state(self.device)
         for rank in range(self.team.size):
-            wanted |= {own_name(rank, name): tensor for name, tensor in own.items()}
+            wanted |= {_own_name(rank, name): tensor for name, tensor in own.items()}
         there = {name: tensors[name] for name in tensors if name in wanted or not name.endswith("random.cuda")}
         for name in sorted(wanted.keys() | there.keys()):
-            if kind_of(there.get(name)) != kind_of(wanted.get(name)):
-                return f"'{name[:40]}' is {kind_of(there.get(name))}, expected {kind_of(wanted.get(name))}"
+            if _kind_of(there.get(name)) != _kind_of(wanted.get(name)):
+                return f"'{name[:40]}' is {_kind_of(there.get(name))}, expected {_kind_of(wanted.get(name))}"
         return None
 
     def unusable(self, tensors: dict[str, Tensor], values: Any) -> str | None:
@@ -328,7 +328,7 @@ class Trainer:
         if type(best) is not float or math.isnan(best) or type(since) is not int or since < 0:
             return f"its best validation is {best!r:.40}, {since!r:.40} validations ago"
         try:
-            torch.Generator().set_state(tensors[own_name(self.team.rank, "random.cpu")])
+            torch.Generator().set_state(tensors[_own_name(self.team.rank, "random.cpu")])
         except RuntimeError as error:
             return f"its random numbers: {error}"
         return None
@@ -350,22 +350,22 @@ class Trainer:
                 optimizer["state"].setdefault(int(index), {})[key] = tensor
         self.optimizer.load_state_dict(optimizer)
         rank = self.team.rank
-        names = [own_name(rank, f"carry.{i}") for i in range(len(tensors))]
+        names = [_own_name(rank, f"carry.{i}") for i in range(len(tensors))]
         self.carry = tuple(tensors[name].to(self.device) for name in names if name in tensors) or None
-        torch.set_rng_state(tensors[own_name(rank, "random.cpu")].cpu())
-        cuda = tensors.get(own_name(rank, "random.cuda"))
+        torch.set_rng_state(tensors[_own_name(rank, "random.cpu")].cpu())
+        cuda = tensors.get(_own_name(rank, "random.cuda"))
         if cuda is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(cuda.cpu(), self.device)
         self.clipped.copy_(tensors["clipped"])
         self.number, self.best, self.since_best = values["step"], values["best"], values["since_best"]
 
 
-def kind_of(tensor: Tensor | None) -> str:
+def _kind_of(tensor: Tensor | None) -> str:
     """A tensor's shape and type, as they are printed."""
     return "missing" if tensor is None else f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def own_name(rank: int, name: str) -> str:
+def _own_name(rank: int, name: str) -> str:
     """The name of a process's own tensor in a checkpoint; the first process's, or the only one's, is the plain one."""
     return f"rank{rank}.{name}" if rank else name
 

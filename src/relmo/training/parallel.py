@@ -100,7 +100,7 @@ class Team:
         for name, tensor in tensors.items():
             own = tensor.detach().cpu().contiguous()
             found = [torch.empty_like(own) for _ in range(self.size)]
-            dist.all_gather([as_bytes(t) for t in found], as_bytes(own), group=self.control)
+            dist.all_gather([_as_bytes(t) for t in found], _as_bytes(own), group=self.control)
             for theirs, value in zip(everyone, found, strict=True):
                 theirs[name] = value
         return everyone
@@ -145,7 +145,7 @@ class TrainingLoss(nn.Module):
         return self.model.loss(batch, carry)  # type: ignore[operator]
 
 
-def as_bytes(tensor: Tensor) -> Tensor:
+def _as_bytes(tensor: Tensor) -> Tensor:
     """The same memory, byte by byte; gloo does not know every type."""
     return tensor.flatten().view(torch.uint8)
 

@@ -73,8 +73,8 @@ def intervene(
     state       "h", what others read, or "c", an LSTM's memory
     direction   of a network that reads both ways
     """
-    part = recurrent_part(module_of(network))
-    edit = make_edit(stack_of(part), layer, units, how, value, state, direction)
+    part = recurrent_part(_module_of(network))
+    edit = _make_edit(stack_of(part), layer, units, how, value, state, direction)
     before = ACTIVE.get(part, [])
     try:
         if not before:
@@ -86,11 +86,11 @@ def intervene(
         ACTIVE[part] = before
         if not before:
             del ACTIVE[part]
-            uninstall(part)
+            _uninstall(part)
         touch(part)
 
 
-def module_of(network: Any) -> nn.Module:
+def _module_of(network: Any) -> nn.Module:
     """The network of a model, or the module itself."""
     module = network if isinstance(network, nn.Module) else getattr(network, "network", None)
     if not isinstance(module, nn.Module):
@@ -98,7 +98,7 @@ def module_of(network: Any) -> nn.Module:
     return module
 
 
-def make_edit(
+def _make_edit(
     stack: Stack,
     layer: int,
     units: int | Sequence[int] | np.ndarray,
@@ -161,12 +161,12 @@ def active_changes(part: nn.Module, stack: Stack) -> Changes:
 
 def install(part: Recurrent | ElmoLSTM | nn.RNNBase) -> None:
     """Puts the stepped definition with changes in the place of the part's own ways to run."""
-    vars(part).update(replacements(part))
+    vars(part).update(_replacements(part))
 
 
-def uninstall(part: nn.Module) -> None:
+def _uninstall(part: nn.Module) -> None:
     """The part's own ways to run again."""
-    for name in replacements(part):
+    for name in _replacements(part):
         vars(part).pop(name, None)
 
 
@@ -177,17 +177,17 @@ def touch(part: nn.Module) -> None:
         next(part.parameters()).mul_(1.0)
 
 
-def replacements(part: nn.Module) -> Mapping[str, Callable[..., Any]]:
+def _replacements(part: nn.Module) -> Mapping[str, Callable[..., Any]]:
     """The methods that are replaced, by name."""
     if isinstance(part, Recurrent):
-        return {"forward": lambda *given, **named: run_recurrent(part, *given, **named)}
+        return {"forward": lambda *given, **named: _run_recurrent(part, *given, **named)}
     if isinstance(part, ElmoLSTM):
         return {
-            "forward": lambda *given, **named: run_elmo(part, *given, **named),
-            "infer": lambda *given, **named: infer_elmo(part, *given, **named),
+            "forward": lambda *given, **named: _run_elmo(part, *given, **named),
+            "infer": lambda *given, **named: _infer_elmo(part, *given, **named),
         }
     assert isinstance(part, nn.RNNBase)
-    return {"forward": lambda *given, **named: run_torch(part, *given, **named)}
+    return {"forward": lambda *given, **named: _run_torch(part, *given, **named)}
 
 
 def prepared(part: nn.Module, drops: float) -> tuple[Stack, Changes]:
@@ -198,7 +198,7 @@ def prepared(part: nn.Module, drops: float) -> tuple[Stack, Changes]:
     return stack, active_changes(part, stack)
 
 
-def run_recurrent(
+def _run_recurrent(
     part: Recurrent,
     x: Tensor,
     state: State | None = None,
@@ -225,12 +225,12 @@ def both_ways(x: Tensor, stack: Stack, lengths: Tensor | None) -> Tensor:
     return x if stack.directions == 1 else torch.cat([x, mirror(x, lengths)])
 
 
-def run_elmo(part: ElmoLSTM, x: Tensor, state: State | None = None, sizes: Sequence[int] | None = None) -> ElmoOutput:
+def _run_elmo(part: ElmoLSTM, x: Tensor, state: State | None = None, sizes: Sequence[int] | None = None) -> ElmoOutput:
     """`ElmoLSTM.forward`, changed."""
-    return elmo_output(part, prepared(part, part.dropout), x, None, state, sizes, *x.shape[1:3])
+    return _elmo_output(part, prepared(part, part.dropout), x, None, state, sizes, *x.shape[1:3])
 
 
-def infer_elmo(
+def _infer_elmo(
     part: ElmoLSTM,
     gates: Tensor,
     words: Tensor,
@@ -244,10 +244,10 @@ def infer_elmo(
         raise SettingError(f"interventions are computed in float32, and the model's precision is {precision}; set it")
     first = torch.stack([gates[d][words[d]] for d in range(2)])  # (2, T, B, 4H)
     with torch.no_grad(), torch.autocast(gates.device.type, enabled=False):
-        return elmo_output(part, prepared(part, 0.0), first, first, state, sizes, *words.shape[1:])
+        return _elmo_output(part, prepared(part, 0.0), first, first, state, sizes, *words.shape[1:])
 
 
-def elmo_output(
+def _elmo_output(
     part: ElmoLSTM,
     with_changes: tuple[Stack, Changes],
     x: Tensor,
@@ -269,7 +269,7 @@ def elmo_output(
     return ElmoOutput(tuple(run.outputs), final)
 
 
-def run_torch(part: nn.RNNBase, given: Tensor | PackedSequence, hx: Any = None) -> tuple[Any, Any]:
+def _run_torch(part: nn.RNNBase, given: Tensor | PackedSequence, hx: Any = None) -> tuple[Any, Any]:
     """The forward pass of torch's modules, changed."""
     stack, changes = prepared(part, part.dropout)
     lengths, alone = None, False

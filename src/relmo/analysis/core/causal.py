@@ -246,10 +246,10 @@ def row_losses(
     found = []
     for begin in range(0, max(len(units), 1), ROWS):
         some = units[begin : begin + ROWS]
-        changes = row_changes(stack, some, values[begin : begin + ROWS])
+        changes = _row_changes(stack, some, values[begin : begin + ROWS])
         rows = max(len(some), 1)
         with full_precision():
-            parts = [text_losses(network, stack, ids, rows, changes, told) for ids in symbols]
+            parts = [_text_losses(network, stack, ids, rows, changes, told) for ids in symbols]
         found.append(np.concatenate(parts, axis=1))
     return np.concatenate(found)
 
@@ -267,7 +267,7 @@ class Counter:
             self.progress(min(self.done / self.total, 1.0))
 
 
-def row_changes(stack: Stack, units: Sequence[Unit], values: np.ndarray) -> Changes:
+def _row_changes(stack: Stack, units: Sequence[Unit], values: np.ndarray) -> Changes:
     """Row r of a batch has units[r] at values[r]."""
     changes: dict[tuple[int, str], Change] = {}
     for row, (unit, value) in enumerate(zip(units, values.tolist(), strict=True)):
@@ -280,7 +280,7 @@ def row_changes(stack: Stack, units: Sequence[Unit], values: np.ndarray) -> Chan
     return changes
 
 
-def text_losses(
+def _text_losses(
     network: RecurrentLM, stack: Stack, ids: Sequence[int], rows: int, changes: Changes, told: Counter
 ) -> np.ndarray:
     """The losses of ids[1:], in as many rows; (rows, T)."""

@@ -46,13 +46,13 @@ def language_of(path: str) -> Language | None:
 def strings_and_comments(text: str, language: Language) -> dict[str, np.ndarray]:
     """Whether one is inside a string, and inside a comment; (characters,) each."""
     tracks = {name: np.zeros(len(text), dtype=np.float32) for name in ("string", "comment")}
-    for kind, begin, end in pieces(text, language):
+    for kind, begin, end in _pieces(text, language):
         ended = kind == "string" or text.startswith("/*", begin)  # the last character is read: one is outside again
         tracks[kind][begin : end - 1 if ended else end] = 1
     return tracks
 
 
-def pieces(text: str, language: Language) -> Iterator[tuple[str, int, int]]:
+def _pieces(text: str, language: Language) -> Iterator[tuple[str, int, int]]:
     """Strings and comments, with where they begin and end."""
     for found in PIECES[language].finditer(text):
         yield str(found.lastgroup), found.start(), found.end()
@@ -61,7 +61,7 @@ def pieces(text: str, language: Language) -> Iterator[tuple[str, int, int]]:
 def code_alone(text: str, language: Language) -> str:
     """The text with blanks in the place of strings and comments, line ends within them too."""
     parts, last = [], 0
-    for _, begin, end in pieces(text, language):
+    for _, begin, end in _pieces(text, language):
         parts += [text[last:begin], " " * (end - begin)]
         last = end
     return "".join([*parts, text[last:]])
@@ -83,17 +83,17 @@ def if_statements(text: str, language: Language) -> dict[str, np.ndarray]:
     """Whether one is in the condition of an `if`, and in the body of one; (characters,) each."""
     code = code_alone(text, language)
     tracks = {name: np.zeros(len(text), dtype=np.float32) for name in ("if", "if_body")}
-    spans = python_ifs(code) if language == "python" else c_ifs(code)
+    spans = _python_ifs(code) if language == "python" else _c_ifs(code)
     for name, begin, end in spans:
         tracks[name][begin:end] = 1
     return tracks
 
 
-def python_ifs(code: str) -> Iterator[tuple[str, int, int]]:
+def _python_ifs(code: str) -> Iterator[tuple[str, int, int]]:
     """Conditions from `if` or `elif` to the colon, bodies by their indentation."""
     open_brackets = depth(code)
     bodies: list[int] = []  # the indentation of each `if` whose body one may be in
-    for begin, end in logical_lines(code, open_brackets):
+    for begin, end in _logical_lines(code, open_brackets):
         line = code[begin:end]
         body = line.lstrip(" \t\n\\")
         indent = len(line) - len(line.lstrip(" \t"))
@@ -114,7 +114,7 @@ def python_ifs(code: str) -> Iterator[tuple[str, int, int]]:
                 bodies.append(indent)
 
 
-def logical_lines(code: str, open_brackets: np.ndarray) -> Iterator[tuple[int, int]]:
+def _logical_lines(code: str, open_brackets: np.ndarray) -> Iterator[tuple[int, int]]:
     """Lines with their ends, those that go on within brackets or after a backslash taken together."""
     begin = 0
     for found in re.finditer("\n", code):
@@ -126,9 +126,9 @@ def logical_lines(code: str, open_brackets: np.ndarray) -> Iterator[tuple[int, i
         yield begin, len(code)
 
 
-def c_ifs(code: str) -> Iterator[tuple[str, int, int]]:
+def _c_ifs(code: str) -> Iterator[tuple[str, int, int]]:
     """Conditions between the brackets after `if`, bodies in braces or up to a semicolon."""
-    partner = partners(code)
+    partner = _partners(code)
     for found in re.finditer(r"\bif\s*(?:constexpr\s*)?\(", code):
         opened = found.end() - 1
         closed = partner.get(opened)
@@ -144,7 +144,7 @@ def c_ifs(code: str) -> Iterator[tuple[str, int, int]]:
             yield "if_body", begin, len(code) if semicolon < 0 else semicolon
 
 
-def partners(code: str) -> dict[int, int]:
+def _partners(code: str) -> dict[int, int]:
     """The place of the closing bracket of each opening one that has one."""
     stack: list[int] = []
     found: dict[int, int] = {}

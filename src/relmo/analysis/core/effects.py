@@ -115,7 +115,7 @@ def delays(on: np.ndarray, truth: np.ndarray) -> Delay:
     if not len(begins):
         return Delay(np.nan, np.nan, np.nan)
     after = np.append(begins[1:], len(truth))
-    first_on, first_off = next_place(on)[begins], next_place(~on)[np.minimum(ends, len(on) - 1)]
+    first_on, first_off = _next_place(on)[begins], _next_place(~on)[np.minimum(ends, len(on) - 1)]
     caught, freed = first_on < ends, (first_off < after) & (ends < len(truth))
     lag_on, lag_off = (first_on - begins)[caught], (first_off - ends)[freed]
     return Delay(
@@ -125,7 +125,7 @@ def delays(on: np.ndarray, truth: np.ndarray) -> Delay:
     )
 
 
-def next_place(true: np.ndarray) -> np.ndarray:
+def _next_place(true: np.ndarray) -> np.ndarray:
     """The first place from each on where it is true, or the end; (T,)."""
     places = np.where(true, np.arange(len(true)), len(true))
     return np.minimum.accumulate(places[::-1])[::-1]

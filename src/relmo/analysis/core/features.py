@@ -123,7 +123,7 @@ def read(
     words, spans = None, np.zeros((0, 2), dtype=np.int64)
     if not isinstance(text, str):
         words = [list(sentence) for sentence in text]
-        text, spans = spaced([[word.form for word in sentence] for sentence in words])
+        text, spans = _spaced([[word.form for word in sentence] for sentence in words])
     if not text.strip():
         raise CorpusError("the text is empty; give one with symbols in it")
     settings = model.settings.text
@@ -159,11 +159,11 @@ def document_of(symbols: Sequence[str], starts: Sequence[int] = (0,), *, languag
         places = np.arange(len(symbols))
         spans = np.stack([places, places + 1], axis=1)
         return Document("".join(symbols), list(symbols), spans, np.array(starts), language=language)
-    text, spans = spaced(texts)
+    text, spans = _spaced(texts)
     return Document(text, list(symbols), spans, np.array(starts), language=language)
 
 
-def spaced(sentences: Iterable[Sequence[str]]) -> tuple[str, np.ndarray]:
+def _spaced(sentences: Iterable[Sequence[str]]) -> tuple[str, np.ndarray]:
     """Words with spaces between them and a line a sentence, and where each stands; (W, 2)."""
     lines, spans, place = [], [], 0
     for words in sentences:
@@ -225,10 +225,10 @@ def column_tracks(document: Document, asked: str) -> dict[str, np.ndarray]:
         )
     values = [word.value(name) for sentence in annotated(document) for word in sentence]
     if equals:
-        return {asked: word_track(document, [found == value for found in values])}
+        return {asked: _word_track(document, [found == value for found in values])}
     counts = {each: values.count(each) for each in dict.fromkeys(values)}
     frequent = [each for each, count in counts.items() if count >= LEAST_SHARE * len(values) and each not in ("", "_")]
-    return {f"{name}={each}": word_track(document, [found == each for found in values]) for each in sorted(frequent)}
+    return {f"{name}={each}": _word_track(document, [found == each for found in values]) for each in sorted(frequent)}
 
 
 def annotated(document: Document) -> list[list[ConlluWord]]:
@@ -238,7 +238,7 @@ def annotated(document: Document) -> list[list[ConlluWord]]:
     return document.words
 
 
-def word_track(document: Document, values: Sequence[float]) -> np.ndarray:
+def _word_track(document: Document, values: Sequence[float]) -> np.ndarray:
     """A value of each word as a track, on all its characters, 0 between words; (T,)."""
     track = np.zeros(len(document.text), dtype=np.float32)
     for (begin, end), value in zip(document.word_spans.tolist(), values, strict=True):
@@ -249,10 +249,10 @@ def word_track(document: Document, values: Sequence[float]) -> np.ndarray:
 def column(document: Document) -> np.ndarray:
     """Characters since the beginning of the line."""
     places = np.arange(len(document.text))
-    return places - last_line_end(document.text)
+    return places - _last_line_end(document.text)
 
 
-def last_line_end(text: str) -> np.ndarray:
+def _last_line_end(text: str) -> np.ndarray:
     """The place of the last line end that was read, -1 before the first; (characters,)."""
     ends = np.array(list(text)) == "\n"
     return np.maximum.accumulate(np.where(ends, np.arange(len(text)), -1))
@@ -276,13 +276,13 @@ def indentation(document: Document) -> np.ndarray:
     return track
 
 
-def bracket_depth(document: Document) -> np.ndarray:
+def _bracket_depth(document: Document) -> np.ndarray:
     """Open brackets ( [ {, in code not those in strings and comments; in prose a blank line, or the end of a line that
     is a sentence, closes all."""
-    return open_brackets(document, "([{", ")]}")
+    return _open_brackets(document, "([{", ")]}")
 
 
-def open_brackets(document: Document, opening: str, closing: str) -> np.ndarray:
+def _open_brackets(document: Document, opening: str, closing: str) -> np.ndarray:
     """How many of these brackets are open after each character."""
     others = {*"([{)]}"} - {*opening, *closing}
     table = str.maketrans(dict.fromkeys(others, " "))
@@ -297,7 +297,7 @@ def inside(opening: str, closing: str) -> Callable[[Document], np.ndarray]:
     """A feature: inside brackets of one kind."""
 
     def feature(document: Document) -> np.ndarray:
-        return open_brackets(document, opening, closing) > 0
+        return _open_brackets(document, opening, closing) > 0
 
     feature.__doc__ = f"Inside {opening} {closing}."
     return feature
@@ -316,7 +316,7 @@ def quotes(document: Document) -> np.ndarray:
         last = place
         if mark[0] == "\n":
             expected.clear()
-        elif not is_apostrophe(text, match):
+        elif not _is_apostrophe(text, match):
             closes = [i for i, marks in enumerate(expected) if mark in marks]
             if closes:
                 del expected[closes[-1] :]
@@ -328,7 +328,7 @@ def quotes(document: Document) -> np.ndarray:
     return track
 
 
-def is_apostrophe(text: str, mark: re.Match[str]) -> bool:
+def _is_apostrophe(text: str, mark: re.Match[str]) -> bool:
     """Whether ' or ’ stands in a word, or begins or ends one that is shortened: it's, do n't, 'em."""
     before, after = text[max(mark.start() - 1, 0) : mark.start()], text[mark.end() : mark.end() + 1]
     if mark.group() not in ("'", "’"):
@@ -336,7 +336,7 @@ def is_apostrophe(text: str, mark: re.Match[str]) -> bool:
     return (before.isalnum() and after.isalnum()) or (after.isalnum() and CLITIC.match(text, mark.end()) is not None)
 
 
-def in_code(name: str, what: str) -> Callable[[Document], np.ndarray]:
+def _in_code(name: str, what: str) -> Callable[[Document], np.ndarray]:
     """A feature that only source code has."""
 
     def feature(document: Document) -> np.ndarray:
@@ -388,7 +388,7 @@ def sentence_position(document: Document) -> np.ndarray:
     return track
 
 
-def cased(test: Callable[[str], bool], what: str) -> Callable[[Document], np.ndarray]:
+def _cased(test: Callable[[str], bool], what: str) -> Callable[[Document], np.ndarray]:
     """A feature: inside a word of a certain case."""
 
     def feature(document: Document) -> np.ndarray:
@@ -403,38 +403,38 @@ def cased(test: Callable[[str], bool], what: str) -> Callable[[Document], np.nda
 
 def tree_depth(document: Document) -> np.ndarray:
     """Words between a word and the root of its sentence, in the tree of a CoNLL-U file."""
-    return word_track(document, [value for words in annotated(document) for value in trees.dependency_depths(words)])
+    return _word_track(document, [value for words in annotated(document) for value in trees.dependency_depths(words)])
 
 
 def open_dependencies(document: Document) -> np.ndarray:
     """Words that have been read whose head, or a dependent, is still to come, in the tree of a CoNLL-U file."""
-    return word_track(document, [value for words in annotated(document) for value in trees.open_dependencies(words)])
+    return _word_track(document, [value for words in annotated(document) for value in trees.open_dependencies(words)])
 
 
 def head_distance(document: Document) -> np.ndarray:
     """Words from a word to its head, negative where the head comes before; 0 at the root."""
     pairs = [pair for words in annotated(document) for pair in enumerate(words)]
-    return word_track(document, [word.head - 1 - place if word.head else 0 for place, word in pairs])
+    return _word_track(document, [word.head - 1 - place if word.head else 0 for place, word in pairs])
 
 
 FEATURES: Mapping[str, Callable[[Document], np.ndarray]] = {
     "quotes": quotes,
-    "depth": bracket_depth,
+    "depth": _bracket_depth,
     "parentheses": inside("(", ")"),
     "square": inside("[", "]"),
     "curly": inside("{", "}"),
     "column": column,
     "to_line_end": to_line_end,
     "indentation": indentation,
-    "string": in_code("string", "Inside a string of source code."),
-    "comment": in_code("comment", "Inside a comment of source code."),
-    "prose": in_code("prose", "Inside a string or a comment of source code."),
-    "if": in_code("if", "Inside the condition of an if statement."),
-    "if_body": in_code("if_body", "Inside the body of an if statement."),
+    "string": _in_code("string", "Inside a string of source code."),
+    "comment": _in_code("comment", "Inside a comment of source code."),
+    "prose": _in_code("prose", "Inside a string or a comment of source code."),
+    "if": _in_code("if", "Inside the condition of an if statement."),
+    "if_body": _in_code("if_body", "Inside the body of an if statement."),
     "word_position": word_position,
     "sentence_position": sentence_position,
-    "capitalised": cased(lambda word: word[0].isupper(), "Inside a word that begins with a capital."),
-    "capitals": cased(lambda word: len(word) > 1 and word.isupper(), "Inside a word that is all capitals."),
+    "capitalised": _cased(lambda word: word[0].isupper(), "Inside a word that begins with a capital."),
+    "capitals": _cased(lambda word: len(word) > 1 and word.isupper(), "Inside a word that is all capitals."),
     "number": matches(r"\b\d(?:[\d.,_]*\d)?", "Inside a number."),
     "url": matches(r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]']", "Inside a web address."),
     "tag": matches(r"</?[a-z][^<>\n]*>", "Inside a tag of HTML or XML."),

@@ -190,20 +190,20 @@ class BiLMReading(Reading):
 
     def cut(self, places: np.ndarray) -> Cut:
         assert isinstance(self.model, BiLM)
-        window = self.text.window(with_next(places))
+        window = self.text.window(_with_next(places))
         vectors = self.model.network.encoder(window.words)[window.inputs[self.direction]]  # (T, B, I)
         return Cut(vectors.transpose(0, 1), window.targets[self.direction].transpose(0, 1))
 
     def _nll(self, places: np.ndarray, wanted: np.ndarray, state: State | None) -> tuple[Tensor, State]:
         assert isinstance(self.model, BiLM)
-        window = self.text.window(with_next(places))
+        window = self.text.window(_with_next(places))
         run = self.model.network.read(window, state)
         y = run.layers[-1][self.direction][wanted].transpose(0, 1)  # (B, W, P)
         targets = window.targets[self.direction][wanted].transpose(0, 1)
         return self.softmax.nll(y.flatten(0, 1), targets.flatten()).view(targets.shape), run.state
 
 
-def with_next(places: np.ndarray) -> np.ndarray:
+def _with_next(places: np.ndarray) -> np.ndarray:
     """(B, T) -> (B, T + 1): and the step after the last."""
     return np.concatenate([places, places[:, -1:] + 1], axis=1)
 

@@ -156,9 +156,9 @@ class Stack:
             own = {name: (changes or {}).get((depth, name)) for name in layer.states}
             given = first if depth == 0 else None
             if layer.fused and given is None and not any(own.values()):
-                found, final = replay(layer, x, states[depth], lengths, inside, keep)
+                found, final = _replay(layer, x, states[depth], lengths, inside, keep)
             else:
-                found, final = step_through(layer, x, states[depth], inside, keep, own, given)
+                found, final = _step_through(layer, x, states[depth], inside, keep, own, given)
             out = self._wire(depth, x, found["h"], lengths)
             quantities.append({name: found[name] for name in found if name in keep})
             outputs.append(out)
@@ -191,7 +191,7 @@ def mirror(x: Tensor, lengths: Tensor | None) -> Tensor:
     return x[:, places, torch.arange(x.shape[2], device=x.device)]
 
 
-def replay(
+def _replay(
     layer: Layer, x: Tensor, state: LayerState, lengths: Tensor | None, inside: Tensor | None, keep: Collection[str]
 ) -> tuple[dict[str, Tensor], LayerState]:
     """One layer by torch's fused recurrence, and from its h what else is to be kept."""
@@ -209,9 +209,9 @@ def replay(
         past = torch.cat([state[0].unsqueeze(1), h[:, :-1]], dim=1)
         z = products(x, layer.ih, layer.b_ih)
         if layer.kind == "gru":
-            found |= gru_gates(z, products(past, layer.hh, layer.b_hh), past)
+            found |= _gru_gates(z, products(past, layer.hh, layer.b_hh), past)
         else:
-            found |= lstm_gates(z.add_(products(past, layer.hh, layer.b_hh)))
+            found |= _lstm_gates(z.add_(products(past, layer.hh, layer.b_hh)))
             if "c" in wanted:
                 found["c"] = cells(found["f"], found["i"] * found["g"], state[1])
         found["h"] = h
@@ -226,13 +226,13 @@ def products(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return made.view(*x.shape[:-1], -1)
 
 
-def lstm_gates(z: Tensor) -> dict[str, Tensor]:
+def _lstm_gates(z: Tensor) -> dict[str, Tensor]:
     """The gates of their arguments (…, 4H)."""
     i, f, g, o = z.chunk(4, dim=-1)
     return {"i": torch.sigmoid(i), "f": torch.sigmoid(f), "g": torch.tanh(g), "o": torch.sigmoid(o)}
 
 
-def gru_gates(from_x: Tensor, from_h: Tensor, h: Tensor) -> dict[str, Tensor]:
+def _gru_gates(from_x: Tensor, from_h: Tensor, h: Tensor) -> dict[str, Tensor]:
     """The gates and the new h, of what comes from the input and from h (…, 3H each)."""
     (x_r, x_z, x_n), (h_r, h_z, h_n) = from_x.chunk(3, dim=-1), from_h.chunk(3, dim=-1)
     r, z = torch.sigmoid(x_r + h_r), torch.sigmoid(x_z + h_z)
@@ -249,7 +249,7 @@ def cells(f: Tensor, new: Tensor, c: Tensor) -> Tensor:
     return torch.stack(found, dim=1) if found else f
 
 
-def step_through(
+def _step_through(
     layer: Layer,
     x: Tensor,
     state: LayerState,
@@ -299,9 +299,9 @@ def step(
     """One step from z (D, B, G), the input's part of the gates: every quantity, the states changed."""
     h, change, change_c = now["h"], changes.get("h"), changes.get("c")
     if layer.kind == "gru":
-        new = gru_gates(z, torch.baddbmm(b_hh, h, into), h)
+        new = _gru_gates(z, torch.baddbmm(b_hh, h, into), h)
     elif layer.kind == "lstm":
-        new = lstm_gates(torch.baddbmm(z, h, into))
+        new = _lstm_gates(torch.baddbmm(z, h, into))
         c = clip(torch.addcmul(new["i"] * new["g"], new["f"], now["c"]), layer.cell_clip)
         new["c"] = c = c if change_c is None else change_c.apply(c)
         new["h"] = new["o"] * torch.tanh(c)
@@ -329,7 +329,7 @@ def stack_of(network: nn.Module) -> Stack:
     """The recurrent layers of a network, as plain weights."""
     part = recurrent_part(network)
     if isinstance(part, Recurrent):
-        layers = [layer_of_cells(cells) for cells in part.cells]
+        layers = [_layer_of_cells(cells) for cells in part.cells]
         return Stack(layers, joined=True, residual="where sizes agree" if part.residual else "none")
     if isinstance(part, ElmoLSTM):
         layers = [
@@ -345,10 +345,10 @@ def stack_of(network: nn.Module) -> Stack:
             for each in part.stack
         ]
         return Stack(layers, residual="above the first" if part.skip_connections else "none")
-    return Stack([torch_layer(part, depth) for depth in range(part.num_layers)], joined=True)
+    return Stack([_torch_layer(part, depth) for depth in range(part.num_layers)], joined=True)
 
 
-def layer_of_cells(cells: Sequence[Cell]) -> Layer:
+def _layer_of_cells(cells: Sequence[Cell]) -> Layer:
     """A layer of relmo's cells, one a direction."""
     cell = cells[0]
     ih, hh, b_ih, b_hh, *hr = (torch.stack(tensors) for tensors in zip(*(c.weights() for c in cells), strict=True))
@@ -360,7 +360,7 @@ def layer_of_cells(cells: Sequence[Cell]) -> Layer:
     return Layer("rnn_tanh" if cell.nonlinearity == "tanh" else "rnn_relu", ih, hh, b_ih, b_hh)
 
 
-def torch_layer(module: nn.RNNBase, depth: int) -> Layer:
+def _torch_layer(module: nn.RNNBase, depth: int) -> Layer:
     """A layer of one of torch's recurrent modules."""
     kinds: dict[str, Kind] = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu"}
     ends = ["", "_reverse"] if module.bidirectional else [""]

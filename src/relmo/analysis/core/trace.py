@@ -159,9 +159,9 @@ def iter_trace(
         return
     for batch in batches(texts, window):
         if len(batch) == 1:
-            yield from of_long_text(model, recorder, batch[0], window)
+            yield from _of_long_text(model, recorder, batch[0], window)
         else:
-            yield of_texts(model, recorder, batch)
+            yield _of_texts(model, recorder, batch)
 
 
 def trace_torch(
@@ -272,7 +272,7 @@ def batches(texts: Sequence[Sequence[str]], window: int) -> Iterator[list[list[s
         yield batch
 
 
-def of_long_text(model: LanguageModel, recorder: Recorder, symbols: list[str], window: int) -> Iterator[Trace]:
+def _of_long_text(model: LanguageModel, recorder: Recorder, symbols: list[str], window: int) -> Iterator[Trace]:
     """One text in pieces, the state carried from one to the next."""
     states = after_end(model, recorder, 1)
     for begin in range(0, len(symbols), window):
@@ -281,7 +281,7 @@ def of_long_text(model: LanguageModel, recorder: Recorder, symbols: list[str], w
         yield recorder.trace(piece, found, [len(piece)])
 
 
-def of_texts(model: LanguageModel, recorder: Recorder, texts: list[list[str]]) -> Trace:
+def _of_texts(model: LanguageModel, recorder: Recorder, texts: list[list[str]]) -> Trace:
     """Several texts side by side."""
     sizes = [len(text) for text in texts]
     found, _ = recorder.run(embedded(model, texts), after_end(model, recorder, len(texts)), torch.tensor(sizes))

@@ -85,10 +85,10 @@ def unrollable(
             "its layers read both directions of the layer below, so that there is no lag to follow; "
             "give a network that reads one way, or a bidirectional language model, whose directions are apart"
         )
-    return [unrolled_layer(stack, depth, direction, dtype, device) for depth in range(len(stack.layers))]
+    return [_unrolled_layer(stack, depth, direction, dtype, device) for depth in range(len(stack.layers))]
 
 
-def unrolled_layer(
+def _unrolled_layer(
     stack: Stack, depth: int, direction: int, dtype: torch.dtype, device: torch.device | None
 ) -> UnrolledLayer:
     """One of a stack's layers."""
@@ -98,10 +98,10 @@ def unrolled_layer(
     adds = (stack.residual == "above the first" and depth > 0) or (
         stack.residual == "where sizes agree" and layer.ih.shape[2] == layer.hh.shape[2]
     )
-    return UnrolledLayer(bare_cell(layer), weights, adds)
+    return UnrolledLayer(_bare_cell(layer), weights, adds)
 
 
-def bare_cell(layer: Layer) -> Cell:
+def _bare_cell(layer: Layer) -> Cell:
     """A cell of a layer's kind and sizes without memory for weights of its own."""
     inputs, hidden = layer.ih.shape[2], layer.ih.shape[1] // {"lstm": 4, "gru": 3}.get(layer.kind, 1)
     with torch.device("meta"):

@@ -98,7 +98,7 @@ def meaning(
     if index.about.get("model") != bilm_digest(model):
         raise ModelError(f"{index.folder}: was built with another model; build an index with this one")
     words = model.tokens(sentence) if isinstance(sentence, str) else list(sentence)
-    position = place_of(words, word)
+    position = _place_of(words, word)
     own = model.embed([words])[0][:, position]  # (layers, D)
     same = index.places_of(words[position])
     among = same if same_word else None
@@ -119,7 +119,7 @@ def meaning(
     return Meaning(words, position, layers, static)
 
 
-def place_of(words: Sequence[str], word: str | int) -> int:
+def _place_of(words: Sequence[str], word: str | int) -> int:
     """Where a word stands first; or the place itself, checked."""
     if isinstance(word, int):
         if not 0 <= word < len(words):

@@ -105,7 +105,7 @@ class OccurrenceIndex:
     def tokens(self) -> np.ndarray:
         """The number of each word of the corpus; (N,)."""
         path = self._known("tokens.npy")
-        found = read_array(path, np.int32)
+        found = _read_array(path, np.int32)
         if len(found) != len(self) or found.min() < 0 or found.max() >= len(self.words):
             raise damaged(path)
         return found
@@ -114,7 +114,7 @@ class OccurrenceIndex:
     def starts(self) -> np.ndarray:
         """Where sentences begin, and the end; (sentences + 1,)."""
         path = self._known("starts.npy")
-        found = read_array(path, np.int64)
+        found = _read_array(path, np.int64)
         if found[0] != 0 or found[-1] != len(self) or (np.diff(found) < 1).any():
             raise damaged(path)
         return found
@@ -204,7 +204,7 @@ class OccurrenceIndex:
         else:
             blocks = np.unique(places // BLOCK)
         todo = blocks[~self._checked[layer, blocks]]
-        for block, checksum in zip(todo, checksums(self, layer, todo), strict=True):
+        for block, checksum in zip(todo, _checksums(self, layer, todo), strict=True):
             if checksum != self._checks[layer][block]:
                 raise ModelError(
                     f"{self.folder / f'layer-{layer}.vectors'}: is damaged (a checksum does not match); {REBUILD}"
@@ -238,7 +238,7 @@ def damaged(path: Path) -> ModelError:
     return ModelError(f"{path}: is not a file of an index; {REBUILD}")
 
 
-def read_array(path: Path, dtype: Any) -> np.ndarray:
+def _read_array(path: Path, dtype: Any) -> np.ndarray:
     """A list of numbers, mapped from its file."""
     try:
         found = np.lib.format.open_memmap(path, mode="r")
@@ -265,20 +265,20 @@ def build_index(
     if dtype not in DTYPES:
         raise SettingError(f"dtype is {dtype!r}; it can be {' or '.join(DTYPES)}")
     with new_folder(folder, overwrite=overwrite, ours=OURS) as inside:
-        count = write_vectors(inside, model, sentences, dtype, progress)
+        count = _write_vectors(inside, model, sentences, dtype, progress)
         about = {"model": bilm_digest(model), "layers": model.network.layer_count, "size": model.network.size}
         index = OccurrenceIndex(inside, about | {"words": count, "dtype": dtype, "files": {}})
-        checks = [write_checks(index, layer) for layer in range(index.layers)]
+        checks = [_write_checks(index, layer) for layer in range(index.layers)]
         names = ["words.txt", "tokens.npy", "starts.npy", *checks]
         index.about["files"] |= {name: fingerprint(inside / name) for name in names}
         if count >= inverted_from and import_faiss() is not None:
             for layer in range(index.layers):
-                write_inverted(index, layer)
+                _write_inverted(index, layer)
         write_json(inside / "index.json", sealed(index.about))
     return OccurrenceIndex.open(folder)
 
 
-def write_vectors(
+def _write_vectors(
     folder: Path,
     model: BiLM,
     sentences: Iterable[str | Sequence[str]],
@@ -315,7 +315,7 @@ def write_vectors(
     return count
 
 
-def checksums(index: OccurrenceIndex, layer: int, blocks: Iterable[int]) -> Iterator[int]:
+def _checksums(index: OccurrenceIndex, layer: int, blocks: Iterable[int]) -> Iterator[int]:
     """Of some blocks of a layer's vectors, each with its scales."""
     stored, scales = index._stored(layer), index._scales(layer)
     for block in blocks:
@@ -323,10 +323,10 @@ def checksums(index: OccurrenceIndex, layer: int, blocks: Iterable[int]) -> Iter
         yield crc32(stored[rows].tobytes(), crc32(scales[rows].tobytes()))
 
 
-def write_checks(index: OccurrenceIndex, layer: int) -> str:
+def _write_checks(index: OccurrenceIndex, layer: int) -> str:
     """The checksums of all blocks of a layer. -> the file's name"""
     blocks, name = range(-(-len(index) // BLOCK)), f"layer-{layer}.checks"
-    np.fromiter(checksums(index, layer, blocks), dtype="<u4").tofile(index.folder / name)
+    np.fromiter(_checksums(index, layer, blocks), dtype="<u4").tofile(index.folder / name)
     return name
 
 
@@ -355,7 +355,7 @@ def import_faiss() -> Any:
     return faiss
 
 
-def write_inverted(index: OccurrenceIndex, layer: int) -> None:
+def _write_inverted(index: OccurrenceIndex, layer: int) -> None:
     """A partition of a layer's vectors into about sqrt(N) * 4 cells, each vector in 8 bits a number."""
     faiss = import_faiss()
     count, size = len(index), int(index.about["size"])

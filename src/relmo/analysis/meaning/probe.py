@@ -73,17 +73,17 @@ def linear_probe(
     w = torch.zeros(x.shape[1] + 1, len(names), device=device)  # the bias is the last row
     best, best_loss, strength = w, float("inf"), strengths[0]
     for l2 in sorted(strengths, reverse=True):
-        w = fit(x, targets, ~held, l2, w)
-        loss = held_out_loss(x, targets, held, w)
+        w = _fit(x, targets, ~held, l2, w)
+        loss = _held_out_loss(x, targets, held, w)
         if loss >= best_loss:
             break
         best, best_loss, strength = w, loss, l2
-    accuracy = float((logits(x, best).argmax(dim=1) == targets)[held].double().mean())
-    w = fit(x, targets, torch.ones_like(held), strength, best)
+    accuracy = float((_logits(x, best).argmax(dim=1) == targets)[held].double().mean())
+    w = _fit(x, targets, torch.ones_like(held), strength, best)
     return Probe(names, w[:-1], w[-1], mean, scale, strength, accuracy)
 
 
-def fit(x: Tensor, targets: Tensor, used: Tensor, l2: float, start: Tensor) -> Tensor:
+def _fit(x: Tensor, targets: Tensor, used: Tensor, l2: float, start: Tensor) -> Tensor:
     """The weights (D + 1, C) that minimise the mean loss of the rows in `used` and l2 / 2 of the squared weights (not
     of the biases), from `start` on."""
     w = start.clone().requires_grad_()
@@ -93,7 +93,7 @@ def fit(x: Tensor, targets: Tensor, used: Tensor, l2: float, start: Tensor) -> T
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = (cross_entropy(logits(x, w), targets, reduction="none") * shares).sum() + l2 / 2 * w[:-1].square().sum()
+        loss = (cross_entropy(_logits(x, w), targets, reduction="none") * shares).sum() + l2 / 2 * w[:-1].square().sum()
         loss.backward()
         return loss
 
@@ -107,11 +107,11 @@ def fit(x: Tensor, targets: Tensor, used: Tensor, l2: float, start: Tensor) -> T
     return w.detach()
 
 
-def logits(x: Tensor, w: Tensor) -> Tensor:
+def _logits(x: Tensor, w: Tensor) -> Tensor:
     """Of rows (N, D) with weights (D + 1, C); (N, C)."""
     return torch.addmm(w[-1], x, w[:-1])
 
 
-def held_out_loss(x: Tensor, targets: Tensor, held: Tensor, w: Tensor) -> float:
+def _held_out_loss(x: Tensor, targets: Tensor, held: Tensor, w: Tensor) -> float:
     """The mean loss of the rows held out, without penalty."""
-    return float(cross_entropy(logits(x, w)[held], targets[held]))
+    return float(cross_entropy(_logits(x, w)[held], targets[held]))

@@ -105,10 +105,10 @@ def activations(
             f"the range goes from {low:g} to {high:g} in {points} points; it needs low < high and 2 points"
         )
     x = np.linspace(low, high, points)
-    return [evaluate(name, x) for name in names]
+    return [_evaluate(name, x) for name in names]
 
 
-def evaluate(name: str, x: np.ndarray) -> Activation:
+def _evaluate(name: str, x: np.ndarray) -> Activation:
     """One function at these points (N,)."""
     if name not in FORMULAS:
         raise SettingError(f"there is no activation {name!r}; there are {', '.join(FORMULAS)}")

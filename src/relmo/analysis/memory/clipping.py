@@ -93,7 +93,7 @@ class Cliff:
         return self.table().html()
 
 
-def unit_loss(w: Tensor, b: Tensor) -> Tensor:
+def _unit_loss(w: Tensor, b: Tensor) -> Tensor:
     """The loss of the network with these weights, any shape."""
     x = torch.full_like(w, START)
     for _ in range(UNROLL):
@@ -104,7 +104,7 @@ def unit_loss(w: Tensor, b: Tensor) -> Tensor:
 def loss_and_gradient(w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """The loss, and its gradient with a last dimension of 2."""
     w, b = w.detach().requires_grad_(), b.detach().requires_grad_()
-    loss = unit_loss(w, b)
+    loss = _unit_loss(w, b)
     return loss.detach(), torch.stack(torch.autograd.grad(loss.sum(), (w, b)), dim=-1)
 
 

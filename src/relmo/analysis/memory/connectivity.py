@@ -106,10 +106,10 @@ def connectivity(
     (gradient,) = torch.autograd.grad(reading.logits(y, target).sum(), x)
     values = gradient[0].norm(dim=1).cpu().numpy()
     log_p = -float(reading.losses(y.detach(), target).detach())
-    return make_connectivity(reading, np.arange(first, last + 1), values, int(target), log_p)
+    return _make_connectivity(reading, np.arange(first, last + 1), values, int(target), log_p)
 
 
-def make_connectivity(
+def _make_connectivity(
     reading: Reading, places: np.ndarray, values: np.ndarray, target: int, log_p: float
 ) -> Connectivity:
     """The result, without the step before the text."""

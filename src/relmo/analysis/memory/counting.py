@@ -343,7 +343,7 @@ def least_probable(model: LanguageModel, words: Sequence[str]) -> np.ndarray:
     """-log p of the least probable symbol of each word, its end included; (N,)."""
     assert isinstance(model.network, RecurrentLM)
     found = np.zeros(len(words))
-    for part in by_length(words):
+    for part in _by_length(words):
         batch = Padded([words[i] for i in part], model.vocabulary)
         with torch.no_grad():
             nll, _ = model.network.nll(batch.inputs, batch.targets, model.network.initial_state(len(part)))
@@ -356,7 +356,7 @@ def accepts(model: LanguageModel, words: Sequence[str], threshold: float) -> np.
     return least_probable(model, words) < -math.log(threshold)
 
 
-def by_length(words: Sequence[str]) -> Iterator[list[int]]:
+def _by_length(words: Sequence[str]) -> Iterator[list[int]]:
     """The places of words, the shorter first, in parts of bounded size."""
     part: list[int] = []
     for place in sorted(range(len(words)), key=lambda i: len(words[i])):

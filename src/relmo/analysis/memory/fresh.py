@@ -72,14 +72,14 @@ def fresh_model(fresh: Fresh, vocabulary: Vocabulary, text: TextSettings | None 
     with seeded(fresh.seed):
         network = RecurrentLM(settings, vocab_size=len(vocabulary))
         if fresh.start == "torch":
-            draw_as_torch(network)
+            _draw_as_torch(network)
     for (cell,) in network.encoder.recurrent.cells:
-        turn(cell, fresh.forget_bias, fresh.spectral_radius)
+        _turn(cell, fresh.forget_bias, fresh.spectral_radius)
     return LanguageModel(network, vocabulary, LMSettings(text=text or TextSettings(), model=settings))
 
 
 @torch.no_grad()
-def draw_as_torch(network: RecurrentLM) -> None:
+def _draw_as_torch(network: RecurrentLM) -> None:
     """Weights as torch's nn.Embedding, nn.RNN, nn.GRU, nn.LSTM and nn.Linear draw them."""
     nn.init.normal_(network.encoder.embedding.weight)
     for (cell,) in network.encoder.recurrent.cells:
@@ -90,7 +90,7 @@ def draw_as_torch(network: RecurrentLM) -> None:
 
 
 @torch.no_grad()
-def turn(cell: Cell, forget_bias: float, radius: float | None) -> None:
+def _turn(cell: Cell, forget_bias: float, radius: float | None) -> None:
     """Adds to the forget gate's bias; scales each gate's W_hh to a spectral radius."""
     if isinstance(cell, LSTMCell):
         cell.bias_ih[cell.hidden_size : 2 * cell.hidden_size] += forget_bias
@@ -120,18 +120,18 @@ def fresh_flows(
 
 def forget_bias_sweep(text: str, biases: Sequence[float] = (0, 1, 2, 4), **options: Any) -> list[GradientFlow]:
     """Fresh LSTMs whose forget gates get these numbers more; `options` as of `Fresh` and `gradient_flow`."""
-    own, rest = split_options(options)
+    own, rest = _split_options(options)
     return fresh_flows(text, [Fresh(cell="lstm", forget_bias=bias, **own) for bias in biases], **rest)
 
 
 def spectral_radius_sweep(text: str, radii: Sequence[float] = (1, 2, 3), **options: Any) -> list[GradientFlow]:
     """Fresh Elman networks (or `cell=`) with recurrent weights of these spectral radii; `options` as of `Fresh` and
     `gradient_flow`."""
-    own, rest = split_options({"cell": "elman"} | options)
+    own, rest = _split_options({"cell": "elman"} | options)
     return fresh_flows(text, [Fresh(spectral_radius=radius, **own) for radius in radii], **rest)
 
 
-def split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Those of `Fresh`, and the others."""
     own = {name: value for name, value in options.items() if name in Fresh.__dataclass_fields__ and name != "seed"}
     own |= {"seed": options["seed"]} if "seed" in options else {}

@@ -222,7 +222,7 @@ def measure(
             some = [tuple(tensor[:jacobian_positions] for tensor in state) for state in before]
             early = None if progress is None else lambda share: progress(JACOBIANS * share)
             jacobians = jacobian_curves(layers, window[:jacobian_positions], some, progress=early)
-        for depth, found in enumerate(gradient_norms(layers, window, before, loss)):
+        for depth, found in enumerate(_gradient_norms(layers, window, before, loss)):
             for of, tensor in found.norms.items():
                 norms[depth].setdefault(of, []).append(tensor)
             for gate, mean in found.gate_means.items():
@@ -257,7 +257,9 @@ class LayerNorms:
     gate_means: dict[str, Tensor]
 
 
-def gradient_norms(layers: Sequence[UnrolledLayer], x: Tensor, states: Sequence[State], loss: Loss) -> list[LayerNorms]:
+def _gradient_norms(
+    layers: Sequence[UnrolledLayer], x: Tensor, states: Sequence[State], loss: Loss
+) -> list[LayerNorms]:
     """Each layer's norms of d loss_t / d state_(t-k), t being the last step of x (B, T, I), for k = 0 … T - 1."""
     leaves = [
         tuple(tensor.detach().requires_grad_() for tensor in state) for state in states
@@ -276,20 +278,20 @@ def gradient_norms(layers: Sequence[UnrolledLayer], x: Tensor, states: Sequence[
         own = {of: next(gradients) for of in layer.states}  # each (lags + 1, B, size)
         norms = {of: gradient.norm(dim=2).T for of, gradient in own.items()}
         if layer.kind != "elman":
-            kept = torch.stack([keeping_gate(gates) for gates in reversed(run.gates[depth])]).detach()
+            kept = torch.stack([_keeping_gate(gates) for gates in reversed(run.gates[depth])]).detach()
             direct = torch.cat([torch.ones_like(kept[:1]), kept[:-1].cumprod(dim=0)])  # (lags + 1, B, H)
             norms["path"] = (direct * own["c" if layer.kind == "lstm" else "h"][0]).norm(dim=2).T
-        found.append(LayerNorms(norms, gate_means(run.gates[depth])))
+        found.append(LayerNorms(norms, _gate_means(run.gates[depth])))
     return found
 
 
-def keeping_gate(gates: Gates) -> Tensor:
+def _keeping_gate(gates: Gates) -> Tensor:
     """How much of each unit's memory stays at a step: the LSTM's forget gate, the GRU's update gate; (B, H)."""
     assert isinstance(gates, LSTMGates | GRUGates)
     return gates.f if isinstance(gates, LSTMGates) else gates.z
 
 
-def gate_means(steps: Sequence[Gates]) -> dict[str, Tensor]:
+def _gate_means(steps: Sequence[Gates]) -> dict[str, Tensor]:
     """The mean of each gate over steps and units; (B,)."""
     names = [name for name in ("i", "f", "o", "r", "z") if hasattr(steps[0], name)]
     return {name: torch.stack([getattr(step, name) for step in steps]).detach().mean(dim=(0, 2)) for name in names}

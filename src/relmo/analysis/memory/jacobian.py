@@ -64,8 +64,8 @@ def jacobian_curves(
         path = torch.stack(past)  # (T + 1, B, S)
         lags = [lag for lag in LAGS if lag <= x.shape[1]]
         form = path.shape[2] <= EXACT if exact is None else exact
-        find = exact_norms if form else iterated_norms
-        told = (lambda share: None) if progress is None else partial(of_layer, progress, depth, len(layers))
+        find = _exact_norms if form else _iterated_norms
+        told = (lambda share: None) if progress is None else partial(_of_layer, progress, depth, len(layers))
         for part, values in find(layer, run.inputs[depth].transpose(0, 1), path, lags, told).items():  # (lags, B)
             quartiles = torch.quantile(values, values.new_tensor([0.25, 0.5, 0.75]), dim=1)
             lower, median, upper = quartiles.tolist()
@@ -73,12 +73,12 @@ def jacobian_curves(
     return curves
 
 
-def of_layer(progress: Progress, depth: int, layers: int, share: float) -> None:
+def _of_layer(progress: Progress, depth: int, layers: int, share: float) -> None:
     """Tells of a layer's share as one of the whole."""
     progress((depth + share) / layers)
 
 
-def parts_of(layer: UnrolledLayer) -> dict[str, slice]:
+def _parts_of(layer: UnrolledLayer) -> dict[str, slice]:
     """The coordinates of the state's parts."""
     if layer.kind != "lstm":
         return {"h": slice(None)}
@@ -86,22 +86,22 @@ def parts_of(layer: UnrolledLayer) -> dict[str, slice]:
     return {"h": slice(0, sizes[0]), "c": slice(sizes[0], sum(sizes)), "state": slice(None)}
 
 
-def step_state(layer: UnrolledLayer, x: Tensor, s: Tensor) -> Tensor:
+def _step_state(layer: UnrolledLayer, x: Tensor, s: Tensor) -> Tensor:
     """One step of the whole state: x (B, I), s (B, S) -> (B, S)."""
     state = s.split(list(layer.cell.state_sizes), dim=1)
     return torch.cat(layer.next_state(layer.gates(x, state)), dim=1)
 
 
-def exact_norms(
+def _exact_norms(
     layer: UnrolledLayer, x: Tensor, path: Tensor, lags: Sequence[int], tell: Progress
 ) -> dict[str, Tensor]:
     """x (T, B, I), the states before each step and after the last (T + 1, B, S) -> by part, (lags, B)."""
 
     def one(x: Tensor, s: Tensor) -> Tensor:
-        return step_state(layer, x.unsqueeze(0), s.unsqueeze(0)).squeeze(0)
+        return _step_state(layer, x.unsqueeze(0), s.unsqueeze(0)).squeeze(0)
 
     own = vmap(vmap(jacrev(one, argnums=1)))  # (steps, B, S, S)
-    parts = parts_of(layer)
+    parts = _parts_of(layer)
     found: dict[str, list[Tensor]] = {part: [] for part in parts}
     product = torch.eye(path.shape[2], dtype=path.dtype, device=path.device)
     lag = 0
@@ -117,12 +117,12 @@ def exact_norms(
     return {part: torch.stack(values) for part, values in found.items()}
 
 
-def iterated_norms(
+def _iterated_norms(
     layer: UnrolledLayer, x: Tensor, path: Tensor, lags: Sequence[int], tell: Progress
 ) -> dict[str, Tensor]:
-    """As `exact_norms`. Each lag begins with the direction in which the shorter one before it was largest."""
+    """As `_exact_norms`. Each lag begins with the direction in which the shorter one before it was largest."""
     found: dict[str, Tensor] = {}
-    parts = parts_of(layer)
+    parts = _parts_of(layer)
     for number, (part, at) in enumerate(parts.items()):
         mask = torch.zeros_like(path[0, :1])
         mask[:, at] = 1.0
@@ -132,7 +132,7 @@ def iterated_norms(
         u, values = torch.zeros_like(noise), []
         done = 0
         for lag in lags:
-            value, u = largest_singular(layer, x[len(x) - lag :], path[-1 - lag], mask, u + noise)
+            value, u = _largest_singular(layer, x[len(x) - lag :], path[-1 - lag], mask, u + noise)
             values.append(value)
             done += lag
             tell((number + done / sum(lags)) / len(parts))
@@ -140,7 +140,7 @@ def iterated_norms(
     return found
 
 
-def largest_singular(layer: UnrolledLayer, x: Tensor, start: Tensor, mask: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+def _largest_singular(layer: UnrolledLayer, x: Tensor, start: Tensor, mask: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     """Golub-Kahan iteration from a direction u (B, S) of the last state: orthonormal u_j and v_j in which J has two
     diagonals,
 
@@ -150,7 +150,7 @@ def largest_singular(layer: UnrolledLayer, x: Tensor, start: Tensor, mask: Tenso
 
     def run(s: Tensor) -> Tensor:
         for x_t in x:
-            s = step_state(layer, x_t, s)
+            s = _step_state(layer, x_t, s)
         return s
 
     pull = vjp(run, start)[1]
@@ -159,10 +159,10 @@ def largest_singular(layer: UnrolledLayer, x: Tensor, start: Tensor, mask: Tenso
     vs, value = [v], torch.zeros_like(start[:, 0])
     small = start.new_zeros(len(start), ITERATIONS, ITERATIONS + 1)
     for j in range(min(ITERATIONS, int(mask.sum()))):
-        u = apart(jvp(run, (start,), (v,))[1].detach() * mask, us)
+        u = _apart(jvp(run, (start,), (v,))[1].detach() * mask, us)
         small[:, j, j] = u.norm(dim=1)
         us.append(direction(u))
-        v = apart(pull(us[-1])[0].detach() * mask, vs)
+        v = _apart(pull(us[-1])[0].detach() * mask, vs)
         small[:, j, j + 1] = v.norm(dim=1)
         v = direction(v)
         vs.append(v)
@@ -174,7 +174,7 @@ def largest_singular(layer: UnrolledLayer, x: Tensor, start: Tensor, mask: Tenso
     return value, u
 
 
-def apart(v: Tensor, others: Sequence[Tensor]) -> Tensor:
+def _apart(v: Tensor, others: Sequence[Tensor]) -> Tensor:
     """v (B, S) without what it has of the other, orthonormal, directions."""
     for _ in range(2):  # once more, for what rounding leaves
         for other in others:

@@ -121,7 +121,7 @@ def truncation_table(curves: Sequence[Truncation]) -> Table:
         row = [f"{length:,}"]
         for curve in curves:
             at = curve.lengths.index(length) if length in curve.lengths else None
-            row += ["", "", ""] if at is None else [figure(curve.nats[at]), *gap(curve, at)]
+            row += ["", "", ""] if at is None else [figure(curve.nats[at]), *_gap(curve, at)]
         rows.append(row)
     rows.append(["all before", *(cell for curve in curves for cell in (figure(curve.whole), "", ""))])
     columns = ["symbols given", *(name for curve in curves for name in (curve.name, "more", "95%"))]
@@ -132,7 +132,7 @@ def truncation_table(curves: Sequence[Truncation]) -> Table:
     return Table(columns, rows, notes=notes)
 
 
-def gap(curve: Truncation, at: int) -> list[str]:
+def _gap(curve: Truncation, at: int) -> list[str]:
     """A difference and its interval, as the table shows them."""
     return [figure(curve.more[at], signed=True), f"{curve.low[at]:+.3f} to {curve.high[at]:+.3f}"]
 

@@ -145,9 +145,9 @@ def agreement(
     if control and (isinstance(model, BiLM) or isinstance(model.network, RecurrentLM)):
         fresh = gaps(untrained(model, seed), plan, lambda share: tell(progress, half + half * share))
     tell(progress, 1.0)
-    frequency = frequency_gaps(model, plan)
+    frequency = _frequency_gaps(model, plan)
     found = []
-    for name, where in conditions_of(pairs).items():
+    for name, where in _conditions_of(pairs).items():
         kept = plan.known[where]
         others = (None if each is None else accuracy(each[where], kept).share for each in (fresh, frequency))
         found.append(Condition(name, accuracy(scores[where], kept), *others))
@@ -160,7 +160,7 @@ def tell(progress: Progress | None, share: float) -> None:
         progress(share)
 
 
-def conditions_of(pairs: Sequence[MinimalPair]) -> dict[str, np.ndarray]:
+def _conditions_of(pairs: Sequence[MinimalPair]) -> dict[str, np.ndarray]:
     """The places of each condition's pairs, by name: all of them first, alone where there is but one condition."""
     found: dict[str, list[int]] = {}
     for place, pair in enumerate(pairs):
@@ -169,7 +169,7 @@ def conditions_of(pairs: Sequence[MinimalPair]) -> dict[str, np.ndarray]:
     return parts if len(parts) == 1 else {ALL: np.arange(len(pairs))} | parts
 
 
-def frequency_gaps(model: LanguageModel | BiLM, plan: Plan) -> np.ndarray | None:
+def _frequency_gaps(model: LanguageModel | BiLM, plan: Plan) -> np.ndarray | None:
     """How many places of the vocabulary, which is sorted by falling frequency, the right word stands before the wrong
     one; None where more than single words are compared. Unknown words stand at its end."""
     if not plan.single or model.vocabulary is None:
@@ -297,14 +297,14 @@ def sweep(
     if not chosen:
         raise SettingError("there are no units to set; give some")
     base = gaps(model, plan)
-    at = [[value] for value in off_values(model, plan, chosen, how)]
+    at = [[value] for value in _off_values(model, plan, chosen, how)]
     scores = gaps_without(model, plan, [[unit] for unit in chosen], values=at, progress=progress)
-    parts = conditions_of(kept)
+    parts = _conditions_of(kept)
     points, plain = right(scores), right(base)
     best, held_out, rank = [], [], []
     for where in parts.values():
         first, second = where[::2], where[1::2] if len(where) > 1 else where
-        unit = most_needed(points[:, first].mean(axis=1), scores[:, first].mean(axis=1))
+        unit = _most_needed(points[:, first].mean(axis=1), scores[:, first].mean(axis=1))
         costs = plain[second].mean() - points[:, second].mean(axis=1)
         best.append(chosen[unit])
         held_out.append(100 * costs[unit])
@@ -323,7 +323,7 @@ def sweep(
     )
 
 
-def most_needed(share: np.ndarray, margin: np.ndarray) -> int:
+def _most_needed(share: np.ndarray, margin: np.ndarray) -> int:
     """The unit without which least is right; of several, the one without which the right form is preferred least."""
     return int(np.lexsort((margin, share))[0])
 
@@ -359,7 +359,7 @@ def all_units(model: LanguageModel | BiLM, state: str) -> list[Unit]:
     return [Unit(state, depth, number) for depth, layer in enumerate(layers) for number in range(layer.sizes[state])]
 
 
-def off_values(model: LanguageModel | BiLM, plan: Plan, units: Sequence[Unit], how: str) -> list[float]:
+def _off_values(model: LanguageModel | BiLM, plan: Plan, units: Sequence[Unit], how: str) -> list[float]:
     """Where each unit is put: 0, or its mean over what is read of the pairs."""
     if how not in ("zero", "mean"):
         raise SettingError(f"units can be set to 'zero' or to their 'mean', not {how!r}")
@@ -444,10 +444,10 @@ def ablate_together(
     plan = plan_of(model, kept)
     generator = np.random.default_rng(seed)
     sets = [list(units), *(random_set(model, units, generator) for _ in range(draws))]
-    values = [off_values(model, plan, each, how) for each in sets]
+    values = [_off_values(model, plan, each, how) for each in sets]
     points = right(gaps_without(model, plan, sets, values=values, progress=progress))
     plain = right(gaps(model, plan))
-    parts = conditions_of(kept)
+    parts = _conditions_of(kept)
     shares = np.stack([100 * points[:, where].mean(axis=1) for where in parts.values()], axis=1)
     base = np.array([100 * plain[where].mean() for where in parts.values()])
     return Together(list(units), list(parts), [len(w) for w in parts.values()], base, shares[0], shares[1:])

@@ -93,7 +93,7 @@ def decode(
     if len(traced.starts) != count or len(traced) % count or np.ptp(np.diff(traced.starts, append=len(traced))):
         raise SettingError(f"{count} answers need as many texts of one length, not {len(traced.starts)} texts")
     names = [name for name in ("h", "c") if name in traced.states] if states is None else list(states)
-    values = rows_of(traced, names, count)[:, :, first:]  # (U, N, T)
+    values = _rows_of(traced, names, count)[:, :, first:]  # (U, N, T)
     asked = np.ones(count, dtype=bool) if tested is None else tested
     half = halves(groups, answer)
     units, sides = units_of(traced, names), [(half == side, (half != side) & asked) for side in (0, 1)]
@@ -101,8 +101,8 @@ def decode(
         raise SettingError("each half of the groups needs texts with either answer; give more")
     found, own, signs = np.zeros((len(units), values.shape[2])), np.zeros(len(units)), []
     for learn, ask in sides:
-        sign, late = (area_at(values, answer, learn, place) >= 0.5 for place in (0, -1))
-        here = np.stack([area_at(values, answer, ask, place) for place in range(values.shape[2])], axis=1)
+        sign, late = (_area_at(values, answer, learn, place) >= 0.5 for place in (0, -1))
+        here = np.stack([_area_at(values, answer, ask, place) for place in range(values.shape[2])], axis=1)
         found += np.where(sign[:, None], here, 1 - here) / 2
         own += np.where(late, here[:, -1], 1 - here[:, -1]) / 2
         signs.append(sign)
@@ -110,11 +110,11 @@ def decode(
     made = Decoding(units, found, own, signs[0], together)
     for unit in dict.fromkeys(made.keeping(matrices) + made.turning(matrices) + made.best(1)):
         row = values[units.index(unit)]
-        made.generalisation[unit] = np.mean([thresholds(row, answer, learn, ask) for learn, ask in sides], axis=0)
+        made.generalisation[unit] = np.mean([_thresholds(row, answer, learn, ask) for learn, ask in sides], axis=0)
     return made
 
 
-def rows_of(traced: Trace, names: Sequence[str], texts: int) -> np.ndarray:
+def _rows_of(traced: Trace, names: Sequence[str], texts: int) -> np.ndarray:
     """The units of these states, in the order of `units_of`, over texts of one length; (U, N, T)."""
     parts = [traced.states[name] for name in names]
     shaped = [part.reshape(len(part), texts, -1, part.shape[2]).transpose(0, 3, 1, 2) for part in parts]
@@ -136,7 +136,7 @@ def halves(groups: Sequence[str], answer: np.ndarray) -> np.ndarray:
     return found
 
 
-def area_at(values: np.ndarray, answer: np.ndarray, where: np.ndarray, place: int) -> np.ndarray:
+def _area_at(values: np.ndarray, answer: np.ndarray, where: np.ndarray, place: int) -> np.ndarray:
     """Of each unit (U, N, T) at a place, over some texts: the probability that it is larger at a yes; (U,)."""
     ranks = np.stack([ranked(row).ranks for row in values[:, where, place]])
     return areas(ranks, answer[where, None].astype(np.float32))[:, 0]
@@ -159,11 +159,11 @@ def all_units(values: np.ndarray, answer: np.ndarray, learn: np.ndarray, ask: np
         kernel[np.diag_indices_from(kernel)] += RIDGE * max(np.trace(kernel) / len(x), 1e-12)
         weights = x.T @ np.linalg.solve(kernel, y) / scale  # (U,)
         scores = np.tensordot(weights, values[:, ask].astype(np.float64), axes=1)  # (n, T)
-        found[at] = area_at(scores.T[:, :, None], answer[ask], np.ones(len(scores), dtype=bool), 0)
+        found[at] = _area_at(scores.T[:, :, None], answer[ask], np.ones(len(scores), dtype=bool), 0)
     return found
 
 
-def thresholds(row: np.ndarray, answer: np.ndarray, learn: np.ndarray, ask: np.ndarray) -> np.ndarray:
+def _thresholds(row: np.ndarray, answer: np.ndarray, learn: np.ndarray, ask: np.ndarray) -> np.ndarray:
     """The share of right answers of one unit (N, T) with the threshold half way between its two means at a place, at
     each other; (T, T)."""
     yes, no = (row[learn & (answer == side)].mean(axis=0) for side in (True, False))  # (T,)

@@ -92,14 +92,14 @@ def draw_gates(traces: Sequence[GateTraces], path: str | Path) -> None:
         for column, each in zip(panels.T, traces, strict=True):
             column[0].set_title(str(each.unit))
             for axes, key in zip(column, names, strict=True):
-                draw_gate(axes, each, key)
+                _draw_gate(axes, each, key)
             longest = max(each.words.values(), key=len)
             column[-1].set_xticks(range(len(longest)), longest, fontsize=8, rotation=30, ha="right")
         handles, labels = panels[-1, 0].get_legend_handles_labels()
         drawn.legend(handles, labels, fontsize=8, ncols=4, loc="outside lower center")
 
 
-def draw_gate(axes: Any, traced: GateTraces, key: str) -> None:
+def _draw_gate(axes: Any, traced: GateTraces, key: str) -> None:
     """A line for each condition; nothing where the unit has no such gate."""
     for name, means in traced.means.items():
         if key not in means:
@@ -125,7 +125,7 @@ def gate_traces(
     if layer.hr is not None:
         names = [name for name in names if (name == "h") == (unit.state == "h")]
     found: dict[str, tuple[list[list[str]], dict[str, np.ndarray]]] = {}
-    for name, texts in read_before(model, drawn_pairs(pairs, per_condition, 0)):
+    for name, texts in _read_before(model, drawn_pairs(pairs, per_condition, 0)):
         traced = trace(model, texts, layers=[unit.layer], keep=names).forward
         shape = (len(texts), len(texts[0]))
         found[name] = texts, {key: traced.unit(key, unit.layer, unit.number).reshape(shape) for key in names}
@@ -140,7 +140,7 @@ def gate_traces(
     return GateTraces(unit, words, {name: len(texts) for name, (texts, _) in found.items()}, means, spread)
 
 
-def read_before(model: LanguageModel | BiLM, pairs: Sequence[MinimalPair]) -> Iterator[tuple[str, list[list[str]]]]:
+def _read_before(model: LanguageModel | BiLM, pairs: Sequence[MinimalPair]) -> Iterator[tuple[str, list[list[str]]]]:
     """Each condition with the symbols before the forms that are compared, of the pairs in which these are of the
     commonest number."""
     parts: dict[str, list[MinimalPair]] = {}

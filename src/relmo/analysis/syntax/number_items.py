@@ -56,7 +56,7 @@ class Items:
         named = [word if 2 * count > len(self) else f"({word})" for word, count in most]
         named[self.subject] = "subject"
         if self.attractor is not None:
-            place = noun_place([text[self.subject + 1 :] for text in self.texts], self.attractor)
+            place = _noun_place([text[self.subject + 1 :] for text in self.texts], self.attractor)
             if place is not None:
                 named[self.subject + 1 + place] = "attractor"
         return named[self.subject :]
@@ -82,7 +82,7 @@ def number_items(model: LanguageModel | BiLM, pairs: Sequence[MinimalPair], *, s
     given it is found."""
     if not isinstance(model, BiLM) and model.settings.text.unit == "char":
         raise SettingError("number units are looked for at words; this model reads characters")
-    check_one_kind(pairs)
+    _check_one_kind(pairs)
     numbers = [numbers_of(pair.condition)[1] for pair in pairs]
     plan = plan_of(model, pairs)
     there, first = np.unique(plan.item, return_index=True)  # the first prediction stands after the shared beginning
@@ -93,11 +93,11 @@ def number_items(model: LanguageModel | BiLM, pairs: Sequence[MinimalPair], *, s
     plural = np.array([numbers[item][0] for item, _ in kept])
     if plural.all() or not plural.any():
         raise CorpusError("all subjects have the same number; pairs with both are needed")
-    place = noun_place(texts, plural) if subject is None else subject
+    place = _noun_place(texts, plural) if subject is None else subject
     if place is None or not 0 <= place < length:
         raise SettingError("the subject's place is not seen from the words; say it, from 0: --subject 1")
     several = all(len(each) > 1 for each in numbers)
-    forms = verb_forms([pairs[item] for item, _ in kept], plural, model)
+    forms = _verb_forms([pairs[item] for item, _ in kept], plural, model)
     return Items(
         [pairs[item] for item, _ in kept],
         texts,
@@ -119,7 +119,7 @@ def numbers_of(condition: str) -> tuple[str, tuple[bool, ...]]:
     return " ".join(words), tuple(found[:2])
 
 
-def check_one_kind(pairs: Sequence[MinimalPair]) -> None:
+def _check_one_kind(pairs: Sequence[MinimalPair]) -> None:
     """Raises where conditions say no numbers, or pairs are of several kinds."""
     conditions = {pair.condition: numbers_of(pair.condition) for pair in pairs}
     for condition, (_, numbers) in conditions.items():
@@ -135,7 +135,7 @@ def check_one_kind(pairs: Sequence[MinimalPair]) -> None:
         )
 
 
-def noun_place(texts: Sequence[Sequence[str]], plural: np.ndarray) -> int | None:
+def _noun_place(texts: Sequence[Sequence[str]], plural: np.ndarray) -> int | None:
     """The first place at which texts in the singular and in the plural have no word in common."""
     for place, column in enumerate(zip(*texts, strict=True)):
         sides = [{word for word, yes in zip(column, plural, strict=True) if yes == side} for side in (False, True)]
@@ -144,7 +144,7 @@ def noun_place(texts: Sequence[Sequence[str]], plural: np.ndarray) -> int | None
     return None
 
 
-def verb_forms(
+def _verb_forms(
     pairs: Sequence[MinimalPair], plural: np.ndarray, model: LanguageModel | BiLM
 ) -> tuple[list[str], list[str]]:
     """The forms that are compared, in the singular and in the plural, as far as the model knows them and each stands on

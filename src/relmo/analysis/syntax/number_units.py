@@ -193,17 +193,17 @@ class NumberReport:
         """What units tell over the sentence, generalisation across time, and what they cost, as a picture."""
         with picture(path, width=12, height=4) as drawn:
             lines, matrix, costs = drawn.subplots(1, 3)
-            draw_lines(lines, self)
+            _draw_lines(lines, self)
             image = matrix.imshow(self.decoding.together, cmap=colours(), vmin=0, vmax=1)
             places = range(len(self.words))
             matrix.set_xticks(places, self.words, rotation=45, ha="right", fontsize=8)
             matrix.set_yticks(places, self.words, fontsize=8)
             matrix.set(title="all units: learnt (row), asked (column)")
             drawn.colorbar(image, ax=matrix, shrink=0.7, label="area")
-            draw_costs(costs, self)
+            _draw_costs(costs, self)
 
 
-def draw_lines(axes: Any, report: NumberReport) -> None:
+def _draw_lines(axes: Any, report: NumberReport) -> None:
     """The areas of units over the sentence, and of all together as learnt at the subject."""
     for reach, colour in (("none", "tab:gray"), ("short", "tab:blue"), ("long", "tab:orange")):
         for number, each in enumerate(report.of(reach)):  # type: ignore[arg-type]
@@ -216,7 +216,7 @@ def draw_lines(axes: Any, report: NumberReport) -> None:
     axes.legend(fontsize=7)
 
 
-def draw_costs(axes: Any, report: NumberReport) -> None:
+def _draw_costs(axes: Any, report: NumberReport) -> None:
     """What the units cost in each condition, before what all that were set to zero cost."""
     own = {each.unit for each in report.found}
     rest = [u for u, unit in enumerate(report.sweep.units) if unit not in own]
@@ -258,19 +258,19 @@ def number_units(
     """
     items = number_items(model, drawn_pairs(pairs, per_condition, seed), subject=subject)
     names = tuple(states) if states is not None else Reader(model).stack.layers[0].states
-    decoding = decoded(model, items, names)
-    fresh = float(decoded(untrained(model, seed), items, names).least.max()) if control else None
+    decoding = _decoded(model, items, names)
+    fresh = float(_decoded(untrained(model, seed), items, names).least.max()) if control else None
     reach: dict[Unit, Reach] = dict.fromkeys(decoding.keeping(best), "long")
     reach |= {unit: "short" for unit in decoding.turning(best) if unit not in reach}
     if "long" not in reach.values():
         reach |= {unit: "none" for unit in decoding.best(best) if unit not in reach}
     chosen, null = list(reach), decoding.units
     if not every:
-        null = random_units(model, chosen, draws, seed)
+        null = _random_units(model, chosen, draws, seed)
     swept = sweep(
         model, items.pairs, units=list(dict.fromkeys([*chosen, *null])), how=how, per_condition=None, progress=progress
     )
-    found = [described(model, items, decoding, swept, unit, reach[unit], null) for unit in chosen]
+    found = [_described(model, items, decoding, swept, unit, reach[unit], null) for unit in chosen]
     together = {}
     for kind in ("long", "short"):
         some = [unit for unit in chosen if reach[unit] == kind]
@@ -291,7 +291,7 @@ def number_units(
     )
 
 
-def decoded(model: LanguageModel | BiLM, items: Items, states: Sequence[str]) -> Decoding:
+def _decoded(model: LanguageModel | BiLM, items: Items, states: Sequence[str]) -> Decoding:
     """What a model's units tell of the subjects' numbers."""
     traced = forward_trace(model, items.texts, states)
     options: dict[str, Any] = {
@@ -303,7 +303,7 @@ def decoded(model: LanguageModel | BiLM, items: Items, states: Sequence[str]) ->
     return decode(traced, items.plural, **options)
 
 
-def random_units(model: LanguageModel | BiLM, units: Sequence[Unit], draws: int, seed: int) -> list[Unit]:
+def _random_units(model: LanguageModel | BiLM, units: Sequence[Unit], draws: int, seed: int) -> list[Unit]:
     """So many other units of the same states and layers, as many of each as these are, or all there are."""
     generator, found = np.random.default_rng(seed), dict[Unit, None]()
     for _ in range(draws):
@@ -313,7 +313,7 @@ def random_units(model: LanguageModel | BiLM, units: Sequence[Unit], draws: int,
     return list(found)[:draws]
 
 
-def described(
+def _described(
     model: LanguageModel | BiLM,
     items: Items,
     decoding: Decoding,

@@ -77,8 +77,8 @@ def plan_of(model: LanguageModel | BiLM, pairs: Sequence[MinimalPair]) -> Plan:
     entries: list[tuple[int, int, str, int, float]] = []
     single = True
     for item, pair in enumerate(pairs):
-        good, bad = (symbols_of(model, text, whole=pair.whole) for text in (pair.good, pair.bad))
-        shared = shared_beginning(good, bad)
+        good, bad = (_symbols_of(model, text, whole=pair.whole) for text in (pair.good, pair.bad))
+        shared = _shared_beginning(good, bad)
         if good == bad:
             continue  # a tie, as two unknown words are
         alone = len(good) == len(bad) == shared + 1
@@ -95,7 +95,7 @@ def plan_of(model: LanguageModel | BiLM, pairs: Sequence[MinimalPair]) -> Plan:
     return Plan(list(index), reading, places, ids, items, np.array([entry[4] for entry in entries]), single, known)
 
 
-def symbols_of(model: LanguageModel | BiLM, text: str | Sequence[str], *, whole: bool) -> list[str]:
+def _symbols_of(model: LanguageModel | BiLM, text: str | Sequence[str], *, whole: bool) -> list[str]:
     """The symbols that a model predicts of a text, its end included where it is a whole sentence."""
     if isinstance(model, BiLM):
         return [*(model.tokens(text) if isinstance(text, str) else text), *([EOS] if whole else [])]
@@ -111,7 +111,7 @@ def symbols_of(model: LanguageModel | BiLM, text: str | Sequence[str], *, whole:
     return [*words, *([line_end] if whole else [])]
 
 
-def shared_beginning(a: Sequence[str], b: Sequence[str]) -> int:
+def _shared_beginning(a: Sequence[str], b: Sequence[str]) -> int:
     """How many symbols two texts begin with alike."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
@@ -119,7 +119,7 @@ def shared_beginning(a: Sequence[str], b: Sequence[str]) -> int:
 def gaps(model: LanguageModel | BiLM, plan: Plan, progress: Progress | None = None) -> np.ndarray:
     """log p(acceptable) - log p(not) of every pair, as the model is, interventions under way included; (N,)."""
     if isinstance(model, LanguageModel) and not isinstance(model.network, RecurrentLM):
-        return plain_gaps(model, plan)
+        return _plain_gaps(model, plan)
     return gaps_without(model, plan, [()], progress=progress)[0]
 
 
@@ -163,7 +163,7 @@ class Reader:
         self.network = network_of(model)
         part = recurrent_part(self.network)
         whole = stack_of(part)
-        self.stack = one_way(whole)
+        self.stack = _one_way(whole)
         self.base = {
             key: Change(change.scale[:1], change.offset[:1]) for key, change in active_changes(part, whole).items()
         }
@@ -198,7 +198,7 @@ class Reader:
                     yield mine, plain.outputs[-1].expand(len(mine), -1, -1, -1)
                     continue
                 layer = depth - 1
-                upper = from_layer(self.stack, layer)
+                upper = _from_layer(self.stack, layer)
                 given = x if layer == 0 else plain.outputs[layer - 1]
                 first = upper.input_gates(given)
                 step = max(1, AT_ONCE // first.numel())
@@ -267,14 +267,14 @@ class Reader:
         return made.cpu().numpy()
 
 
-def one_way(stack: Stack) -> Stack:
+def _one_way(stack: Stack) -> Stack:
     """The forward direction of layers."""
     if stack.joined and stack.directions == 2:
         raise ModelError("layers that read both directions of those below them predict no next word")
-    return replace(stack, layers=[one_direction(layer) for layer in stack.layers])
+    return replace(stack, layers=[_one_direction(layer) for layer in stack.layers])
 
 
-def one_direction(layer: Layer) -> Layer:
+def _one_direction(layer: Layer) -> Layer:
     """The forward direction of a layer."""
     return replace(
         layer,
@@ -286,7 +286,7 @@ def one_direction(layer: Layer) -> Layer:
     )
 
 
-def from_layer(stack: Stack, layer: int) -> Stack:
+def _from_layer(stack: Stack, layer: int) -> Stack:
     """The layers from one on. Above the first, residual sums are where sizes agree, which they do there."""
     if layer == 0:
         return stack
@@ -295,7 +295,7 @@ def from_layer(stack: Stack, layer: int) -> Stack:
 
 
 @torch.no_grad()
-def plain_gaps(model: LanguageModel, plan: Plan) -> np.ndarray:
+def _plain_gaps(model: LanguageModel, plan: Plan) -> np.ndarray:
     """Of any language model, n-gram models too: each predicted symbol with all before it; (N,)."""
     found = np.zeros(len(plan))
     end = model.vocabulary.end

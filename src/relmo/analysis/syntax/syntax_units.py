@@ -148,16 +148,16 @@ def syntax_units(
     `control` the same network untrained is asked, too."""
     if not isinstance(model, BiLM) and model.settings.text.unit == "char":
         raise SettingError("syntax units are looked for at words; this model reads characters")
-    kept = first_words(sentences, words)
+    kept = _first_words(sentences, words)
     texts = [symbols(model, each.words) for each in kept]
     values = np.concatenate([each.values for each in kept])
     parts = 2 if control else 1
 
     def told(part: int) -> Callable[[float], None] | None:
-        return None if progress is None else lambda share: tell_all(progress, (part + share) / parts)
+        return None if progress is None else lambda share: _tell_all(progress, (part + share) / parts)
 
     traced = forward_trace(model, texts, states or ("h",))
-    frequency = log_ranks(model, traced.symbols)
+    frequency = _log_ranks(model, traced.symbols)
     report = depth_regression(traced, values, frequency=frequency, measure=measure, seed=seed, progress=told(0))
     if control:
         fresh = forward_trace(untrained(model, seed), texts, states or ("h",))
@@ -167,7 +167,7 @@ def syntax_units(
     return report
 
 
-def tell_all(progress: Progress, share: float) -> None:
+def _tell_all(progress: Progress, share: float) -> None:
     """Of the share that is done."""
     progress(share)
 
@@ -203,7 +203,7 @@ def depth_regression(
     r = standard(x, axis=0).T @ standard(y[:, None], axis=0)[:, 0] / len(y)  # (U,)
     own = scores(found.weights[: len(units)])
     order = [u for u in np.argsort(-np.abs(own), kind="stable") if outlying[u]]
-    controls = {"position and frequency of the word": plain.r2, "the last three words": by_words(traced, y, fold)}
+    controls = {"position and frequency of the word": plain.r2, "the last three words": _by_words(traced, y, fold)}
     return SyntaxReport(
         measure,
         len(y),
@@ -298,7 +298,7 @@ def squares(asked: Moments, weights: np.ndarray) -> float:
     return float(inner + 2 * (level * (w @ asked.x) - w @ asked.xy - level * asked.y))
 
 
-def by_words(traced: Trace, y: np.ndarray, fold: np.ndarray) -> Explained:
+def _by_words(traced: Trace, y: np.ndarray, fold: np.ndarray) -> Explained:
     """What the last three words explain, each half of the text by the other's counts."""
     ids = np.unique(traced.symbols, return_inverse=True)[1]
     left = np.square(y - ngram_predictions(ids, y[:, None], 3)[:, 0])
@@ -312,7 +312,7 @@ def scores(weights: np.ndarray) -> np.ndarray:
     return (weights - weights.mean()) / (spread if spread > 0 else 1.0)
 
 
-def first_words(sentences: Sequence[DepthSentence], most: int) -> list[DepthSentence]:
+def _first_words(sentences: Sequence[DepthSentence], most: int) -> list[DepthSentence]:
     """The first sentences, until there are so many words."""
     kept, count = [], 0
     for each in sentences:
@@ -331,7 +331,7 @@ def symbols(model: LanguageModel | BiLM, words: Sequence[str]) -> list[str]:
     return [word.lower() if lower else word for word in words]
 
 
-def log_ranks(model: LanguageModel | BiLM, words: Sequence[str]) -> np.ndarray:
+def _log_ranks(model: LanguageModel | BiLM, words: Sequence[str]) -> np.ndarray:
     """The logarithm of each word's place in the vocabulary, which is sorted by falling frequency; (T,)."""
     if model.vocabulary is None:
         counts = dict(zip(*np.unique(words, return_counts=True), strict=True))

@@ -207,7 +207,7 @@ class CellReport:
         for found in self.found:
             if (done := self.ablated(found.unit)) is not None:
                 names = [ALL, f"{found.feature} rises", f"{found.feature} falls"]
-                rows += [broken_row(found, *done, name) for name in names if name in done[0].classes]
+                rows += [_broken_row(found, *done, name) for name in names if name in done[0].classes]
         what = {"zero": "set to zero", "mean": "set to its mean", "hold": "held on"}[self.ablations[0].how]
         columns = ["unit", "symbols", "count", "bits", "more bits", "rank", "median unit", "first"]
         return Table(columns, rows, f"what breaks with the unit {what}")
@@ -241,10 +241,10 @@ class CellReport:
             left.set_yticks(range(len(units)), [str(unit) for unit in units], fontsize=7)
             left.set_title("r of units and features")
             drawn.colorbar(image, ax=left)
-            draw_controls(right, self)
+            _draw_controls(right, self)
 
 
-def broken_row(found: Found, ablation: Ablation, unit: Unit, name: str) -> list[str]:
+def _broken_row(found: Found, ablation: Ablation, unit: Unit, name: str) -> list[str]:
     """A line on what the symbols of a class cost without the unit."""
     c = ablation.classes.index(name)
     return [
@@ -259,7 +259,7 @@ def broken_row(found: Found, ablation: Ablation, unit: Unit, name: str) -> list[
     ]
 
 
-def draw_controls(axes: Any, report: CellReport) -> None:
+def _draw_controls(axes: Any, report: CellReport) -> None:
     """Bars of the best unit's |r| beside those of the controls."""
     bars = {"best unit": [abs(found.r) for found in report.found]}
     bars[f"{report.order}-gram"] = [found.controls.ngram.r for found in report.found]

@@ -76,9 +76,9 @@ def find_cells(
     seed              of the untrained network, of what is drawn
     progress          told, as it goes, of the share that is done
     """
-    check_tracks(len(document), tracks)
-    tell = stages(progress, [("trace", 3), ("fresh", 3), ("score", 4), ("ablate", 20 if ablate else 0)])
-    states = ("c", "h") if is_lstm(model) else ("h",)
+    _check_tracks(len(document), tracks)
+    tell = _stages(progress, [("trace", 3), ("fresh", 3), ("score", 4), ("ablate", 20 if ablate else 0)])
+    states = ("c", "h") if _is_lstm(model) else ("h",)
     traced = trace(model, document.texts, keep=states, progress=tell("trace"))
     ids = np.unique(np.array(document.symbols), return_inverse=True)[1]
     fresh = None
@@ -92,16 +92,16 @@ def find_cells(
     over, most = (1_000, 32) if isinstance(model, BiLM) else (20_000, 512)
     head = document.head(ablate_symbols or over)
     shorter = {name: track[: len(head)] for name, track in tracks.items()}
-    ablations = ablate_best(model, head, shorter, report, traced, ablate, among or most, seed, tell("ablate"))
+    ablations = _ablate_best(model, head, shorter, report, traced, ablate, among or most, seed, tell("ablate"))
     return replace(report, ablations=ablations)
 
 
-def is_lstm(model: LanguageModel | BiLM) -> bool:
+def _is_lstm(model: LanguageModel | BiLM) -> bool:
     """Whether the model's cells have a c."""
     return isinstance(model, BiLM) or model.settings.model.cell == "lstm"
 
 
-def check_tracks(symbols: int, tracks: Mapping[str, np.ndarray]) -> None:
+def _check_tracks(symbols: int, tracks: Mapping[str, np.ndarray]) -> None:
     """Raises where a feature does not fit, or says nothing."""
     if not tracks:
         raise SettingError("no features to score units against; name one or more")
@@ -116,7 +116,7 @@ def check_tracks(symbols: int, tracks: Mapping[str, np.ndarray]) -> None:
             )
 
 
-def ablate_best(
+def _ablate_best(
     model: LanguageModel | BiLM,
     document: Document,
     tracks: Mapping[str, np.ndarray],
@@ -134,7 +134,7 @@ def ablate_best(
     kinds = list(dict.fromkeys((unit.state, unit.direction) for unit in best))
     strongest = np.take_along_axis(report.scores.r, np.abs(report.scores.r).argmax(axis=1)[:, None], axis=1)[:, 0]
     sign = dict(zip(report.units, strongest.tolist(), strict=True))
-    tell = stages(progress, [(str(kind), 1.0) for kind in kinds])
+    tell = _stages(progress, [(str(kind), 1.0) for kind in kinds])
     found = []
     for kind in kinds:
         chosen = list(dict.fromkeys(unit for unit in best if (unit.state, unit.direction) == kind))
@@ -151,7 +151,7 @@ def projected(model: LanguageModel | BiLM) -> bool:
     return stack_of(network_of(model)).layers[0].hr is not None
 
 
-def stages(progress: Progress | None, parts: Sequence[tuple[str, float]]) -> Any:
+def _stages(progress: Progress | None, parts: Sequence[tuple[str, float]]) -> Any:
     """Of work in parts of some weight each, the functions to tell of each part's share."""
     total = sum(weight for _, weight in parts)
     begins = dict(zip((name for name, _ in parts), np.cumsum([0, *(w for _, w in parts)]).tolist(), strict=False))
@@ -180,23 +180,23 @@ def score_cells(
     ids      the symbols as numbers (T,), for the n-gram control; by their names where they are not given
     fresh    the trace of the same network untrained, over the same symbols
     """
-    check_tracks(len(traced), tracks)
+    _check_tracks(len(traced), tracks)
     states = [state for state in ("c", "h") if state in traced.states]
     units = units_of(traced, states)
     numbers = np.unique(np.array(traced.symbols), return_inverse=True)[1] if ids is None else ids
     features = np.stack([np.asarray(track, dtype=np.float32) for track in tracks.values()], axis=1)  # (T, F)
     binary = np.array([set(np.unique(column)) == {0.0, 1.0} for column in features.T])
-    rows = rows_of(traced, states)
+    rows = _rows_of(traced, states)
     scoring = Scoring(features, binary, Groups(numbers), seed)
-    tell = stages(progress, [("own", 8), ("fresh", 1), ("probe", 1)])
+    tell = _stages(progress, [("own", 8), ("fresh", 1), ("probe", 1)])
     scores = scoring.every(rows, tell("own"))
-    reached = None if fresh is None else scoring.best(rows_of(fresh, states))
+    reached = None if fresh is None else scoring.best(_rows_of(fresh, states))
     guesses = ngram_predictions(numbers, features, order)
     probed = rows if len(rows) <= MOST_PROBED else rows[[unit.state == "h" for unit in units]]
     probes = scoring.effects(probe_predictions(standard(probed, 1), features))
     ngrams, chance = scoring.effects(guesses), np.quantile(scoring.null, 0.99, axis=0)
     found = [
-        describe(
+        _describe(
             list(tracks), j, units, rows, scores, scoring,
             Controls(ngrams[j], probes[j], float(chance[j]), None if reached is None else reached[j]),
         )
@@ -208,14 +208,13 @@ def score_cells(
     return CellReport(len(traced), units, list(tracks), scores, found, order, notes=notes)
 
 
-def rows_of(traced: Trace, states: Sequence[str]) -> np.ndarray:
+def _rows_of(traced: Trace, states: Sequence[str]) -> np.ndarray:
     """The units' values as rows, (U, T), in the order of `units_of`."""
     parts = [np.ascontiguousarray(layer.T) for state in states for layer in traced.states[state]]
     return np.concatenate(parts)
 
 
-def blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
-    """Some rows at a time."""
+def _blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
     return (rows[begin : begin + AT_ONCE] for begin in range(0, len(rows), AT_ONCE))
 
 
@@ -256,7 +255,7 @@ class Scoring:
 
     def best(self, rows: np.ndarray) -> list[Effect]:
         """How well the best of the rows (U, T) goes with each feature."""
-        r = np.concatenate([pearson(standard(some, 1), self.standard) for some in blocks(rows)])  # (U, F)
+        r = np.concatenate([pearson(standard(some, 1), self.standard) for some in _blocks(rows)])  # (U, F)
         best = np.abs(r).argmax(axis=0)
         return self.effects(rows[best].T)
 
@@ -273,7 +272,7 @@ class Scoring:
         return found
 
 
-def describe(
+def _describe(
     names: Sequence[str],
     j: int,
     units: Sequence[Unit],

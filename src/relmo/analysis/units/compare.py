@@ -122,7 +122,7 @@ def compare_losses_of(
         bits.append(symbol_losses(model, symbols) / math.log(2))
         if progress is not None:
             progress((number + 1) / len(models))
-    classes = {ALL: np.ones(len(symbols), dtype=bool)} | symbol_classes(symbols) | bracket_classes(symbols)
+    classes = {ALL: np.ones(len(symbols), dtype=bool)} | symbol_classes(symbols) | _bracket_classes(symbols)
     first = next(iter(models.values()))
     if first.settings.text.unit == "word":
         classes |= rank_classes(first.vocabulary.ids(symbols), first.vocabulary.unknown)
@@ -153,7 +153,7 @@ def symbol_losses(model: LanguageModel, symbols: Sequence[str]) -> np.ndarray:
     return np.concatenate(found)
 
 
-def bracket_classes(symbols: Sequence[str]) -> dict[str, np.ndarray]:
+def _bracket_classes(symbols: Sequence[str]) -> dict[str, np.ndarray]:
     """Closing brackets by how many symbols they stand after the one they close; (T,) of bool each."""
     distance = bracket_distances(symbols)
     ends = [*DISTANCES[1:], 1 << 62]

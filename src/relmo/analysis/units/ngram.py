@@ -64,9 +64,9 @@ def fit_pruned(
         key = nodes * vocab_size
         key += stream[places + k - 1]
         keys, inverse, seen = np.unique(key, return_inverse=True, return_counts=True)
-        counts = seen if k == order else continuations(stream, places, inverse, len(keys), vocab_size)
+        counts = seen if k == order else _continuations(stream, places, inverse, len(keys), vocab_size)
         kept = seen > 1 if k > once_up_to else np.ones(len(keys), dtype=bool)
-        probability, gamma = discount_kept(counts, keys // vocab_size, kept, contexts)
+        probability, gamma = _discount_kept(counts, keys // vocab_size, kept, contexts)
         for name, array in (("keys", keys[kept]), ("probability", probability), ("gamma", gamma)):
             setattr(model, f"{name}_{k}", torch.from_numpy(array))
         contexts = int(np.count_nonzero(kept))
@@ -78,7 +78,7 @@ def fit_pruned(
     return model
 
 
-def continuations(
+def _continuations(
     stream: np.ndarray, places: np.ndarray, ngrams: np.ndarray, count: int, vocab_size: int
 ) -> np.ndarray:
     """How many distinct symbols stand right before each n-gram; `ngrams` (P,) are those that begin at `places`."""
@@ -88,7 +88,7 @@ def continuations(
     return np.bincount(np.unique(pairs) // vocab_size, minlength=count)
 
 
-def discount_kept(
+def _discount_kept(
     counts: np.ndarray, parents: np.ndarray, kept: np.ndarray, contexts: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Each kept n-gram's discounted probability, and the weight each context leaves to the order below, which gets all

@@ -40,8 +40,8 @@ class Asked:
         """Raises where something makes no sense."""
         if self.per_condition < 0:
             raise SettingError(f"--per-condition must be 0 (all) or more, not {self.per_condition}")
-        parse_units(self.together)
-        if len(parse_units(self.trace)) > 1:
+        _parse_units(self.together)
+        if len(_parse_units(self.trace)) > 1:
             raise SettingError(f"--trace {self.trace}: takes one unit, such as h1.126")
 
     def run(
@@ -61,9 +61,9 @@ class Asked:
         if self.together:
             with share_bar("units off together", quiet=quiet) as progress:
                 options |= {"draws": self.draws, "progress": progress}
-                done["together"] = library.ablate_together(model, pairs, parse_units(self.together), **options)
+                done["together"] = library.ablate_together(model, pairs, _parse_units(self.together), **options)
         if self.trace:
-            done["trace"] = gate_traces(model, pairs, parse_units(self.trace)[0], per_condition=most)
+            done["trace"] = gate_traces(model, pairs, _parse_units(self.trace)[0], per_condition=most)
         return done
 
 
@@ -139,7 +139,7 @@ def agreement(
         print_tables(*(each.table() for each in done.values()))
 
 
-def parse_units(given: str | None) -> "list[Unit]":
+def _parse_units(given: str | None) -> "list[Unit]":
     """Units as reports name them, with commas between: h1.126,c0.3."""
     from relmo.analysis.core.causal import Unit
 

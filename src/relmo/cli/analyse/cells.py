@@ -50,7 +50,7 @@ class Asked:
         from relmo.analysis.core import features
 
         if not (self.feature or self.regex or self.conllu_column or self.function or self.marks):
-            return usual(document)
+            return _usual(document)
         found = features.tracks(document, self.feature)
         for given in self.regex:
             name, equals, pattern = given.partition("=")
@@ -60,9 +60,9 @@ class Asked:
         for column in self.conllu_column:
             found |= features.column_tracks(document, column)
         for given in self.function:
-            found[given] = features.function_track(document, imported(given))
+            found[given] = features.function_track(document, _imported(given))
         if self.marks is not None:
-            found |= features.mark_tracks(document, read_marks(self.marks))
+            found |= features.mark_tracks(document, _read_marks(self.marks))
         return found
 
 
@@ -140,7 +140,7 @@ def cells(
     from relmo.cli.reproduce import sayer, warnings_said
 
     if list_features:
-        print_features()
+        _print_features()
         return
     if model is None or file is None:
         raise SettingError("a model and a text are needed: relmo analyse cells MODEL FILE")
@@ -149,7 +149,7 @@ def cells(
     if symbols is not None and symbols < 1:
         raise SettingError(f"--symbols must be 1 or more, not {symbols}")
     loaded = load_language_model(model, device)
-    document = read_document(loaded, file, language=asked.language, symbols=symbols or most_symbols(loaded))
+    document = read_document(loaded, file, language=asked.language, symbols=symbols or _most_symbols(loaded))
     found = asked.tracks(document)
     with warnings_said(sayer(quiet=quiet)), share_bar("looking at the units", quiet=quiet) as progress:
         report = find_cells(loaded, document, found, progress=progress, **vars(checks))
@@ -161,7 +161,7 @@ def cells(
         print_tables(*report.tables())
 
 
-def print_features() -> None:
+def _print_features() -> None:
     """The features that have a name, with what they are."""
     from relmo.analysis.core.features import FEATURES
 
@@ -169,7 +169,7 @@ def print_features() -> None:
     print(*(f"{name:<{width}}{' '.join((made.__doc__ or '').split())}" for name, made in FEATURES.items()), sep="\n")
 
 
-def most_symbols(model: "LanguageModel | BiLM") -> int:
+def _most_symbols(model: "LanguageModel | BiLM") -> int:
     """How many symbols are taken where nothing is said."""
     from relmo.analysis.core.stack import stack_of
     from relmo.analysis.core.trace import network_of
@@ -179,7 +179,7 @@ def most_symbols(model: "LanguageModel | BiLM") -> int:
     return max(1, min(SYMBOLS, NUMBERS // units))
 
 
-def usual(document: "Document") -> "dict[str, np.ndarray]":
+def _usual(document: "Document") -> "dict[str, np.ndarray]":
     """Features that suit a document: of code, of annotated words, or of prose; without those that never change in
     it."""
     from relmo.analysis.core import features
@@ -191,7 +191,7 @@ def usual(document: "Document") -> "dict[str, np.ndarray]":
     return {name: track for name, track in found.items() if track.min() < track.max()}
 
 
-def imported(name: str) -> Callable[[str], Any]:
+def _imported(name: str) -> Callable[[str], Any]:
     """A function of the user's, MODULE:NAME, imported as Python does from where the command runs."""
     module, _, attribute = name.partition(":")
     if not (module and attribute):
@@ -208,7 +208,7 @@ def imported(name: str) -> Callable[[str], Any]:
     return function
 
 
-def read_marks(path: Path) -> "list[Mark]":
+def _read_marks(path: Path) -> "list[Mark]":
     """Stretches of a text from a file: first character, the one after the last, a name; tabs between."""
     from relmo.analysis.core.features import Mark
     from relmo.text.corpus import read_lines

@@ -87,7 +87,7 @@ def compare(
 
     beside.check()
     check_plot(plot, overwrite=overwrite)
-    loaded = load_models(models, device)
+    loaded = _load_models(models, device)
     first = next(iter(loaded.values()))
     library.check_alike(loaded)
     document = read_document(first, text, symbols=symbols or None)
@@ -100,12 +100,12 @@ def compare(
     compared = loaded
     training = None
     if beside.train:
-        compared, training = with_ngram(loaded, beside, quiet=quiet)
+        compared, training = _with_ngram(loaded, beside, quiet=quiet)
     with share_bar("reading", quiet=quiet) as progress:
         done["losses"] = library.compare_losses_of(compared, document.symbols, progress=progress)
-    made = sampled(compared, beside, seed)
+    made = _sampled(compared, beside, seed)
     if training is not None:
-        done["copies"] = Copies(copies(compared, made, document.symbols, training))
+        done["copies"] = Copies(_copies(compared, made, document.symbols, training))
     if plot is not None:
         done["losses"].plot(plot)
     if json:
@@ -113,10 +113,10 @@ def compare(
         print_json({"text": text} | {name: each.as_dict() for name, each in done.items()} | {"samples": texts})
         return
     print_tables(*(each.table() for each in done.values()))
-    print_samples(made)
+    _print_samples(made)
 
 
-def load_models(sources: tuple[str, ...], device: str) -> "dict[str, LanguageModel]":
+def _load_models(sources: tuple[str, ...], device: str) -> "dict[str, LanguageModel]":
     """Language models by the names of their folders, or by their paths where names are the same."""
     from relmo.loading import load
 
@@ -129,7 +129,7 @@ def load_models(sources: tuple[str, ...], device: str) -> "dict[str, LanguageMod
     return {name: load(source, kinds="lm", device=device) for name, source in zip(names, sources, strict=True)}
 
 
-def with_ngram(models: "dict[str, LanguageModel]", beside: Beside, *, quiet: bool) -> "tuple[dict[str, Any], Any]":
+def _with_ngram(models: "dict[str, LanguageModel]", beside: Beside, *, quiet: bool) -> "tuple[dict[str, Any], Any]":
     """The models and an n-gram model of the training text, and the text's ids."""
     import tempfile
 
@@ -148,7 +148,7 @@ def with_ngram(models: "dict[str, LanguageModel]", beside: Beside, *, quiet: boo
     return models | {f"{beside.order}-gram": ngram}, ids
 
 
-def sampled(models: "dict[str, LanguageModel]", beside: Beside, seed: int) -> "list[tuple[int, list[Any]]]":
+def _sampled(models: "dict[str, LanguageModel]", beside: Beside, seed: int) -> "list[tuple[int, list[Any]]]":
     """Texts of every model, for each of several seeds."""
     from relmo.analysis.units.compare import samples
 
@@ -156,7 +156,7 @@ def sampled(models: "dict[str, LanguageModel]", beside: Beside, seed: int) -> "l
     return [(s, samples(models, seed=s, **options)) for s in range(seed, seed + beside.samples)]
 
 
-def copies(
+def _copies(
     models: "dict[str, LanguageModel]", made: "list[tuple[int, list[Any]]]", held_out: list[str], training: Any
 ) -> dict[str, dict[int, float]]:
     """The shares of samples, and of the text that no model has read, that stand in the training text."""
@@ -194,7 +194,7 @@ class Copies:
         return Table(columns, rows, "percent that stand in the training text as they are")
 
 
-def print_samples(made: "list[tuple[int, list[Any]]]") -> None:
+def _print_samples(made: "list[tuple[int, list[Any]]]") -> None:
     """Texts without their models' names, and the names at the end."""
     for seed, some in made:
         for number, each in enumerate(some):

@@ -95,7 +95,7 @@ def gradients(
     check_plot(plot, overwrite=overwrite)
     if jacobian < 0:
         raise SettingError(f"--jacobian must be 0 or more, not {jacobian}")
-    networks = fresh_networks(fresh, seed, models=bool(models))
+    networks = _fresh_networks(fresh, seed, models=bool(models))
     given = text_or_bundled(text)
     options: dict[str, Any] = {"lags": lags, "positions": positions, "jacobian_positions": jacobian, "seed": seed}
     flows = []
@@ -116,7 +116,7 @@ def gradients(
         print_tables(library.flow_table(flows), library.radius_table(flows), *more_tables)
 
 
-def fresh_networks(options: FreshOptions, seed: int, *, models: bool) -> "list[Fresh]":
+def _fresh_networks(options: FreshOptions, seed: int, *, models: bool) -> "list[Fresh]":
     """The fresh networks that were asked for; without any, and without models, the three cells."""
     from relmo.analysis.memory.fresh import CELL_NAMES, Fresh
 

@@ -100,7 +100,7 @@ def meaning(
     from relmo.cli.reproduce import sayer, warnings_said
     from relmo.loading import load
 
-    check(sentence, word, corpus, layers)
+    _check(sentence, word, corpus, layers)
     say = sayer(quiet=quiet)
     done: dict[str, Any] = {}
     tables: list[Table] = []
@@ -108,25 +108,25 @@ def meaning(
     loaded = load(model, kinds="bilm", device=device) if needed else None
     with warnings_said(say):
         if corpus.build and loaded is not None:
-            done["index"] = build_from(corpus, loaded, quiet=quiet)
+            done["index"] = _build_from(corpus, loaded, quiet=quiet)
             say(f"{corpus.index}: {done['index']['words']:,} words")
         if sentence is not None and word is not None and loaded is not None:
             found = corpus.look_up(loaded, sentence, word, say)
             done["meaning"] = found.as_dict()
             tables += found.tables()
         if layers.mix:
-            mixes = {name: learnt(name, device) for name in layers.mix}
+            mixes = {name: _learnt(name, device) for name in layers.mix}
             done["mix"] = {name: [each._asdict() for each in some] for name, some in mixes.items()}
             tables.append(mix_table(mixes))
     if not json:
         print_tables(*tables)
     if loaded is not None:
-        done |= measured(loaded, layers, corpus.vectors, show=not json, say=say)
+        done |= _measured(loaded, layers, corpus.vectors, show=not json, say=say)
     if json:
         print_json(done)
 
 
-def check(sentence: str | None, word: str | None, corpus: Corpus, layers: Layers) -> None:
+def _check(sentence: str | None, word: str | None, corpus: Corpus, layers: Layers) -> None:
     """Raises where what was given makes no sense together."""
     if (sentence is None) != (word is None):
         raise SettingError("a sentence and a word of it are needed: relmo analyse meaning SENTENCE WORD --index DIR")
@@ -138,7 +138,7 @@ def check(sentence: str | None, word: str | None, corpus: Corpus, layers: Layers
         raise SettingError(f"--k must be 1 or more, not {corpus.k}")
 
 
-def build_from(corpus: Corpus, model: "BiLM", *, quiet: bool) -> dict[str, Any]:
+def _build_from(corpus: Corpus, model: "BiLM", *, quiet: bool) -> dict[str, Any]:
     """An index of all sentences of files. -> where it is, and how many words it has."""
     from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
@@ -161,7 +161,7 @@ def build_from(corpus: Corpus, model: "BiLM", *, quiet: bool) -> dict[str, Any]:
     return {"folder": str(corpus.index), "words": len(made)}
 
 
-def learnt(source: str, device: str) -> "list[Mix]":
+def _learnt(source: str, device: str) -> "list[Mix]":
     """The mixes of a trained task."""
     from relmo.analysis.meaning.lookup import mix_weights
     from relmo.loading import load
@@ -173,7 +173,7 @@ def learnt(source: str, device: str) -> "list[Mix]":
     return found
 
 
-def measured(
+def _measured(
     model: "BiLM", layers: Layers, vectors: str | None, *, show: bool, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Tables that `relmo reproduce` makes, printed where `show` says so."""

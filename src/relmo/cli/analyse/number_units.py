@@ -121,9 +121,9 @@ def number_units(
     check_plot(plot, overwrite=overwrite)
     check_plot(gates, overwrite=overwrite)
     numbers.check()
-    sentences = read_trees(trees)
+    sentences = _read_trees(trees)
     loaded = load_language_model(model, device)
-    pairs = read_or_make(files, loaded, numbers, seed)
+    pairs = _read_or_make(files, loaded, numbers, seed)
     done: dict[str, Any] = {}
     with warnings_said(sayer(quiet=quiet)):
         with share_bar("units off one by one", quiet=quiet) as progress:
@@ -135,7 +135,7 @@ def number_units(
         if sentences is not None:
             done |= syntax(loaded, pairs, found, sentences, trees, numbers, control=control, seed=seed, quiet=quiet)
         if gates is not None:
-            draw_first(loaded, pairs, found, gates)
+            _draw_first(loaded, pairs, found, gates)
     if plot is not None:
         found.plot(plot)
     if json:
@@ -152,7 +152,7 @@ def titled(name: str, table: "Table") -> "Table":
     return replace(table, title=title) if together else table
 
 
-def read_trees(trees: Trees) -> Any:
+def _read_trees(trees: Trees) -> Any:
     """The sentences with their depths, where there are to be any."""
     from relmo.text.trees import read_depths
 
@@ -161,7 +161,7 @@ def read_trees(trees: Trees) -> Any:
     return None if trees.trees is None else read_depths(trees.trees, trees.depth)
 
 
-def read_or_make(
+def _read_or_make(
     files: tuple[Path, ...], model: "LanguageModel | BiLM", numbers: Numbers, seed: int
 ) -> "list[MinimalPair]":
     """The pairs of files, or ones of common words that the model knows."""
@@ -201,10 +201,10 @@ def syntax(
         most = numbers.per_condition or None
         options = {"how": numbers.how, "draws": numbers.draws, "per_condition": most, "seed": seed}
         done["together_syntax"] = ablate_together(model, pairs, units, **options)
-    return done | connected(model, found, number)
+    return done | _connected(model, found, number)
 
 
-def connected(model: "LanguageModel | BiLM", syntax: Any, number: Any) -> dict[str, Any]:
+def _connected(model: "LanguageModel | BiLM", syntax: Any, number: Any) -> dict[str, Any]:
     """The weights from syntax units to the gates of long-range units of the same layer, where there are both."""
     from relmo.analysis.syntax.connections import connections
 
@@ -215,7 +215,7 @@ def connected(model: "LanguageModel | BiLM", syntax: Any, number: Any) -> dict[s
     return {"connections": connections(model, sources, targets)} if sources and targets else {}
 
 
-def draw_first(model: "LanguageModel | BiLM", pairs: "list[MinimalPair]", found: Any, path: Path) -> None:
+def _draw_first(model: "LanguageModel | BiLM", pairs: "list[MinimalPair]", found: Any, path: Path) -> None:
     """The gates of the first needed or long-range unit, and of the first short-range one."""
     from relmo.analysis.syntax.gate_traces import draw_gates, gate_traces
 

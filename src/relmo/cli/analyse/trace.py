@@ -76,7 +76,7 @@ def trace(
     with warnings_said(sayer(quiet=quiet)), share_bar("reading", quiet=quiet) as progress:
         traced = library.trace(loaded, document.texts, progress=progress)
     chosen = traced.forward if direction == "forward" else traced.backward
-    check_unit(chosen, state, layer, unit)
+    _check_unit(chosen, state, layer, unit)
     values = chosen.unit(state, layer, unit)
     title = f"{state}{unit} of layer {layer}" + (f", {direction}" if traced.directions == 2 else "")
     if out is not None:
@@ -90,7 +90,7 @@ def trace(
         print_coloured(show.ColouredText(traced.symbols, values, title, space))
 
 
-def check_unit(traced: "Trace", state: str, layer: int, unit: int) -> None:
+def _check_unit(traced: "Trace", state: str, layer: int, unit: int) -> None:
     """Raises where there is no such state, layer or unit."""
     if state not in traced.states:
         raise SettingError(f"--state {state}: the model's cells have {', '.join(traced.states)}")

@@ -36,37 +36,37 @@ def maxima(ids: Sequence[Tensor], embedding: Tensor, weights: Sequence[Tensor], 
             raise IndexError(f"character ids go from 1 to {len(embedding)}")
     groups = [(group - 1).contiguous() for group in ids]
     if torch.is_grad_enabled():
-        y = Windows.apply(groups, end - 1, *make_tables(embedding, weights))
+        y = Windows.apply(groups, end - 1, *_make_tables(embedding, weights))
     else:
-        blocks = kept("tables", [embedding, *weights], lambda: make_blocks(embedding, weights))
+        blocks = kept("tables", [embedding, *weights], lambda: _make_blocks(embedding, weights))
         y = embedding.new_empty(sum(map(len, groups)), sum(block.shape[2] for block in blocks))
-        fill(groups, end - 1, blocks, y, None)
+        _fill(groups, end - 1, blocks, y, None)
     if all(len(weight) % LANES == 0 for weight in weights):
         return y
-    parts = y.split([filled(len(weight)) for weight in weights], dim=1)
+    parts = y.split([_filled(len(weight)) for weight in weights], dim=1)
     return torch.cat([part[:, : len(weight)] for part, weight in zip(parts, weights, strict=True)], dim=1)
 
 
-def filled(count: int) -> int:
+def _filled(count: int) -> int:
     """So many filters, filled up."""
     return count + -count % LANES
 
 
-def make_tables(embedding: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+def _make_tables(embedding: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
     """The products of each character with each column of each filter: (width, characters, filled n) for each weight."""
     return [
-        torch.matmul(embedding, pad(weight, (0, 0, 0, 0, 0, filled(len(weight)) - len(weight))).permute(2, 1, 0))
+        torch.matmul(embedding, pad(weight, (0, 0, 0, 0, 0, _filled(len(weight)) - len(weight))).permute(2, 1, 0))
         for weight in weights
     ]
 
 
-def make_blocks(embedding: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+def _make_blocks(embedding: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
     """The same, a few filters at a time."""
-    tables = make_tables(embedding, weights)
+    tables = _make_tables(embedding, weights)
     return [block.contiguous() for table in tables for block in table.split(BLOCK, dim=2)]
 
 
-def fill(groups: Sequence[Tensor], end: int, tables: Sequence[Tensor], y: Tensor, window: Tensor | None) -> None:
+def _fill(groups: Sequence[Tensor], end: int, tables: Sequence[Tensor], y: Tensor, window: Tensor | None) -> None:
     """The maxima of all words (N, all filters) into y, and of which window each is into `window`."""
     row = 0
     for ids in groups:
@@ -99,7 +99,7 @@ class Windows(torch.autograd.Function):
         tables = tuple(table.contiguous() for table in tables)
         y = tables[0].new_empty(sum(map(len, groups)), sum(table.shape[2] for table in tables))
         window = torch.empty(y.shape, dtype=torch.int32)
-        fill(groups, end, tables, y, window)
+        _fill(groups, end, tables, y, window)
         ctx.save_for_backward(window)
         ctx.rest = groups, [table.shape for table in tables]
         return y

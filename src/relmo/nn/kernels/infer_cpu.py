@@ -101,7 +101,7 @@ def run(
     h, c = (state.clone(memory_format=torch.contiguous_format) for state in (h, c))
     y = h.new_empty(2, steps, batch, outputs)
     buffers: dict[str, Tensor | None] = {"y": y, "h": h, "c": c, "inner": h.new_empty(2, batch, four // 4)}
-    buffers |= rooms("h", batch, outputs, precision) | rooms("m", batch, four // 4, precision)
+    buffers |= _rooms("h", batch, outputs, precision) | _rooms("m", batch, four // 4, precision)
     matrices = {"hh": packed(weights.hh, precision, by_gates=True)}
     if weights.hr is not None:
         matrices["hr"] = packed(weights.hr, precision, by_gates=False)
@@ -110,14 +110,14 @@ def run(
     work = sum(sizes) * four * outputs
     first = False
     if isinstance(given, Gates):
-        table = rows_of(given, four)
+        table = _rows_of(given, four)
         numbers["stride"] = table.stride(1)
         buffers |= {"gates": table, "words": given.words.contiguous()}
     else:
         check("x", given, (2, steps, batch, inputs))
         buffers |= {"x": whole(given), "gates": whole(weights.bias)}  # of which there is only one row
         first = batch <= (FEW if weights.ih.numel() >= LARGE else 1)
-        buffers |= rooms("x", steps * batch if first else batch, inputs, precision)
+        buffers |= _rooms("x", steps * batch if first else batch, inputs, precision)
         matrices["ih"] = packed(weights.ih, precision, by_gates=True)
     both = directions(numbers, sizes, clips, buffers, matrices)
     if first:
@@ -137,7 +137,7 @@ def input_gates(x: Tensor, ih: Tensor, bias: Tensor, d: int, precision: Precisio
     check("x", x, (len(x), inputs))
     check("bias", bias, (2, four))
     x, bias, gates = x.contiguous(), bias.contiguous(), x.new_empty(len(x), four)
-    room = rooms("x", len(x), inputs, precision)
+    room = _rooms("x", len(x), inputs, precision)
     buffers = {"x": x, "gates": bias[d]} | {name: tensor[0] for name, tensor in room.items() if tensor is not None}
     matrix = packed(ih, precision, by_gates=True)
     layer = Layer(
@@ -180,7 +180,7 @@ def directions(
     return found
 
 
-def rows_of(given: Gates, size: int) -> Tensor:
+def _rows_of(given: Gates, size: int) -> Tensor:
     """The table, whose rows have no gaps and whose words are in it: the kernels trust what they are given."""
     table, words = given
     check("gates", table, (2, table.shape[1], size))
@@ -193,7 +193,7 @@ def rows_of(given: Gates, size: int) -> Tensor:
     return table if table.stride(2) == 1 else table.contiguous()
 
 
-def rooms(name: str, rows: int, width: int, precision: Precision) -> dict[str, Tensor | None]:
+def _rooms(name: str, rows: int, width: int, precision: Precision) -> dict[str, Tensor | None]:
     """Room for rows as the products take them; float32 needs none."""
     found: dict[str, Tensor | None] = {}
     if precision != "float32":
@@ -217,13 +217,13 @@ def pack(weight: Tensor, precision: Precision, by_gates: bool) -> Packed:
         if precision == "int8" and not by_gates:
             one, length = level(one)
             levels.append(length)
-        panels = in_panels(one, by_gates)  # (panels, 4 L, K)
+        panels = _in_panels(one, by_gates)  # (panels, 4 L, K)
         if precision == "int8":
             panels, by = quantize(panels)  # by (panels, 4 L, blocks)
             sums = torch.stack([part.sum(dim=-1) for part in panels.split(BLOCK, dim=-1)])  # (blocks, panels, 4 L)
             scales.append(by.permute(2, 0, 1).flatten(1))
             starts.append((-128 * sums).int().flatten(1))
-        panels = in_units(panels, precision)
+        panels = _in_units(panels, precision)
         if units is None:
             units = lstm_cpu.large_room(2, *panels.shape, dtype=panels.dtype)
         units[d] = panels
@@ -232,7 +232,7 @@ def pack(weight: Tensor, precision: Precision, by_gates: bool) -> Packed:
     return Packed(units, scale, start, by_level, weight.shape[2], units.shape[1] * units.shape[3])
 
 
-def in_panels(weight: Tensor, by_gates: bool) -> Tensor:
+def _in_panels(weight: Tensor, by_gates: bool) -> Tensor:
     """A weight (N, K) with its rows in fours of vectors, zeros in place of those it does not have: (panels, 4 L, K)."""
     lanes = kernels().relmo_lanes()
     if by_gates:  # the four are gates of the same cells
@@ -243,7 +243,7 @@ def in_panels(weight: Tensor, by_gates: bool) -> Tensor:
     return weight.reshape(-1, VECTORS * lanes, weight.shape[-1])
 
 
-def in_units(panels: Tensor, precision: Precision) -> Tensor:
+def _in_units(panels: Tensor, precision: Precision) -> Tensor:
     """Panels (p, 4 L, K) as (p, K / numbers, 4 L, numbers): so many numbers in a unit of four bytes."""
     numbers = kernels().relmo_numbers(PRECISIONS.index(precision))
     panels = rounded(pad(panels, (0, -panels.shape[-1] % numbers)), precision)

@@ -77,7 +77,7 @@ def run(
             if len(graphs) == MOST:
                 graphs.popitem(last=False)
             room = torch.zeros(2, long, wide, *given.shape[3:], dtype=given.dtype, device=given.device)
-            graphs[key] = record(weights, room, table, clips, skip=skip)
+            graphs[key] = _record(weights, room, table, clips, skip=skip)
         graphs.move_to_end(key)
         recorded = graphs[key]
         recorded.given[:, :steps, :batch] = given
@@ -90,7 +90,7 @@ def run(
         return layers, [tensor[:batch].clone() for tensor in recorded.final]
 
 
-def record(weights: list[Weights], given: Tensor, table: Tensor | None, clips: Clips, *, skip: bool) -> Recorded:
+def _record(weights: list[Weights], given: Tensor, table: Tensor | None, clips: Clips, *, skip: bool) -> Recorded:
     """A graph for as many rows and steps as are given."""
     device, batch = given.device, given.shape[2]
     lengths = torch.zeros(batch, dtype=torch.int64, device=device)
@@ -132,14 +132,14 @@ def unroll(
     for depth, layer in enumerate(weights):
         h, c = (tensor.transpose(0, 1) for tensor in state[2 * depth : 2 * depth + 2])
         x = layers[-1] if depth else given if table is None else None
-        y, c = one_layer(layer, x, table, given, h, c, clips, sizes, lengths)
+        y, c = _one_layer(layer, x, table, given, h, c, clips, sizes, lengths)
         out = y[:, 1:].float()
         layers.append(out + layers[-1] if skip and depth else out)
         final += [y[:, ends, row].float().transpose(0, 1), c.transpose(0, 1)]
     return layers, final
 
 
-def one_layer(
+def _one_layer(
     weights: Weights,
     x: Tensor | None,
     table: Tensor | None,

@@ -29,7 +29,7 @@ def kept(name: str, weights: Sequence[Tensor], make: Callable[[], Made]) -> Made
     A change that goes past the tensor's own count of them (through `.data`) is seen in a sample of its values.
     """
     key = (name, *map(id, weights))
-    state, sample = versions(weights), sampled(weights)
+    state, sample = versions(weights), _sampled(weights)
     found = KEPT.get(key)
     if (
         found is None
@@ -48,7 +48,7 @@ def versions(weights: Sequence[Tensor]) -> list[tuple[int, int]]:
     return [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
 
 
-def sampled(weights: Sequence[Tensor]) -> Tensor:
+def _sampled(weights: Sequence[Tensor]) -> Tensor:
     """Some values of each, a copy; none of a GPU's, for which one would have to wait."""
     weights = [weight for weight in weights if weight.device.type == "cpu"]
     if not weights:

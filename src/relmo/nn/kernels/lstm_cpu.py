@@ -235,7 +235,7 @@ def backward(
     both = layers(given, weights, steps, batch, sizes, clips)
     work = sum(sizes) * weights.hh.shape[1] * weights.hh.shape[2]
     spread(lambda d, a, b: kernels().relmo_backward(both[d], a, b), batch, work)
-    room = scratch("sums", kernels().relmo_room(both[0]))
+    room = _scratch("sums", kernels().relmo_room(both[0]))
 
     def sum_up(d: int, *_: int) -> None:
         kernels().relmo_weights(both[d], *(at(tensor, d) for tensor in (of.ih, of.hh, of.bias, of.hr, room)))
@@ -278,7 +278,7 @@ def kernels() -> ctypes.CDLL:
 
 
 def pack(weight: Tensor, form: str, room: str) -> Tensor:
-    """weight (2, rows, columns) in the order the kernels read it, in the `scratch` of a name.
+    """weight (2, rows, columns) in the order the kernels read it, in the `_scratch` of a name.
 
     As it is, a row of inputs is as long as the weight has rows; "transposed", as it has columns; so it is for "gates",
     where rows are four to a cell.
@@ -288,7 +288,7 @@ def pack(weight: Tensor, form: str, room: str) -> Tensor:
     depth, width = (rows, columns) if form == "as it is" else (columns, rows)
     gates = form == "gates"
     size = 4 * kernels().relmo_packed(depth, width // 4) if gates else kernels().relmo_packed(depth, width)
-    packed = scratch(room, size)
+    packed = _scratch(room, size)
     strides = (columns, 1) if form == "as it is" else (1, columns)
 
     def pack_one(d: int, *_: int) -> None:
@@ -304,7 +304,7 @@ def pack(weight: Tensor, form: str, room: str) -> Tensor:
 ROOM = local()
 
 
-def scratch(name: str, size: int) -> Tensor:
+def _scratch(name: str, size: int) -> Tensor:
     """(2, size) numbers of room in this thread, valid until the same name is asked for again.
 
     What is large is held for the next call, as a system takes long to give so much memory anew.

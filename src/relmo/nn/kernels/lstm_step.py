@@ -27,11 +27,11 @@ def forward(
     gates need not be there afterwards."""
     if bias is not None:
         z += bias.unsqueeze(1)
-    i, f, g, o = activate(z)
+    i, f, g, o = _activate(z)
     torch.mul(f, c, out=c_next).addcmul_(i, g)
     if cell_clip is not None:
         c_next.clamp_(-cell_clip, cell_clip)
-    torch.mul(o, tanh_(c_next.clone()).to(m.dtype), out=m)
+    torch.mul(o, _tanh_(c_next.clone()).to(m.dtype), out=m)
 
 
 def backward(z: Tensor, dm: Tensor, dc: Tensor, c: Tensor, c_next: Tensor, cell_clip: float | None) -> None:
@@ -41,7 +41,7 @@ def backward(z: Tensor, dm: Tensor, dc: Tensor, c: Tensor, c_next: Tensor, cell_
     di = dc * g * i(1 - i);   df = dc * c * f(1 - f);   dg = dc * i * (1 - g^2);   do = dm * tanh(c_next) * o(1 - o)
     """
     i, f, g, o = z.chunk(4, dim=-1)
-    t = tanh_(c_next.clone())
+    t = _tanh_(c_next.clone())
     dc += tanh_back(dm * o, t.to(dm.dtype))
     if cell_clip is not None:
         unclipped(dc, c_next, -cell_clip, cell_clip, grad_input=dc)
@@ -77,13 +77,13 @@ def output_gradient(dy: Tensor, parts: Tensor, h: Tensor, dh: Tensor, clip: floa
         unclipped(dh, h, -clip, clip, grad_input=dh)
 
 
-def activate(z: Tensor) -> tuple[Tensor, ...]:
+def _activate(z: Tensor) -> tuple[Tensor, ...]:
     """The gates i, f, g, o, in place of their pre-activations (…, 4H)."""
     i, f, g, o = z.chunk(4, dim=-1)
     z[..., : 2 * i.shape[-1]].sigmoid_()
-    return i, f, tanh_(g), o.sigmoid_()
+    return i, f, _tanh_(g), o.sigmoid_()
 
 
-def tanh_(x: Tensor) -> Tensor:
+def _tanh_(x: Tensor) -> Tensor:
     """tanh in place; on a CPU as 2 sigmoid(2 x) - 1, which torch computes several times faster (and within 1e-7)."""
     return x.tanh_() if x.is_cuda else x.mul_(2).sigmoid_().mul_(2).sub_(1)
