@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from relmo.nn.cells import Cell, ElmanCell, GRUCell, LSTMCell, State, clip
+from relmo.nn.cells import Cell, State
+from relmo.nn.cells.elman import ElmanCell
+from relmo.nn.cells.gru import GRUCell
+from relmo.nn.cells.lstm import LSTMCell, clip
 
 
 def lstm_projected(input_size: int, hidden_size: int) -> LSTMCell:

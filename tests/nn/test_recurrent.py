@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from relmo.nn.cells import Cell, ElmanCell, GRUCell, LSTMCell
+from relmo.nn.cells import Cell
+from relmo.nn.cells.elman import ElmanCell
+from relmo.nn.cells.gru import GRUCell
+from relmo.nn.cells.lstm import LSTMCell
 from relmo.nn.dropout import SequenceDropout, drop_weights, drop_words
 from relmo.nn.recurrent import Recurrent, RecurrentOutput, unroll_fused
 

@@ -273,8 +273,7 @@ def _row_changes(stack: Stack, units: Sequence[Unit], values: np.ndarray) -> Cha
     for row, (unit, value) in enumerate(zip(units, values.tolist(), strict=True)):
         layer: Layer = stack.layers[unit.layer]
         if (unit.layer, unit.state) not in changes:
-            one = layer.hh.new_ones(1, len(units), layer.sizes[unit.state])
-            changes[unit.layer, unit.state] = Change(one, torch.zeros_like(one))
+            changes[unit.layer, unit.state] = layer.no_change(unit.state, len(units))
         change = changes[unit.layer, unit.state]
         change.scale[0, row, unit.number], change.offset[0, row, unit.number] = 0.0, value
     return changes

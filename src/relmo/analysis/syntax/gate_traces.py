@@ -17,7 +17,6 @@ import numpy as np
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.intervals import Z
 from relmo.analysis.core.show import Table, figure, picture
-from relmo.analysis.core.stack import NAMES
 from relmo.analysis.core.trace import trace
 from relmo.analysis.syntax.agreement import PER_CONDITION, drawn_pairs
 from relmo.analysis.syntax.pair_scores import Reader, plan_of
@@ -121,8 +120,8 @@ def gate_traces(
     reader = Reader(model)
     reader.check(unit)
     layer = reader.stack.layers[unit.layer]
-    names = [name for name in NAMES[layer.kind] if name == unit.state or layer.sizes[name] == layer.sizes[unit.state]]
-    if layer.hr is not None:
+    names = [name for name, size in layer.sizes.items() if size == layer.sizes[unit.state]]
+    if layer.projection is not None:
         names = [name for name in names if (name == "h") == (unit.state == "h")]
     found: dict[str, tuple[list[list[str]], dict[str, np.ndarray]]] = {}
     for name, texts in _read_before(model, drawn_pairs(pairs, per_condition, 0)):
