@@ -155,7 +155,7 @@ session = Session.open("lm")
 session.give("few", text[:500])
 about = session.answer("about", {})
 assert (about["cell"], about["memory"], about["gates"], about["opened"]) == ("sru", "c", ["f", "r"], "c0.0")
-assert about["words"]["r"] == "reset gate" and "sru" in about["cells"]
+assert about["words"]["r"] == "reset gate" and about["cells"]["sru"] == "forget_bias"
 assert len(session.answer("page", {"text": "given", "page": "0"})["symbols"]) == 500
 strip = session.answer("strip", {"text": "given", "page": "0", "unit": "c1.2"})["states"]
 assert list(strip) == ["h", "c", "f", "r", "n"]

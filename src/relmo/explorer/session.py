@@ -30,6 +30,7 @@ from relmo.explorer.reader import Reader
 from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel, parameter_count
+from relmo.nn.cells import cell_class
 from relmo.settings.cells import CELLS
 from relmo.tasks.task import Task
 from relmo.text.conllu import ConlluWord
@@ -147,7 +148,7 @@ class Session:
             "name": self.name,
             "kind": "bilm" if bidirectional else "lm",
             "cell": cell.name,
-            "cells": {name: {"forget_bias": "forget_bias" in options} for name, options in sorted(CELLS.items())},
+            "cells": {name: _turned(name) for name in sorted(CELLS)},
             "unit": "word" if bidirectional else self.model.settings.text.unit,  # type: ignore[union-attr]
             "layers": len(stack.layers),
             "directions": stack.directions,
@@ -288,6 +289,13 @@ def key(model: str, what: str, asked: Asked) -> str:
 def summary(made: Callable[..., Any]) -> str:
     """A function's docstring in one line."""
     return " ".join((made.__doc__ or "").split())
+
+
+def _turned(cell: str) -> str | None:
+    """What is turned of a fresh network of this cell: the forget gate's bias, else the size of recurrent weights."""
+    if "forget_bias" in CELLS[cell]:
+        return "forget_bias"
+    return "spectral_radius" if cell_class(cell).recurrent else None
 
 
 def _checked_text(text: str) -> str:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from relmo.errors import ModelError
-from relmo.nn.cells import Cell, cell_class
+from relmo.nn.cells import Cell, State, cell_class
 from relmo.nn.elmo_lstm import ElmoLayer, ElmoLSTM
 from relmo.nn.recurrent import FusedShape, Recurrent, unroll_fused
 
@@ -46,7 +46,7 @@ Changes = Mapping[tuple[int, str], Change]
 
 
 @dataclass(frozen=True)
-class Layer:
+class StackLayer:
     """One layer: a cell, for its equations and what it says of itself, and the weights of each direction, in the order
     of `Cell.weights`."""
 
@@ -56,7 +56,7 @@ class Layer:
     @property
     def sizes(self) -> dict[str, int]:
         """How many numbers of each name a step has."""
-        return dict.fromkeys(self.cell.words, self.cell.hidden_size) | {"h": self.cell.output_size}
+        return self.cell.sizes
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ class Stack:
     residual    which layers add their input to their output
     """
 
-    layers: list[Layer]
+    layers: list[StackLayer]
     joined: bool = False
     residual: Literal["none", "where sizes agree", "above the first"] = "none"
 
@@ -195,7 +195,7 @@ class Side(NamedTuple):
 
     cell: Cell
     weights: list[Tensor]
-    state: tuple[Tensor, ...]
+    state: State
 
 
 class Wanted(NamedTuple):
@@ -207,16 +207,13 @@ class Wanted(NamedTuple):
     inside: Tensor | None
 
 
-Found = tuple[dict[str, Tensor], tuple[Tensor, ...]]
-"""What a direction gives: quantities by name, each (T, B, size), and the state after each text's last step."""
-
-
 def _stacked(sides: Sequence[Tensor]) -> Tensor:
     return sides[0].unsqueeze(0) if len(sides) == 1 else torch.stack(list(sides))
 
 
-def _replay(side: Side, x: Tensor, wanted: Wanted) -> Found:
-    """x (T, B, I) by torch's fused recurrence, and from its h what else is to be kept.
+def _replay(side: Side, x: Tensor, wanted: Wanted) -> tuple[dict[str, Tensor], State]:
+    """x (T, B, I) by torch's fused recurrence, and from its h what else is to be kept: quantities by name, (T, B, size)
+    each, and the state after each text's last step.
 
     A step from no memory gives the gates of all steps, as they do not depend on it, and what is new in the memory.
     """
@@ -233,14 +230,14 @@ def _replay(side: Side, x: Tensor, wanted: Wanted) -> Found:
         if cell.memory != "h" and cell.memory in keep:
             assert cell.keeps is not None
             before = state[cell.states.index(cell.memory)]
-            found[cell.memory] = memories(found[cell.keeps], found[cell.memory], before)
+            found[cell.memory] = _memories(found[cell.keeps], found[cell.memory], before)
         found["h"] = h
         if inside is not None:
             found = {name: tensor * inside.unsqueeze(2) for name, tensor in found.items()}
     return {name: tensor for name, tensor in found.items() if name in keep or name == "h"}, final
 
 
-def memories(kept: Tensor, new: Tensor, memory: Tensor) -> Tensor:
+def _memories(kept: Tensor, new: Tensor, memory: Tensor) -> Tensor:
     """m_t = kept_t * m_{t-1} + new_t over all steps: (T, B, H) from m (B, H) on."""
     found = []
     for share, added in zip(kept.unbind(0), new.unbind(0), strict=True):
@@ -249,9 +246,11 @@ def memories(kept: Tensor, new: Tensor, memory: Tensor) -> Tensor:
     return torch.stack(found) if found else new
 
 
-def _step_through(side: Side, from_x: Tensor, wanted: Wanted, changes: Mapping[str, Change], direction: int) -> Found:
-    """Step by step from the input's part (T, B, G), the states changed before anything reads them, those at the
-    beginning too."""
+def _step_through(
+    side: Side, from_x: Tensor, wanted: Wanted, changes: Mapping[str, Change], direction: int
+) -> tuple[dict[str, Tensor], State]:
+    """The same step by step from the input's part (T, B, G), the states changed before anything reads them, those at
+    the beginning too."""
     cell, weights, state = side
     own = {name: Change(change.scale[direction], change.offset[direction]) for name, change in changes.items()}
 
@@ -271,9 +270,8 @@ def _step_through(side: Side, from_x: Tensor, wanted: Wanted, changes: Mapping[s
         for name, values in found.items():
             value = getattr(gates, name)
             values.append(value if going is None else torch.where(going, value, 0.0))
-    sizes = dict(zip(cell.states, cell.state_sizes, strict=True))
     whole = {
-        name: torch.stack(values) if values else from_x.new_zeros(0, from_x.shape[1], sizes.get(name, cell.hidden_size))
+        name: torch.stack(values) if values else from_x.new_zeros(0, from_x.shape[1], cell.sizes[name])
         for name, values in found.items()
     }
     return whole, state
@@ -293,10 +291,10 @@ def stack_of(network: nn.Module) -> Stack:
     """The recurrent layers of a network, as plain weights."""
     part = recurrent_part(network)
     if isinstance(part, Recurrent):
-        layers = [Layer(cells[0], [cell.weights() for cell in cells]) for cells in part.cells]
+        layers = [StackLayer(cells[0], [cell.weights() for cell in cells]) for cells in part.cells]
         return Stack(layers, joined=True, residual="where sizes agree" if part.residual else "none")
     if isinstance(part, ElmoLSTM):
-        layers = [Layer(each.cell(part.clips), _elmo_weights(each)) for each in part.stack]
+        layers = [StackLayer(each.cell(part.clips), _elmo_weights(each)) for each in part.stack]
         return Stack(layers, residual="above the first" if part.skip_connections else "none")
     return Stack([_torch_layer(part, depth) for depth in range(part.num_layers)], joined=True)
 
@@ -318,7 +316,7 @@ TORCH: dict[str, tuple[str, dict[str, Any]]] = {
 """By the mode of torch's modules, the cell that they have and its options."""
 
 
-def _torch_layer(module: nn.RNNBase, depth: int) -> Layer:
+def _torch_layer(module: nn.RNNBase, depth: int) -> StackLayer:
     """A layer of one of torch's recurrent modules."""
     name, options = TORCH[module.mode]
     options = options | ({"projection": module.proj_size} if module.proj_size else {})
@@ -329,11 +327,11 @@ def _torch_layer(module: nn.RNNBase, depth: int) -> Layer:
         if module.bias:
             biases = [getattr(module, f"bias_ih_l{depth}{end}"), getattr(module, f"bias_hh_l{depth}{end}")]
         weights.append([ih, hh, *biases, *([getattr(module, f"weight_hr_l{depth}{end}")] if module.proj_size else [])])
-    return Layer(cell_class(name).bare(weights[0][0].shape[1], module.hidden_size, **options), weights)
+    return StackLayer(cell_class(name).bare(weights[0][0].shape[1], module.hidden_size, **options), weights)
 
 
 def flat_states(states: Sequence[LayerState], *, batch_first: bool = True) -> tuple[Tensor, ...]:
-    """Layer by layer and direction by direction, h and then c, each (B, size): as `Recurrent` has its state. With
+    """Layer by layer and direction by direction, its states in the order of the cell, each (B, size): as `Recurrent` has its state. With
     `batch_first` False as torch has it: h (layers * D, B, P) and c (layers * D, B, H)."""
     if batch_first:
         return tuple(tensor[d] for state in states for d in range(len(state[0])) for tensor in state)

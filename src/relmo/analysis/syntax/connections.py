@@ -51,8 +51,7 @@ class Connections:
             for row in self.as_dict()["connections"]
         ]
         notes = ["weights at the next step, in standard deviations of those of all units of the layer to the same gate"]
-        gates = ["c~" if gate == "g" else gate for gate in self.gates]
-        return Table(["from", "to", *gates], rows, "what units do to gates", notes)
+        return Table(["from", "to", *self.gates], rows, "what units do to gates", notes)
 
     def _repr_html_(self) -> str:
         return self.table().html()

@@ -109,7 +109,7 @@ def _draw_gate(axes: Any, traced: GateTraces, key: str) -> None:
         for spread, alpha in ((traced.errors[name][key], 0.35), (traced.deviations[name][key], 0.1)):
             ends = means[key] - spread, means[key] + spread
             axes.fill_between(places, *ends, color=line.get_color(), alpha=alpha, linewidth=0)
-    axes.set_ylabel("c~" if key == "g" else key, rotation=0, labelpad=12)
+    axes.set_ylabel(key, rotation=0, labelpad=12)
 
 
 def gate_traces(

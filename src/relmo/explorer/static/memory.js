@@ -16,12 +16,12 @@ export function showMemory(root, view) {
     answers.set(key("memory"), found);
     draw(flows, found.networks);
   });
-  const some = (biased) => Object.keys(about.cells).filter((name) => about.cells[name].forget_bias === biased);
-  const bias = slider(`Forget gate's bias (${some(true).join(", ")}): +`, 0, 5, 0.5, state.bias, (value) => view.note({ bias: value }));
-  const radius = slider(`Spectral radius of W (${some(false).join(", ")}): `, 0.2, 3, 0.1, state.radius, (value) => view.note({ radius: value }));
+  const cells = (what) => Object.keys(about.cells).filter((name) => about.cells[name] === what).join(", ");
+  const bias = slider(`Forget gate's bias (${cells("forget_bias")}): +`, 0, 5, 0.5, state.bias, (value) => view.note({ bias: value }));
+  const radius = slider(`Spectral radius of W (${cells("spectral_radius")}): `, 0.2, 3, 0.1, state.radius, (value) => view.note({ radius: value }));
   const turned = runner("Measure fresh networks", async (tell, signal) => {
-    const networks = Object.entries(about.cells).map(([cell, takes]) =>
-      (takes.forget_bias ? { cell, forget_bias: state.bias } : { cell, spectral_radius: state.radius }));
+    const values = { forget_bias: state.bias, spectral_radius: state.radius };
+    const networks = Object.entries(about.cells).map(([cell, what]) => ({ cell, ...(what ? { [what]: values[what] } : {}) }));
     const found = await work({ what: "memory", model: state.model, text: state.text, networks, lags: 60, positions: 16, jacobians: 4 }, tell, signal);
     answers.set(key("fresh"), found);
     draw(fresh, found.networks);

@@ -87,6 +87,11 @@ class Cell(nn.Module):
         states = dict.fromkeys(self.states, "a state") | {self.memory: "the memory", "h": "what others read"}
         return states | {gate: self.blocks[gate] for gate in self.gate_names} | {**self.blocks}
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many numbers of each quantity a step has."""
+        return dict.fromkeys(self.words, self.hidden_size) | dict(zip(self.states, self.state_sizes, strict=True))
+
     def describe(self) -> str:
         """The name, and in words the options that change the equations."""
         return self.name
