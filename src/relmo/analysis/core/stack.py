@@ -331,8 +331,8 @@ def _torch_layer(module: nn.RNNBase, depth: int) -> StackLayer:
 
 
 def flat_states(states: Sequence[LayerState], *, batch_first: bool = True) -> tuple[Tensor, ...]:
-    """Layer by layer and direction by direction, its states in the order of the cell, each (B, size): as `Recurrent` has its state. With
-    `batch_first` False as torch has it: h (layers * D, B, P) and c (layers * D, B, H)."""
+    """Layer by layer and direction by direction the states of the cell, each (B, size): as `Recurrent` has its state.
+    With `batch_first` False as torch has it: h (layers * D, B, P) and c (layers * D, B, H)."""
     if batch_first:
         return tuple(tensor[d] for state in states for d in range(len(state[0])) for tensor in state)
     return tuple(torch.cat(list(tensors)) for tensors in zip(*states, strict=True))
