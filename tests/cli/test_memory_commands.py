@@ -126,7 +126,7 @@ def test_two_pages_of_a_textbook(run: Run, tmp_path: Path) -> None:
         (("truncation",), "no model to look at"),
         (("truncation", "m", "--lengths", "1.5"), "whole numbers"),
         (("counting", "palindromes"), "no language that is known"),
-        (("counting", "anbn", "--cells", ","), "elman, gru and lstm"),
+        (("counting", "anbn", "--cells", ","), "elman,gru,lstm"),
         (("counting", "anbn", "--cells", "lstm,tree"), "it can be elman"),
         (("activations", "step"), "there are sigmoid"),
         (("clipping", "--clip", "0"), "above 0"),

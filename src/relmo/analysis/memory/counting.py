@@ -31,9 +31,10 @@ import torch
 from torch import Tensor
 
 from relmo.analysis.core.show import Table, figure, picture
+from relmo.analysis.core.stack import stack_of
 from relmo.analysis.core.trace import trace
 from relmo.analysis.core.untrained import seeded
-from relmo.analysis.memory.fresh import CELL_NAMES, CellName
+from relmo.analysis.memory.fresh import check_cell
 from relmo.analysis.memory.languages import Language, intervals, language_of
 from relmo.errors import SettingError
 from relmo.models.lm import LanguageModel
@@ -160,7 +161,7 @@ def plain(value: Any) -> Any:
 
 def counting(
     language: str,
-    cell: CellName = "lstm",
+    cell: str = "lstm",
     options: CountingOptions | None = None,
     *,
     progress: Progress | None = None,
@@ -174,7 +175,7 @@ def counting(
 
 
 def counting_each(
-    language: str, cell: CellName, options: CountingOptions, *, progress: Progress | None = None
+    language: str, cell: str, options: CountingOptions, *, progress: Progress | None = None
 ) -> list[Counting]:
     """As `counting`, but the networks of all seeds are trained and judged, each by itself."""
     return [
@@ -190,8 +191,7 @@ def counting_each(
 
 def check(cell: str, options: CountingOptions) -> None:
     """Raises where the options make no sense."""
-    if cell not in CELL_NAMES:
-        raise SettingError(f"cell is {cell!r}; it can be {', '.join(CELL_NAMES)}")
+    check_cell(cell)
     for name in ("hidden", "steps", "batch", "seeds", "strings"):
         if getattr(options, name) < 1:
             raise SettingError(f"{name} must be 1 or more, not {getattr(options, name)}")
@@ -219,7 +219,7 @@ class Padded:
 
 
 def train_best(
-    language: Language, cell: CellName, options: CountingOptions, progress: Progress | None
+    language: Language, cell: str, options: CountingOptions, progress: Progress | None
 ) -> tuple[LanguageModel, list[Tried]]:
     """Seed after seed, until one makes no mistake in validation or all have been tried. -> the best, and all."""
     best: tuple[tuple[float, float], LanguageModel] | None = None
@@ -244,7 +244,7 @@ def told(progress: Progress | None, number: int, count: int) -> Progress:
 
 
 def train(
-    language: Language, cell: CellName, options: CountingOptions, seed: int, progress: Progress
+    language: Language, cell: str, options: CountingOptions, seed: int, progress: Progress
 ) -> tuple[LanguageModel, Tried]:
     """One network, as it was at its best moment in validation."""
     began = time.monotonic()
@@ -292,7 +292,7 @@ def rate(step: int, steps: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
 
 
-def new_model(cell: CellName, hidden: int, vocabulary: Vocabulary, seed: int) -> LanguageModel:
+def new_model(cell: str, hidden: int, vocabulary: Vocabulary, seed: int) -> LanguageModel:
     """An untrained language model over single characters, each word a text."""
     settings = LanguageModelSettings(cell=cell, hidden=hidden, embedding=4)
     with seeded(seed):
@@ -429,9 +429,7 @@ def find_counters(model: LanguageModel, language: Language, limit: int) -> tuple
     many units have |r| > 0.99 with some count."""
     sizes = np.unique(np.linspace(1, limit, COUNTED).astype(int)).tolist()
     words = [language.right(n)[-1] for n in sizes]
-    traced = trace(
-        model, words, keep=[name for name in ("h", "c") if model.settings.model.cell == "lstm" or name == "h"]
-    )
+    traced = trace(model, words, keep=stack_of(model.network).layers[0].states)
     counts: dict[str, list[np.ndarray]] = {}
     places: dict[str, list[np.ndarray]] = {}
     for begin, word in zip(traced.starts, words, strict=True):

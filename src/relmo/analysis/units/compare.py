@@ -26,7 +26,8 @@ from relmo.analysis.core.effects import pearson, standard
 from relmo.analysis.core.features import Document
 from relmo.analysis.core.intervals import Interval, Z
 from relmo.analysis.core.show import ColouredText, Table, figure, picture
-from relmo.analysis.core.trace import Progress, trace
+from relmo.analysis.core.stack import stack_of
+from relmo.analysis.core.trace import Progress, network_of, trace
 from relmo.errors import CorpusError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
@@ -304,7 +305,7 @@ def emergence(
     back on: the last model's best where none is given."""
     names, rows, units = list(models), [], None
     for number, model in enumerate(models.values()):
-        states = ("c", "h") if isinstance(model, BiLM) or model.settings.model.cell == "lstm" else ("h",)
+        states = stack_of(network_of(model)).layers[0].states[::-1]
         traced = trace(model, document.texts, keep=states)
         mine = units_of(traced, states)
         if units is not None and mine != units:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Numbers:
     """How number units are looked for."""
 
-    states: tuple[Literal["h", "c"], ...] = ()
+    states: tuple[str, ...] = ()
     """Units of h, what others read, or of c, an LSTM's memory; both where none is named."""
     subject: int | None = None
     """The subject's place from 0, where it is not seen from the words."""
@@ -59,7 +59,7 @@ class Trees:
     """What is still open after a word, dependencies or phrases; or how deep the word itself stands."""
     words: int = 20_000
     """How many words of the trees are read."""
-    tree_states: tuple[Literal["h", "c"], ...] = ("h",)
+    tree_states: tuple[str, ...] = ("h",)
     """Of which units."""
 
 
@@ -210,7 +210,7 @@ def _connected(model: "LanguageModel | BiLM", syntax: Any, number: Any) -> dict[
 
     sources = [each.unit for each in syntax.units]
     projected = bool(model.settings.model.projection)
-    targets = [each.unit for each in number.of("long") if each.unit.state == "c" or not projected]
+    targets = [each.unit for each in number.of("long") if each.unit.state != "h" or not projected]
     targets = [unit for unit in targets if any(unit.layer == source.layer for source in sources)][:3]
     return {"connections": connections(model, sources, targets)} if sources and targets else {}
 
