@@ -16,7 +16,7 @@ from relmo.runs.train_task import train_task
 from relmo.settings.task import InputSettings, TaskTextSettings, TaskTrainSettings
 from relmo.tasks.scores import Report, class_report
 from relmo.tasks.task import Labels, Task
-from relmo.text.readers import Pair, read_pairs
+from relmo.text.readers.pairs import Pair, read_pairs
 
 
 @dataclass(frozen=True, kw_only=True)

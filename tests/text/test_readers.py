@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from relmo.errors import CorpusError
-from relmo.text.readers import Labelled, Pair, Tagged, read_labelled, read_pairs, read_tagged
+from relmo.text.readers.labelled import Labelled, read_labelled
+from relmo.text.readers.pairs import Pair, read_pairs
+from relmo.text.readers.tagged import Tagged, read_tagged
 from relmo.text.tokenize import words
 
 CONLLU = (

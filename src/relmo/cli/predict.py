@@ -95,7 +95,7 @@ def _answer(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool, jso
 def read(file: str | None, errors: Literal["strict", "replace"]) -> Iterator[list[Input]]:
     """The lines of a file, or its sentences, a portion at a time: of a pipe, what has come so far."""
     from relmo.text.corpus import STDIN, is_conllu, read_conllu
-    from relmo.text.readers import blocks_of_lines
+    from relmo.text.readers.lines import blocks_of_lines
 
     path = STDIN if file is None else file
     if is_conllu(path):

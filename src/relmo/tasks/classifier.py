@@ -25,7 +25,7 @@ from relmo.tasks.features import WordFeatures, Words, WordVocabulary
 from relmo.tasks.scores import Report, class_report
 from relmo.tasks.task import Labels, Task
 from relmo.text.encode import TOKENIZERS
-from relmo.text.readers import Labelled, labelled_format, read_labelled
+from relmo.text.readers.labelled import Labelled, labelled_format, read_labelled
 from relmo.text.tokenize import Token
 
 METRICS = {"accuracy": "accuracy", "mcc": "matthews", "f1": "macro_f1"}  # settings' names to those of reports

@@ -22,7 +22,7 @@ from relmo.tasks.features import Words
 from relmo.tasks.scores import Report, class_report, number_report
 from relmo.tasks.task import Labels, Task
 from relmo.text.encode import TOKENIZERS
-from relmo.text.readers import Pair, read_pairs
+from relmo.text.readers.pairs import Pair, read_pairs
 from relmo.text.tokenize import Token
 
 NUMBER = "score"  # what stands among the labels of a model that gives numbers

@@ -20,7 +20,7 @@ from relmo.settings.tagger import TaggerSettings, TaggerTextSettings, check_tagg
 from relmo.tasks.features import Words
 from relmo.tasks.scores import Report, class_report, span_report
 from relmo.tasks.task import Labels, Task
-from relmo.text.readers import Tagged, read_tagged
+from relmo.text.readers.tagged import Tagged, read_tagged
 from relmo.text.tags import bio, bioul, is_span_tag, legal_transitions, spans
 from relmo.text.tokenize import Token
 
