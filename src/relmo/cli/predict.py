@@ -75,19 +75,14 @@ def _answer(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool, jso
     """Prints the predictions for lines, of which some are tokenised."""
     from relmo.cli.report import json_line
 
-    sides = []
+    asked = []
     for line in lines:
         try:
-            sides.append(model.read_line(line.text, tokenized=tokenized or line.tokenized))
+            asked.append(model.read_line(line.text, tokenized=tokenized or line.tokenized))
         except CorpusError as error:
             raise CorpusError(f"{line.place}: {error}") from error
-    words = ([[token.text for token in side] for side in each] for each in sides)
-    results = []
-    for (text, *_), tokens, prediction in zip(lines, sides, model.predict_words(words), strict=True):
-        if json:
-            results.append(json_line(model.as_record(text, tokens, prediction)))
-        else:
-            results.append(model.as_text(tokens, prediction))
+    answered = zip(asked, model.answer(asked), strict=True)
+    results = [json_line(model.as_record(*each)) if json else each[1].as_text() for each in answered]
     sys.stdout.write("\n".join(results) + "\n")
     sys.stdout.flush()
 

@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from relmo.errors import ModelError
-from relmo.networks.sentence_encoder import CellName, PooledEncoder, PoolName, SentenceEncoder, make_encoder, read
+from relmo.networks.sentence_encoder import (
+    CellName,
+    Encoded,
+    PooledEncoder,
+    PoolName,
+    SentenceEncoder,
+    make_encoder,
+    read,
+)
 from relmo.nn.attention import AttentivePool, biattention
 from relmo.nn.cells import LSTMCell
 from relmo.nn.dropout import drop
@@ -71,9 +79,9 @@ class PooledClassifier(nn.Module):
         self.output = nn.Linear(self.mlp.output_size, classes)
         initialise(self)
 
-    def forward(self, x: Tensor, lengths: Tensor, again: Tensor | None = None) -> Tensor:
-        """x (B, T, D), lengths (B,), again (B, T, E) -> logits (B, C)."""
-        pooled = drop(self.sentences(x, lengths, again), self.dropout, self.training)
+    def forward(self, texts: Encoded) -> Tensor:
+        """B texts -> logits (B, C)."""
+        pooled = drop(self.sentences(*texts), self.dropout, self.training)
         return self.output(self.mlp(pooled))
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -129,8 +137,9 @@ class BCN(nn.Module):
         self.output = Maxout(8 * hidden, sizes, pieces=pieces, dropouts=maxout_dropouts)
         initialise(self)
 
-    def forward(self, x: Tensor, lengths: Tensor, again: Tensor | None = None) -> Tensor:
-        """x (B, T, D), lengths (B,), again (B, T, E) -> logits (B, C)."""
+    def forward(self, texts: Encoded) -> Tensor:
+        """B texts -> logits (B, C)."""
+        x, lengths, again = texts
         x = drop(blank(x, lengths), self.input_dropout, self.training)
         X = self.encoder(self.words(x), lengths, again)  # (B, T, 2H + E)
         Z = read(self.integrator, biattention(X, X, lengths, lengths).first, lengths)  # (B, T, 2H)
