@@ -14,7 +14,7 @@ from pathlib import Path
 import relmo
 
 SOURCE, HERE = Path(relmo.__file__).parent, Path(__file__).parent / "predicate"
-LINE = '    "predicate": Kind("PredicateSettings", "relmo.tasks.predicate:PredicateTagger", "a tagger of predicates"),\n'
+LINE = '    "predicate": Kind("PredicateSettings", "relmo.tasks.predicate:PredicateTagger", "a predicate tagger"),\n'
 
 
 def test_a_new_task_is_three_files_and_one_line(tmp_path: Path) -> None:

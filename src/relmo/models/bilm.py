@@ -21,17 +21,17 @@ from relmo.disk.outputs import atomic
 from relmo.embedding.engine import Carry, Embedder, EmbedOptions, Layers, pool, windows
 from relmo.errors import ModelError, SettingError
 from relmo.models.evaluate import BiScore, bilm_nll, full_precision
-from relmo.models.saved import SavedFolder, SavedModel
+from relmo.models.saved import About, SavedFolder, SavedModel
 from relmo.networks.bilm import BiLMNetwork
 from relmo.nn.quantize import PRECISIONS, Precision
 from relmo.settings.arguments import check_sentences, check_text
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.settings.bounds import parse_filters
-from relmo.store.folder import VOCABULARY, pick_device
+from relmo.store.folder import pick_device
 from relmo.text.characters import BOS, EOS, Spellings
 from relmo.text.encode import TOKENIZERS
 from relmo.text.sentences import SentenceFile, encode_sentence_file
-from relmo.text.vocabulary import SentenceVocabulary, Vocabulary
+from relmo.text.vocabulary import SentenceVocabulary
 from relmo.training.batch import BiText
 
 SCORED_AT_ONCE = 8192  # words whose probabilities are computed together
@@ -64,6 +64,7 @@ class BiLM(SavedModel):
     kind = "bilm"
     network: BiLMNetwork
     settings: BiLMSettings
+    vocabulary: SentenceVocabulary | None
 
     def __init__(
         self,
@@ -97,7 +98,6 @@ class BiLM(SavedModel):
 
     @classmethod
     def restore(cls, saved: SavedFolder, device: str) -> "BiLM":
-        """As every kind's."""
         settings, size = saved.settings(cls.kind), saved.config.get("vocab_size")
         vocabulary = None if size is None else saved.vocabulary(SentenceVocabulary, what="words")
         if vocabulary is None and settings.model.input == "word":
@@ -105,32 +105,16 @@ class BiLM(SavedModel):
         network = saved.network(lambda: BiLMNetwork(settings.model, vocab_size=size))
         return cls(network, settings, vocabulary, pick_device(device))
 
-    def config(self) -> dict[str, Any]:
-        """As every kind's."""
-        size = None if self.vocabulary is None else len(self.vocabulary)
-        return {"vocab_size": size, "settings": self._settings_values()}
-
-    def vocabulary_files(self) -> dict[str, Vocabulary]:
-        """The vocabulary, where there is one."""
-        return {} if self.vocabulary is None else {VOCABULARY: self.vocabulary}
-
-    def headline(self) -> str:
-        """What it is."""
-        return "A bidirectional LSTM language model (ELMo), made with relmo."
-
-    def card_facts(self) -> list[str]:
-        """The geometry and the sizes."""
+    def about(self, name: str) -> About:
         model = self.settings.model
-        lines = [
+        facts = [
             f"- reads words by their {'characters' if model.input == 'char' else 'numbers'}",
             f"- {model.layers} layers of {model.hidden} units each way, projected to {model.projection}",
             f"- parameters: {self.parameter_count():,}",
         ]
-        return lines if self.vocabulary is None else [*lines, f"- predicts: {len(self.vocabulary):,} words"]
-
-    def card_example(self, name: str) -> list[str]:
-        """Vectors from it."""
-        return ["```", f"relmo embed text.txt --model {name} --out vectors.h5", "```"]
+        facts += [] if self.vocabulary is None else [f"- predicts: {len(self.vocabulary):,} words"]
+        example = ["```", f"relmo embed text.txt --model {name} --out vectors.h5", "```"]
+        return About("A bidirectional LSTM language model (ELMo), made with relmo.", facts, example)
 
     def tokens(self, text: str) -> list[str]:
         """How raw text is split into words."""

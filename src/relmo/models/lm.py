@@ -19,14 +19,14 @@ from torch import Tensor
 from relmo.errors import ModelError, SettingError
 from relmo.models.evaluate import Score, total_nll
 from relmo.models.generate import Sampling, beam_search, sample
-from relmo.models.saved import SavedFolder, SavedModel
+from relmo.models.saved import About, SavedFolder, SavedModel
 from relmo.networks import make_language_model
 from relmo.networks.language_model import Encoder, NeuralLM, RecurrentLM
 from relmo.networks.ngram import NGramLM
 from relmo.nn.cells import State
 from relmo.settings.arguments import check_seed, check_text, check_whole
 from relmo.settings.lm import LMSettings
-from relmo.store.folder import VOCABULARY, pick_device
+from relmo.store.folder import pick_device
 from relmo.text.encode import encode_file, encode_text
 from relmo.text.tokenize import join
 from relmo.text.vocabulary import Vocabulary
@@ -51,6 +51,7 @@ class LanguageModel(SavedModel):
     kind = "lm"
     network: NeuralLM | NGramLM
     settings: LMSettings
+    vocabulary: Vocabulary
 
     def __init__(
         self,
@@ -66,7 +67,6 @@ class LanguageModel(SavedModel):
 
     @classmethod
     def restore(cls, saved: SavedFolder, device: str) -> "LanguageModel":
-        """As every kind's."""
         settings, vocabulary = saved.settings(cls.kind), saved.vocabulary(Vocabulary)
         network = saved.network(lambda: make_language_model(settings.model, len(vocabulary), saved.config.get("sizes")))
         if isinstance(network, NGramLM) and not network.is_sound:
@@ -74,25 +74,15 @@ class LanguageModel(SavedModel):
         return cls(network, vocabulary, settings, pick_device(device))
 
     def config(self) -> dict[str, Any]:
-        """As every kind's; the sizes of an n-gram model's tables too."""
-        values = {"vocab_size": len(self.vocabulary), "settings": self._settings_values()}
-        return values | ({"sizes": self.network.sizes} if isinstance(self.network, NGramLM) else {})
+        """Of an n-gram model, the sizes of its tables too."""
+        return super().config() | ({"sizes": self.network.sizes} if isinstance(self.network, NGramLM) else {})
 
-    def vocabulary_files(self) -> dict[str, Vocabulary]:
-        """The vocabulary."""
-        return {VOCABULARY: self.vocabulary}
-
-    def headline(self) -> str:
-        """The cell and the unit."""
-        return f"A {self.settings.model.cell} language model over {self.settings.text.unit}s, made with relmo."
-
-    def card_facts(self) -> list[str]:
-        """The sizes."""
-        return [f"- vocabulary: {len(self.vocabulary):,} symbols", f"- parameters: {self.parameter_count():,}"]
-
-    def card_example(self, name: str) -> list[str]:
-        """A text from it."""
-        return ["```", f"relmo generate {name}", "```"]
+    def about(self, name: str) -> About:
+        return About(
+            f"A {self.settings.model.cell} language model over {self.settings.text.unit}s, made with relmo.",
+            [f"- vocabulary: {len(self.vocabulary):,} symbols", f"- parameters: {self.parameter_count():,}"],
+            ["```", f"relmo generate {name}", "```"],
+        )
 
     @property
     def encoder(self) -> Encoder:

@@ -6,7 +6,7 @@
              settings.toml          the settings, for people; README.md a card, for people
 
 A kind is a subclass. It says what goes into config.json (`config`), which text files it has (`vocabulary_files`), what
-else it keeps (`save_others`), how it is made from all that (`restore`), and what its card says.
+else it keeps (`save_others`), how it is made from all that (`restore`), and what its card says (`about`).
 """
 
 import dataclasses
@@ -63,16 +63,26 @@ class SavedFolder(NamedTuple):
         return ModelError(f"{self.path}: config.json is damaged: {what}")
 
 
+class About(NamedTuple):
+    """A model card's own lines: what the model is, in a sentence; its sizes and such; how it is used."""
+
+    headline: str
+    facts: list[str]
+    example: list[str]
+
+
 class SavedModel:
     """What models of all kinds share; a subclass fills in what is below `# what a kind says for itself`.
 
-    settings   those it was trained with; None for word vectors that relmo has not trained
-    network    what its weights are in
+    settings     those it was trained with; None for word vectors that relmo has not trained
+    network      what its weights are in
+    vocabulary   what it reads and predicts, where it has one
     """
 
     kind: ClassVar[str]
     settings: Any
     network: nn.Module
+    vocabulary: Vocabulary | None
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, device: str = "auto") -> Self:
@@ -105,8 +115,8 @@ class SavedModel:
 
     def card(self, name: str, results: dict[str, Any]) -> str:
         """A model card: what this is, how it was made, how well it does, how it is used."""
-        lines = [f"# {name}", "", self.headline(), "", *self.card_facts(), *self.card_results(results)]
-        return "\n".join([*lines, "", *self.card_example(name), ""])
+        headline, facts, example = self.about(name)
+        return "\n".join([f"# {name}", "", headline, "", *facts, *self.card_results(results), "", *example, ""])
 
     def tensors(self) -> dict[str, Tensor]:
         """The weights, as the folder names them."""
@@ -129,21 +139,18 @@ class SavedModel:
 
     def config(self) -> dict[str, Any]:
         """What `restore` needs to know, as config.json has it."""
-        raise NotImplementedError
+        size = None if self.vocabulary is None else len(self.vocabulary)
+        return {"vocab_size": size, "settings": self._settings_values()}
 
     def vocabulary_files(self) -> dict[str, Vocabulary]:
         """The vocabularies, by the names of their files (`store.folder.TEXT`)."""
-        raise NotImplementedError
+        return {} if self.vocabulary is None else {VOCABULARY: self.vocabulary}
 
     def save_others(self, folder: Path) -> None:
         """Writes what else the folder holds; nothing where a kind does not say otherwise."""
 
-    def headline(self) -> str:
-        """What this is, in a sentence."""
-        raise NotImplementedError
-
-    def card_facts(self) -> list[str]:
-        """Its sizes and such, a line each."""
+    def about(self, name: str) -> About:
+        """What the card of a model in a folder of this name says."""
         raise NotImplementedError
 
     def card_results(self, results: dict[str, Any]) -> list[str]:
@@ -152,7 +159,3 @@ class SavedModel:
             f"- {key}: {value:,.4f}" if isinstance(value, float) else f"- {key}: {value}"
             for key, value in results.items()
         ]
-
-    def card_example(self, name: str) -> list[str]:
-        """How it is used."""
-        raise NotImplementedError

@@ -21,10 +21,9 @@ from torch import nn
 
 from relmo.disk.outputs import atomic
 from relmo.errors import ModelError, SettingError, VocabularyError, shown
-from relmo.models.saved import SavedFolder, SavedModel
+from relmo.models.saved import About, SavedFolder, SavedModel
 from relmo.settings.arguments import check_text, typed
 from relmo.settings.skipgram import SkipgramSettings
-from relmo.store.folder import VOCABULARY
 from relmo.text.corpus import read_lines
 from relmo.text.vocabulary import SPECIALS, Vocabulary
 
@@ -38,6 +37,7 @@ class WordVectors(SavedModel):
 
     kind = "skipgram"
     settings: SkipgramSettings | None
+    vocabulary: Vocabulary
 
     def __init__(self, vocabulary: Vocabulary, matrix: np.ndarray, settings: SkipgramSettings | None = None):
         if matrix.ndim != 2 or len(matrix) != len(vocabulary):
@@ -62,33 +62,22 @@ class WordVectors(SavedModel):
         return cls(vocabulary, network.weight.detach().numpy(), saved.settings(cls.kind) if made_here else None)
 
     def config(self) -> dict[str, Any]:
-        """As every kind's."""
         sizes = {"vocab_size": len(self.vocabulary), "dimensions": self.matrix.shape[1]}
         return sizes | {"settings": self._settings_values()}
-
-    def vocabulary_files(self) -> dict[str, Vocabulary]:
-        """The vocabulary."""
-        return {VOCABULARY: self.vocabulary}
 
     def save_others(self, folder: Path) -> None:
         """The vectors in word2vec's format."""
         self.write_word2vec(folder / VECTORS)
 
-    def headline(self) -> str:
-        """How many vectors of what size."""
-        words, dimensions = np.count_nonzero(self.has_vector), self.matrix.shape[1]
-        return f"Vectors of {words:,} words in {dimensions} dimensions, saved with relmo."
-
-    def card_facts(self) -> list[str]:
-        """How they were trained, where relmo did it."""
-        if self.settings is None:
-            return []
-        model = self.settings.model
-        return [f"- skip-gram: window {model.window}, {model.negatives} negatives, subsampling at {model.subsample:g}"]
-
-    def card_example(self, name: str) -> list[str]:
-        """What is near a word."""
-        return ["```python", f'relmo.load("{name}").nearest("water")', "```", "", ABOUT_VECTORS]
+    def about(self, name: str) -> About:
+        words, dimensions, facts = np.count_nonzero(self.has_vector), self.matrix.shape[1], []
+        if self.settings is not None:
+            model = self.settings.model
+            facts = [
+                f"- skip-gram: window {model.window}, {model.negatives} negatives, subsampling at {model.subsample:g}"
+            ]
+        example = ["```python", f'relmo.load("{name}").nearest("water")', "```", "", ABOUT_VECTORS]
+        return About(f"Vectors of {words:,} words in {dimensions} dimensions, saved with relmo.", facts, example)
 
     @classmethod
     def read_word2vec(cls, path: str | Path) -> "WordVectors":

@@ -118,7 +118,6 @@ class Classifier(Task[Labelled, ChosenLabel]):
 
     @staticmethod
     def texts(example: Labelled) -> Sequence[Words]:
-        """The text."""
         return (example.words,)
 
     @classmethod
@@ -138,7 +137,6 @@ class Classifier(Task[Labelled, ChosenLabel]):
 
     @classmethod
     def make_vocabularies(cls, settings: ClassifierSettings, examples: Sequence[Labelled]) -> dict[str, Vocabulary]:
-        """The labels."""
         return {"labels": count_labels([example.label] for example in examples)}
 
     def make_network(self, inputs: WordInputs) -> TaskNetwork:
@@ -162,11 +160,9 @@ class Classifier(Task[Labelled, ChosenLabel]):
         return TaskNetwork(inputs, body)
 
     def target(self, example: Labelled) -> np.ndarray:
-        """The label's number."""
         return self.labels.ids([example.label])[0]
 
     def decode(self, output: Tensor, examples: Sequence[Labelled]) -> list[ChosenLabel]:
-        """The labels with their probabilities."""
         return chosen_labels(output, self.labels)
 
     def score(self, examples: Sequence[Labelled], predictions: Sequence[ChosenLabel]) -> Report:
@@ -175,7 +171,6 @@ class Classifier(Task[Labelled, ChosenLabel]):
         return class_report(gold, found, metric=METRICS[self.settings.train.metric])
 
     def ask(self, given: str | Words, *, tokenized: bool = False) -> Labelled:
-        """A text."""
         return Labelled(self.split(given, tokenized=tokenized), "")
 
     def as_record(self, example: Labelled, prediction: ChosenLabel) -> dict[str, Any]:

@@ -59,7 +59,6 @@ class SentencePairs(Task[Pair, ChosenLabel | PairScore]):
 
     @classmethod
     def read(cls, path: str | Path, text: PairsTextSettings, *, training: bool = False) -> list[Pair]:
-        """The pairs of a file."""
         split, numbers = TOKENIZERS[text.tokenizer], text.task == "score"
         return list(
             read_pairs(path, split=split, layout=text.format, column=text.column, numbers=numbers, errors=text.errors)
@@ -67,7 +66,6 @@ class SentencePairs(Task[Pair, ChosenLabel | PairScore]):
 
     @staticmethod
     def texts(example: Pair) -> Sequence[Words]:
-        """Both sentences."""
         return example.first, example.second
 
     @classmethod
@@ -86,13 +84,11 @@ class SentencePairs(Task[Pair, ChosenLabel | PairScore]):
 
     @classmethod
     def make_vocabularies(cls, settings: PairsSettings, examples: Sequence[Pair]) -> dict[str, Vocabulary]:
-        """The labels of the training pairs."""
         if settings.text.task == "score":
             return {}
         return {"labels": count_labels([str(example.label)] for example in examples)}
 
     def make_network(self, inputs: WordInputs) -> TaskNetwork:
-        """The network of the settings."""
         return TaskNetwork(inputs, self._make_body(inputs))
 
     def _make_body(self, inputs: WordInputs) -> nn.Module:
@@ -110,13 +106,11 @@ class SentencePairs(Task[Pair, ChosenLabel | PairScore]):
         return EncoderPair(**encoder, classes=classes, mlp=model.mlp)
 
     def target(self, example: Pair) -> np.ndarray:
-        """The label's number, or the score."""
         if self.gives_numbers:
             return np.array(example.label, dtype=np.float32)
         return self.labels.ids([str(example.label)])[0]
 
     def decode(self, output: Tensor, examples: Sequence[Pair]) -> list[ChosenLabel | PairScore]:
-        """Labels with their probabilities, or numbers."""
         return [*map(PairScore, output.tolist())] if self.gives_numbers else [*chosen_labels(output, self.labels)]
 
     def score(self, examples: Sequence[Pair], predictions: Sequence[ChosenLabel | PairScore]) -> Report:

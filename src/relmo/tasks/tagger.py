@@ -71,7 +71,6 @@ class Tagger(Task[Tagged, TaggedText]):
 
     @staticmethod
     def texts(example: Tagged) -> Sequence[Words]:
-        """The sentence."""
         return (example.words,)
 
     @classmethod
@@ -98,11 +97,9 @@ class Tagger(Task[Tagged, TaggedText]):
         return TaskNetwork(inputs, body)
 
     def target(self, example: Tagged) -> np.ndarray:
-        """The numbers of the tags."""
         return self.labels.ids(_learned(example.tags, self.settings))
 
     def decode(self, output: Emissions, examples: Sequence[Tagged]) -> list[TaggedText]:
-        """The tags of each sentence."""
         symbols = self.labels.symbols
         tags = [[symbols[i] for i in row] for row in self.network.body.decode(output)]  # type: ignore[operator]
         found = [bio(each) for each in tags] if self.finds_spans else tags
@@ -119,7 +116,6 @@ class Tagger(Task[Tagged, TaggedText]):
         return class_report(*([tag for tags in side for tag in tags] for side in (gold, found)))
 
     def ask(self, given: str | Words, *, tokenized: bool = False) -> Tagged:
-        """A sentence."""
         return Tagged(self.split(given, tokenized=tokenized), [])
 
     def as_record(self, example: Tagged, prediction: TaggedText) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from relmo.errors import CorpusError
-from relmo.models.saved import SavedFolder, SavedModel
+from relmo.models.saved import About, SavedFolder, SavedModel
 from relmo.networks.inputs import IGNORED, TaskBatch, TaskNetwork, WordInputs
 from relmo.settings.arguments import check_sentence, check_text
 from relmo.store.folder import pick_device
@@ -162,7 +162,6 @@ class Task(SavedModel, Generic[E, P]):
 
     @classmethod
     def restore(cls, saved: SavedFolder, device: str) -> Self:
-        """As every kind's."""
         settings, where = saved.settings(cls.kind), pick_device(device)
         vocabularies: dict[str, Vocabulary] = {
             name: saved.vocabulary(made, f"{name}.txt", key=name, what=name)
@@ -172,7 +171,6 @@ class Task(SavedModel, Generic[E, P]):
         return model._with(saved.network(model._make_network))
 
     def config(self) -> dict[str, Any]:
-        """As every kind's."""
         sizes = {name: len(vocabulary) for name, vocabulary in self.vocabularies.items()}
         return sizes | self.features.config() | {"settings": self._settings_values()}
 
@@ -185,16 +183,12 @@ class Task(SavedModel, Generic[E, P]):
         """Copies of the models it is built on, where the settings ask for them."""
         self.features.save_copies(folder)
 
-    def headline(self) -> str:
-        """What it is."""
-        return f"A {self.kind}, made with relmo."
-
-    def card_facts(self) -> list[str]:
-        """What it can answer, its size, the models it is built on."""
-        own = self.vocabularies.items()
-        lines = [f"- {len(found)} {name}: {', '.join(found.symbols[:40])}" for name, found in own]
-        lines.append(f"- parameters: {self.parameter_count():,}")
-        return lines + [f"- {name}: {reference.source}" for name, reference in self.features.references.items()]
+    def about(self, name: str) -> About:
+        own, built_on = self.vocabularies.items(), self.features.references.items()
+        facts = [f"- {len(found)} {what}: {', '.join(found.symbols[:40])}" for what, found in own]
+        facts.append(f"- parameters: {self.parameter_count():,}")
+        facts += [f"- {what}: {reference.source}" for what, reference in built_on]
+        return About(f"A {self.kind}, made with relmo.", facts, ["```", f"relmo predict {name} text.txt", "```"])
 
     def card_results(self, results: dict[str, Any]) -> list[str]:
         """How it was trained, how well it does, and what it takes of ELMo's layers."""
@@ -204,10 +198,6 @@ class Task(SavedModel, Generic[E, P]):
             f"times {mix['gamma']:.3f}"
             for place, mix in results.get("elmo_mix", {}).items()
         ]
-
-    def card_example(self, name: str) -> list[str]:
-        """Predictions from it."""
-        return ["```", f"relmo predict {name} text.txt", "```"]
 
     @property
     def labels(self) -> Vocabulary:

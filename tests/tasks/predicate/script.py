@@ -1,18 +1,20 @@
 """What a user does with the new task, one after another, in one process that has it in its package."""
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
+
+import pytest
 
 from relmo.cli import main
 
 
 def run(*arguments: str, code: int = 0) -> None:
     """A command, which must end so."""
-    try:
+    with pytest.raises(SystemExit) as end:
         main(arguments)
-    except SystemExit as end:
-        assert end.code == code, (arguments, end.code)
+    assert end.value.code == code, arguments
 
 
 def sentences(count: int) -> str:
@@ -32,8 +34,9 @@ run("train", "predicate", "--help")
 assert "torch" not in sys.modules
 Path("train.jsonl").write_text(sentences(48))
 Path("dev.jsonl").write_text(sentences(12))
-SMALL = "--word-dim 8 --char-dim 0 --hidden 8 --mark-dim 3 --batch 8 --lr 0.05 --epochs 8 --device cpu --quiet".split()
-TRAIN = ["train", "predicate", "train.jsonl", "--valid", "dev.jsonl", *SMALL]
+SMALL = ["--word-dim", "8", "--char-dim", "0", "--hidden", "8", "--mark-dim", "3", "--batch", "8", "--lr", "0.05"]
+HOW = ["--epochs", "8", "--device", "cpu", "--quiet"]
+TRAIN = ["train", "predicate", "train.jsonl", "--valid", "dev.jsonl", *SMALL, *HOW]
 run(*TRAIN, "--out", "model")
 
 import relmo  # noqa: E402
@@ -83,12 +86,10 @@ def tensors(folder: str) -> bytes:
 
 settings = model.settings
 assert type(settings) is settings_class("predicate")
-train = settings.train.__class__(**{**vars(settings.train), "checkpoint_every": 0.0})
-once = settings.__class__(text=settings.text, input=settings.input, model=settings.model, train=train)
-try:
+once = dataclasses.replace(settings, train=dataclasses.replace(settings.train, checkpoint_every=0.0))
+with pytest.raises(KeyboardInterrupt):
     train_task(relmo.PredicateTagger, ["train.jsonl"], once, Path("broken"), reporter=StopAfter())
-except KeyboardInterrupt:
-    run("train", "predicate", "--out", "broken", "--resume", "--quiet")
+run("train", "predicate", "--out", "broken", "--resume", "--quiet")
 assert tensors("broken") == tensors("model")
 run(*TRAIN, "--seeds", "2", "--out", "broken", "--overwrite")
 assert relmo.load("broken", device="cpu").evaluate("dev.jsonl").score > 0.5

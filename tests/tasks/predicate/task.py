@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from relmo.networks.predicate import Frames, FrameScores, MarkedNetwork, PredicateBatch, PredicateNetwork
 
 from relmo.networks.inputs import WordInputs
-from relmo.networks.predicate import Frames, FrameScores, MarkedNetwork, PredicateBatch, PredicateNetwork
 from relmo.tasks.features import Say, Sentences, Words
 from relmo.tasks.scores import Report, class_report
 from relmo.tasks.task import Labels, Task, Tokenized, count_labels, side_by_side
@@ -106,9 +106,7 @@ class PredicateTagger(Task[Marked, Frame]):
         )
         return MarkedNetwork(inputs, body)
 
-    def encode(
-        self, examples: Sequence[Marked], *, answers: bool = False, say: Say = lambda _: None
-    ) -> EncodedFrames:
+    def encode(self, examples: Sequence[Marked], *, answers: bool = False, say: Say = lambda _: None) -> EncodedFrames:
         """Words, marks, and what is to be learned."""
         senses, roles = self.vocabularies.values()
         return EncodedFrames(
