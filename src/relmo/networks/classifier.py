@@ -32,12 +32,15 @@ from relmo.nn.pooling import blank, maximum, mean, minimum
 from relmo.nn.recurrent import Recurrent
 
 
-def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean of -log p(label): logits (B, C), labels (B,)."""
-    return cross_entropy(logits, labels)
+class ClassNetwork(nn.Module):
+    """A network that puts out logits."""
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The mean of -log p(label): logits (B, C), labels (B,)."""
+        return cross_entropy(logits, labels)
 
 
-class PooledClassifier(nn.Module):
+class PooledClassifier(ClassNetwork):
     """dropout -> recurrent layers [; again] -> pool -> dropout -> MLP -> classes.
 
     pool      final, mean, max or attention, as `PooledEncoder` explains
@@ -84,10 +87,6 @@ class PooledClassifier(nn.Module):
         pooled = drop(self.sentences(*texts), self.dropout, self.training)
         return self.output(self.mlp(pooled))
 
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The mean of -log p(label)."""
-        return classification_loss(logits, labels)
-
     def start_from(self, trained: Recurrent) -> None:
         """Starts from a language model's recurrent layers, `LanguageModel.encoder.recurrent`; an error says what does
         not fit. The words' embeddings are no part of this network: they are taken over where x is made."""
@@ -97,7 +96,7 @@ class PooledClassifier(nn.Module):
         encoder.start_from(trained)
 
 
-class BCN(nn.Module):
+class BCN(ClassNetwork):
     """The biattentive classification network, a text attending to itself.
 
     x' = dropout(relu(W x + b))                                    `hidden` units a word
@@ -145,7 +144,3 @@ class BCN(nn.Module):
         Z = read(self.integrator, biattention(X, X, lengths, lengths).first, lengths)  # (B, T, 2H)
         pools = [maximum(Z, lengths), mean(Z, lengths), minimum(Z, lengths), self.attention(Z, lengths).vector]
         return self.output(drop(torch.cat(pools, dim=1), self.pooled_dropout, self.training))
-
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The mean of -log p(label)."""
-        return classification_loss(logits, labels)

@@ -41,7 +41,7 @@ from relmo.store.folder import (
     write_tensors,
 )
 from relmo.store.weights import PATTERN, save_weights
-from relmo.tasks.scores import Report, spread
+from relmo.tasks.scores import TaskReport, spread
 from relmo.tasks.task import EncodedExamples, Task
 from relmo.text.corpus import STDIN
 from relmo.training.batch import LengthBuckets
@@ -100,7 +100,7 @@ class Validation:
 
     def __init__(self, model: Task[Any, Any], data: Data):
         self.model, self.data = model, data
-        self.report: Report | None = None
+        self.report: TaskReport | None = None
 
     def __call__(self, network: torch.nn.Module) -> float:
         self.report = _score(self.model, self.data)
@@ -111,7 +111,7 @@ class Validation:
         return {} if self.report is None else {f"valid_{name}": value for name, value in self.report.values.items()}
 
 
-def _score(model: Task[Any, Any], data: Data) -> Report:
+def _score(model: Task[Any, Any], data: Data) -> TaskReport:
     return model.score(data.valid, model.predict_encoded(data.valid, data.encoded_valid))
 
 

@@ -24,7 +24,7 @@ from relmo.networks.inputs import TaskNetwork, WordInputs
 from relmo.settings.arguments import check_sentences
 from relmo.settings.classifier import ClassifierSettings, ClassifierTextSettings
 from relmo.tasks.features import WordFeatures, Words, WordVocabulary
-from relmo.tasks.scores import Report, class_report
+from relmo.tasks.scores import TaskReport, class_report
 from relmo.tasks.task import Task, Tokenized, count_labels
 from relmo.text.encode import TOKENIZERS
 from relmo.text.readers.labelled import Labelled, labelled_format, read_labelled
@@ -165,7 +165,7 @@ class Classifier(Task[Labelled, ChosenLabel]):
     def decode(self, output: Tensor, examples: Sequence[Labelled]) -> list[ChosenLabel]:
         return chosen_labels(output, self.labels)
 
-    def score(self, examples: Sequence[Labelled], predictions: Sequence[ChosenLabel]) -> Report:
+    def score(self, examples: Sequence[Labelled], predictions: Sequence[ChosenLabel]) -> TaskReport:
         """Accuracy, macro F1 and Matthews correlation; the one that matters as the settings say."""
         gold, found = ([each.label for each in side] for side in (examples, predictions))
         return class_report(gold, found, metric=METRICS[self.settings.train.metric])

@@ -60,7 +60,7 @@ def count_words(sentences: Iterable[Words], settings: InputSettings) -> WordVoca
 
 
 @dataclass
-class Sentences:
+class EncodedSentences:
     """Sentences as numbers, to be laid out side by side: each word by its place among the distinct ones.
 
     ids, rows    of each distinct word, in the vocabulary and among the static vectors
@@ -280,7 +280,7 @@ class WordFeatures:
         if self.bilm is not None and not self.tuned_bilm and self.settings.cache != NO_CACHE and not dry_run:
             self.cache = ElmoCache(cache_folder(self.settings.cache), self.bilm)
 
-    def encode(self, sentences: Sequence[Words], say: Say = lambda _: None) -> Sentences:
+    def encode(self, sentences: Sequence[Words], say: Say = lambda _: None) -> EncodedSentences:
         """Sentences as numbers; a frozen biLM's layers from the cache where there is one, which `say` is told of."""
         lengths = np.array([len(words) for words in sentences], dtype=np.int64)
         index: dict[str, int] = {}
@@ -291,7 +291,7 @@ class WordFeatures:
         )
         distinct = list(index)
         learned = self.settings.word_dim or self.settings.vectors_tune
-        return Sentences(
+        return EncodedSentences(
             features=self,
             lengths=lengths,
             starts=np.cumsum(lengths) - lengths,

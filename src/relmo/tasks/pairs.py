@@ -22,10 +22,10 @@ from relmo.settings.arguments import typed
 from relmo.settings.pairs import PairsModelSettings, PairsSettings, PairsTextSettings
 from relmo.tasks.classifier import ChosenLabel, chosen_labels
 from relmo.tasks.features import Words
-from relmo.tasks.scores import Report, class_report, number_report
+from relmo.tasks.scores import TaskReport, class_report, number_report
 from relmo.tasks.task import Labels, Task, Tokenized, count_labels
 from relmo.text.encode import TOKENIZERS
-from relmo.text.readers.pairs import Pair, read_pairs
+from relmo.text.readers.pairs import TextPair, read_pairs
 from relmo.text.vocabulary import Vocabulary
 
 
@@ -40,7 +40,7 @@ class PairScore:
         return f"{self.score:.4f}"
 
 
-class SentencePairs(Task[Pair, ChosenLabel | PairScore]):
+class SentencePairs(Task[TextPair, ChosenLabel | PairScore]):
     """A network that compares two sentences, with its vocabulary, settings and, unless it gives numbers, labels."""
 
     kind = "pairs"
@@ -58,19 +58,19 @@ class SentencePairs(Task[Pair, ChosenLabel | PairScore]):
         return self.settings.text.task == "score"
 
     @classmethod
-    def read(cls, path: str | Path, text: PairsTextSettings, *, training: bool = False) -> list[Pair]:
+    def read(cls, path: str | Path, text: PairsTextSettings, *, training: bool = False) -> list[TextPair]:
         split, numbers = TOKENIZERS[text.tokenizer], text.task == "score"
         return list(
             read_pairs(path, split=split, layout=text.format, column=text.column, numbers=numbers, errors=text.errors)
         )
 
     @staticmethod
-    def texts(example: Pair) -> Sequence[Words]:
+    def texts(example: TextPair) -> Sequence[Words]:
         return example.first, example.second
 
     @classmethod
     def prepare(
-        cls, settings: PairsSettings, examples: Sequence[Pair], device: torch.device, start: Any = None
+        cls, settings: PairsSettings, examples: Sequence[TextPair], device: torch.device, start: Any = None
     ) -> Self:
         """As every task's; numbers must be in their range."""
         if settings.text.task == "score":
@@ -83,7 +83,7 @@ class SentencePairs(Task[Pair, ChosenLabel | PairScore]):
         return {} if settings.text.task == "score" else {"labels": Labels}
 
     @classmethod
-    def make_vocabularies(cls, settings: PairsSettings, examples: Sequence[Pair]) -> dict[str, Vocabulary]:
+    def make_vocabularies(cls, settings: PairsSettings, examples: Sequence[TextPair]) -> dict[str, Vocabulary]:
         if settings.text.task == "score":
             return {}
         return {"labels": count_labels([str(example.label)] for example in examples)}
@@ -105,42 +105,42 @@ class SentencePairs(Task[Pair, ChosenLabel | PairScore]):
             return DecomposableAttention(**sizes, classes=classes, dropout=model.dropout)
         return EncoderPair(**encoder, classes=classes, mlp=model.mlp)
 
-    def target(self, example: Pair) -> np.ndarray:
+    def target(self, example: TextPair) -> np.ndarray:
         if self.gives_numbers:
             return np.array(example.label, dtype=np.float32)
         return self.labels.ids([str(example.label)])[0]
 
-    def decode(self, output: Tensor, examples: Sequence[Pair]) -> list[ChosenLabel | PairScore]:
+    def decode(self, output: Tensor, examples: Sequence[TextPair]) -> list[ChosenLabel | PairScore]:
         return [*map(PairScore, output.tolist())] if self.gives_numbers else [*chosen_labels(output, self.labels)]
 
-    def score(self, examples: Sequence[Pair], predictions: Sequence[ChosenLabel | PairScore]) -> Report:
+    def score(self, examples: Sequence[TextPair], predictions: Sequence[ChosenLabel | PairScore]) -> TaskReport:
         """Accuracy of labels, or the correlations of numbers."""
         gold = [pair.label for pair in examples]
         if self.gives_numbers:
             return number_report([*map(float, gold)], [found.score for found in predictions])  # type: ignore[union-attr]
         return class_report([*map(str, gold)], [found.label for found in predictions])  # type: ignore[union-attr]
 
-    def ask(self, given: tuple[str | Words, str | Words], *, tokenized: bool = False) -> Pair:
+    def ask(self, given: tuple[str | Words, str | Words], *, tokenized: bool = False) -> TextPair:
         """Two sentences, which two words or letters of one text are not."""
         if isinstance(given, str) or not hasattr(given, "__len__") or len(given) != 2:
             raise SettingError("predict takes several pairs: put a single one into a list, predict([(first, second)])")
         first, second = given
-        return Pair(self.split(first, tokenized=tokenized), self.split(second, tokenized=tokenized), "")
+        return TextPair(self.split(first, tokenized=tokenized), self.split(second, tokenized=tokenized), "")
 
-    def read_line(self, line: str, *, tokenized: bool = False) -> Pair:
+    def read_line(self, line: str, *, tokenized: bool = False) -> TextPair:
         """Two sentences, with a tab between them; of a blank line, two empty ones."""
         texts = line.split("\t") if line.strip() else ["", ""]
         if len(texts) != 2:
             raise CorpusError(f"expected two texts with a tab between them, found {len(texts)}: '{line[:60]}'")
         return self.ask((texts[0], texts[1]), tokenized=tokenized)
 
-    def as_record(self, example: Pair, prediction: ChosenLabel | PairScore) -> dict[str, Any]:
+    def as_record(self, example: TextPair, prediction: ChosenLabel | PairScore) -> dict[str, Any]:
         """Both sentences, and the label with the probability of each, or the number."""
         first, second = map(Tokenized.of, self.texts(example))
         return {"first": first.text, "second": second.text, **asdict(prediction)}
 
 
-def _check_range(examples: Sequence[Pair], model: PairsModelSettings) -> None:
+def _check_range(examples: Sequence[TextPair], model: PairsModelSettings) -> None:
     """Scores beyond those that the network can give are an error."""
     for number, pair in enumerate(examples, start=1):
         if not model.low <= float(pair.label) <= model.high:

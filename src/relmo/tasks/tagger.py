@@ -19,9 +19,9 @@ from relmo.networks.tagger import Emissions, TaggerNetwork
 from relmo.settings.arguments import check_sentences
 from relmo.settings.tagger import TaggerSettings, TaggerTextSettings
 from relmo.tasks.features import Words
-from relmo.tasks.scores import Report, class_report, span_report
+from relmo.tasks.scores import TaskReport, class_report, span_report
 from relmo.tasks.task import Task, Tokenized, count_labels
-from relmo.text.readers.tagged import Tagged, read_tagged
+from relmo.text.readers.tagged import TaggedWords, read_tagged
 from relmo.text.tags import Span, bio, bioul, is_span_tag, legal_transitions, spans
 from relmo.text.vocabulary import Vocabulary
 
@@ -39,7 +39,7 @@ class TaggedText:
         return "".join(f"{word}\t{tag}\n" for word, tag in zip(self.words, self.tags, strict=True))
 
 
-class Tagger(Task[Tagged, TaggedText]):
+class Tagger(Task[TaggedWords, TaggedText]):
     """A network that tags words, with its vocabulary, tags and settings; spans are always given as BIO."""
 
     kind = "tagger"
@@ -55,7 +55,7 @@ class Tagger(Task[Tagged, TaggedText]):
         return self.settings.text.task == "ner"
 
     @classmethod
-    def read(cls, path: str | Path, text: TaggerTextSettings, *, training: bool = False) -> list[Tagged]:
+    def read(cls, path: str | Path, text: TaggerTextSettings, *, training: bool = False) -> list[TaggedWords]:
         """The sentences of a file; tags of spans as BIO."""
         examples = list(read_tagged(path, layout=text.format, column=text.column, errors=text.errors))
         if text.task != "ner":
@@ -67,14 +67,14 @@ class Tagger(Task[Tagged, TaggedText]):
                         f"{path}: sentence {number}, '{word}': '{tag}' is no tag of a span such as B-PER, I-PER or O; "
                         "give the column with --column, or take --task pos"
                     )
-        return [Tagged(words, bio(tags)) for words, tags in examples]
+        return [TaggedWords(words, bio(tags)) for words, tags in examples]
 
     @staticmethod
-    def texts(example: Tagged) -> Sequence[Words]:
+    def texts(example: TaggedWords) -> Sequence[Words]:
         return (example.words,)
 
     @classmethod
-    def make_vocabularies(cls, settings: TaggerSettings, examples: Sequence[Tagged]) -> dict[str, Vocabulary]:
+    def make_vocabularies(cls, settings: TaggerSettings, examples: Sequence[TaggedWords]) -> dict[str, Vocabulary]:
         """The tags as the network learns them."""
         return {"labels": count_labels(_learned(example.tags, settings) for example in examples)}
 
@@ -96,10 +96,10 @@ class Tagger(Task[Tagged, TaggedText]):
         )
         return TaskNetwork(inputs, body)
 
-    def target(self, example: Tagged) -> np.ndarray:
+    def target(self, example: TaggedWords) -> np.ndarray:
         return self.labels.ids(_learned(example.tags, self.settings))
 
-    def decode(self, output: Emissions, examples: Sequence[Tagged]) -> list[TaggedText]:
+    def decode(self, output: Emissions, examples: Sequence[TaggedWords]) -> list[TaggedText]:
         symbols = self.labels.symbols
         tags = [[symbols[i] for i in row] for row in self.network.body.decode(output)]  # type: ignore[operator]
         found = [bio(each) for each in tags] if self.finds_spans else tags
@@ -108,17 +108,17 @@ class Tagger(Task[Tagged, TaggedText]):
             for example, each in zip(examples, found, strict=True)
         ]
 
-    def score(self, examples: Sequence[Tagged], predictions: Sequence[TaggedText]) -> Report:
+    def score(self, examples: Sequence[TaggedWords], predictions: Sequence[TaggedText]) -> TaskReport:
         """Accuracy of tags, or F1 of spans."""
         gold, found = ([each.tags for each in side] for side in (examples, predictions))
         if self.finds_spans:
             return span_report(gold, found)
         return class_report(*([tag for tags in side for tag in tags] for side in (gold, found)))
 
-    def ask(self, given: str | Words, *, tokenized: bool = False) -> Tagged:
-        return Tagged(self.split(given, tokenized=tokenized), [])
+    def ask(self, given: str | Words, *, tokenized: bool = False) -> TaggedWords:
+        return TaggedWords(self.split(given, tokenized=tokenized), [])
 
-    def as_record(self, example: Tagged, prediction: TaggedText) -> dict[str, Any]:
+    def as_record(self, example: TaggedWords, prediction: TaggedText) -> dict[str, Any]:
         """The text, its tokens with offsets and tags, and spans where there are such."""
         words = Tokenized.of(example.words)
         tagged = zip(words.tokens, prediction.tags, strict=True)

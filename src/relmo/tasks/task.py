@@ -24,8 +24,8 @@ from relmo.models.saved import About, SavedFolder, SavedModel
 from relmo.networks.inputs import IGNORED, TaskBatch, TaskNetwork, WordInputs
 from relmo.settings.arguments import check_sentence, check_text
 from relmo.store.folder import pick_device
-from relmo.tasks.features import Say, Sentences, WordFeatures, Words
-from relmo.tasks.scores import Report
+from relmo.tasks.features import EncodedSentences, Say, WordFeatures, Words
+from relmo.tasks.scores import TaskReport
 from relmo.text.tokenize import Token, split_whitespace, tokenize
 from relmo.text.vocabulary import Vocabulary
 from relmo.training.batch import on_device
@@ -91,7 +91,7 @@ class Tokenized(list[str]):
 class EncodedTexts:
     """Examples of one text or several, and in training a target each: the first text of each, the second of each, …"""
 
-    texts: list[Sentences]
+    texts: list[EncodedSentences]
     targets: list[np.ndarray] | None = None
 
     @property
@@ -243,7 +243,7 @@ class Task(SavedModel, Generic[E, P]):
         while some := list(islice(left, AHEAD)):
             yield from self.predict_encoded(some, self.encode(some))
 
-    def evaluate(self, files: str | Path | Sequence[str | Path]) -> Report:
+    def evaluate(self, files: str | Path | Sequence[str | Path]) -> TaskReport:
         """The score on a file of examples, or on several together."""
         paths = [files] if isinstance(files, str | Path) else files
         examples = [example for path in paths for example in self.read(path, self.settings.text)]
@@ -303,7 +303,7 @@ class Task(SavedModel, Generic[E, P]):
         """The network's output for a batch of examples, as predictions."""
         raise NotImplementedError
 
-    def score(self, examples: Sequence[E], predictions: Sequence[P]) -> Report:
+    def score(self, examples: Sequence[E], predictions: Sequence[P]) -> TaskReport:
         """How good predictions are."""
         raise NotImplementedError
 

@@ -10,8 +10,8 @@ import torch
 from relmo.networks.predicate import Frames, FrameScores, MarkedNetwork, PredicateBatch, PredicateNetwork
 
 from relmo.networks.inputs import WordInputs
-from relmo.tasks.features import Say, Sentences, Words
-from relmo.tasks.scores import Report, class_report
+from relmo.tasks.features import EncodedSentences, Say, Words
+from relmo.tasks.scores import TaskReport, class_report
 from relmo.tasks.task import Labels, Task, Tokenized, count_labels, side_by_side
 from relmo.text.readers.tables import json_rows
 from relmo.text.vocabulary import Vocabulary
@@ -43,7 +43,7 @@ class Frame:
 class EncodedFrames:
     """Sentences as numbers, where their predicates are, and in training their roles and senses."""
 
-    words: Sentences
+    words: EncodedSentences
     predicates: np.ndarray
     roles: list[np.ndarray]
     senses: np.ndarray | None
@@ -125,7 +125,7 @@ class PredicateTagger(Task[Marked, Frame]):
             for e, sense, row in found
         ]
 
-    def score(self, examples: Sequence[Marked], predictions: Sequence[Frame]) -> Report:
+    def score(self, examples: Sequence[Marked], predictions: Sequence[Frame]) -> TaskReport:
         """The accuracy of roles."""
         return class_report(*([role for each in side for role in each.roles] for side in (examples, predictions)))
 

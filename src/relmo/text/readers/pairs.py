@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from relmo.errors import CorpusError, shown
 from relmo.text.corpus import Errors
 from relmo.text.readers.lines import filled_lines, first_line, some
-from relmo.text.readers.tables import Row, Split, is_jsonl, json_rows, label_of, table_rows, words_of
+from relmo.text.readers.tables import Split, TableRow, is_jsonl, json_rows, label_of, table_rows, words_of
 
 FIRST = ("sentence1", "sentence_A", "premise", "first", "question1")
 SECOND = ("sentence2", "sentence_B", "hypothesis", "second", "question2")
@@ -18,7 +18,7 @@ STSB_COLUMNS = 7
 PairFormat = Literal["auto", "tsv", "stsb", "jsonl"]
 
 
-class Pair(NamedTuple):
+class TextPair(NamedTuple):
     """Two texts and what holds between them: a label, or a number."""
 
     first: list[str]
@@ -34,7 +34,7 @@ def read_pairs(
     column: str | None = None,
     numbers: bool = False,
     errors: Errors = "strict",
-) -> Iterator[Pair]:
+) -> Iterator[TextPair]:
     """Pairs of texts with a label each, or, with `numbers`, a number. SNLI's pairs without a label are left out.
 
     layout   told by the name and the first line where it is "auto"
@@ -51,14 +51,14 @@ def read_pairs(
     yield from some(_pair_examples(rows, split, column, numbers), path, "pair")
 
 
-def _pair_examples(rows: Iterator[Row], split: Split, column: str | None, numbers: bool) -> Iterator[Pair]:
+def _pair_examples(rows: Iterator[TableRow], split: Split, column: str | None, numbers: bool) -> Iterator[TextPair]:
     for row in rows:
         label: str | float = label_of(row, column, numbers)
         if label in NO_LABEL and not numbers:
             continue
         if numbers:
             label = _number_of(str(label), row.place)
-        yield Pair(words_of(row, FIRST, split), words_of(row, SECOND, split), label)
+        yield TextPair(words_of(row, FIRST, split), words_of(row, SECOND, split), label)
 
 
 def _number_of(text: str, place: str) -> float:
@@ -80,10 +80,10 @@ def _looks_like_stsb(path: str | Path, errors: Errors) -> bool:
     return len(fields) >= STSB_COLUMNS and re.fullmatch(r"[0-9.]+", fields[4]) is not None
 
 
-def _stsb_rows(path: str | Path, errors: Errors) -> Iterator[Row]:
+def _stsb_rows(path: str | Path, errors: Errors) -> Iterator[TableRow]:
     """STS-B: genre, file, year, number, score, two sentences, and sometimes their sources."""
     for text, place in filled_lines(path, errors):
         fields = text.split("\t")
         if len(fields) < STSB_COLUMNS:
             raise CorpusError(f"{place}: STS-B has {STSB_COLUMNS} columns or more with tabs between, not {len(fields)}")
-        yield Row({"score": fields[4], "sentence1": fields[5], "sentence2": fields[6]}, place)
+        yield TableRow({"score": fields[4], "sentence1": fields[5], "sentence2": fields[6]}, place)

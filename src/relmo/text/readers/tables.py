@@ -22,7 +22,7 @@ LABELS = ("label", "gold_label", "entailment_judgment", "sentiment", "is_duplica
 Split = Callable[[str], list[str]]
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """A line of a table or of JSON by its names, and where it stands."""
 
     values: Mapping[str, Any]
@@ -34,7 +34,7 @@ def is_jsonl(path: str | Path) -> bool:
     return re.search(r"\.(jsonl|ndjson)(\.gz|\.xz|\.zst)?$", str(path), re.IGNORECASE) is not None
 
 
-def json_rows(path: str | Path, errors: Errors) -> Iterator[Row]:
+def json_rows(path: str | Path, errors: Errors) -> Iterator[TableRow]:
     """The objects of a file with one on each line."""
     for text, place in filled_lines(path, errors):
         try:
@@ -45,10 +45,10 @@ def json_rows(path: str | Path, errors: Errors) -> Iterator[Row]:
             raise CorpusError(f"{place}: expected a JSON object, found {text[:60]}")
         if "\\u" in text and SURROGATE.search(json.dumps(value, ensure_ascii=False)):
             raise CorpusError(f"{place}: has half of a character, such as \\ud83d alone; write the whole of it")
-        yield Row(value, place)
+        yield TableRow(value, place)
 
 
-def table_rows(path: str | Path, errors: Errors) -> Iterator[Row]:
+def table_rows(path: str | Path, errors: Errors) -> Iterator[TableRow]:
     """The lines of a table, by the names in its first line; further columns without a name are passed over."""
     names: list[str] | None = None
     for text, place in filled_lines(path, errors):
@@ -60,10 +60,10 @@ def table_rows(path: str | Path, errors: Errors) -> Iterator[Row]:
             continue
         if len(fields) < len(names):
             raise CorpusError(f"{place}: has {len(fields)} columns, the first line has {len(names)}")
-        yield Row(dict(zip(names, fields, strict=False)), place)
+        yield TableRow(dict(zip(names, fields, strict=False)), place)
 
 
-def value_of(row: Row, names: Sequence[str], advice: str = "name it so") -> Any:
+def value_of(row: TableRow, names: Sequence[str], advice: str = "name it so") -> Any:
     """The value under the first of these names that is there; where none is, advice."""
     for name in names:
         if name in row.values:
@@ -77,7 +77,7 @@ def is_words(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(word, str) and word.strip() for word in value)
 
 
-def words_of(row: Row, names: Sequence[str], split: Split) -> list[str]:
+def words_of(row: TableRow, names: Sequence[str], split: Split) -> list[str]:
     """A text, split into words, or a list of words as it is."""
     value = value_of(row, names)
     if is_words(value):
@@ -95,7 +95,7 @@ def some_words(text: str, split: Split, place: str) -> list[str]:
     return words
 
 
-def label_of(row: Row, column: str | None, numbers: bool = False) -> str:
+def label_of(row: TableRow, column: str | None, numbers: bool = False) -> str:
     """A label as a string, whatever JSON has."""
     names = (*SCORES, *LABELS) if numbers else (*LABELS, *SCORES)
     value = value_of(row, names if column is None else (column,), "give the column of labels with --column")

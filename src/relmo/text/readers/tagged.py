@@ -20,7 +20,7 @@ COMMENT = re.compile(r"#\s*\S+(\s\w+)?\s=\s")  # as those of Universal Dependenc
 TaggedFormat = Literal["auto", "conllu", "columns", "jsonl"]
 
 
-class Tagged(NamedTuple):
+class TaggedWords(NamedTuple):
     """Words and a tag for each."""
 
     words: list[str]
@@ -29,7 +29,7 @@ class Tagged(NamedTuple):
 
 def read_tagged(
     path: str | Path, *, layout: TaggedFormat = "auto", column: str | None = None, errors: Errors = "strict"
-) -> Iterator[Tagged]:
+) -> Iterator[TaggedWords]:
     """Sentences of words with their tags.
 
     layout   told by the name where it is "auto": .conllu, .jsonl, columns otherwise
@@ -55,7 +55,7 @@ class Word(NamedTuple):
     tag: str
 
 
-def sentences(words: Iterator[Word | None]) -> Iterator[Tagged]:
+def sentences(words: Iterator[Word | None]) -> Iterator[TaggedWords]:
     """Sentences from words with None between sentences. The mark of a document's start is no word: a sentence ends
     before it, and what follows belongs to the next, with or without an empty line between."""
     sentence: list[Word] = []
@@ -63,7 +63,7 @@ def sentences(words: Iterator[Word | None]) -> Iterator[Tagged]:
         if word is not None and word.text != DOCUMENT:
             sentence.append(word)
         elif sentence:
-            yield Tagged([each.text for each in sentence], [each.tag for each in sentence])
+            yield TaggedWords([each.text for each in sentence], [each.tag for each in sentence])
             sentence = []
 
 
@@ -155,11 +155,11 @@ def _column_layout(text: str, column: str | None, place: str) -> ColumnLayout:
     return ColumnLayout(tabs, len(fields), counted, tag)
 
 
-def _tagged_json(path: str | Path, column: str | None, errors: Errors) -> Iterator[Tagged]:
+def _tagged_json(path: str | Path, column: str | None, errors: Errors) -> Iterator[TaggedWords]:
     """Lines of JSON with a list of words and a list of tags."""
     for row in json_rows(path, errors):
         words, tags = value_of(row, WORDS), value_of(row, TAGS if column is None else (column,))
         if not (is_words(words) and is_words(tags) and len(words) == len(tags)):
             raise CorpusError(f"{row.place}: expected as many tags as words, both lists of strings")
         if words:
-            yield Tagged(words, tags)
+            yield TaggedWords(words, tags)
