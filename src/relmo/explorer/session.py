@@ -29,7 +29,7 @@ from relmo.explorer.extras import Extras, learnt_mixes
 from relmo.explorer.reader import Reader
 from relmo.loading import load
 from relmo.models.bilm import BiLM
-from relmo.models.lm import LanguageModel, parameter_count
+from relmo.models.lm import LanguageModel
 from relmo.nn.cells import cell_class
 from relmo.settings.cells import CELLS
 from relmo.tasks.task import Task
@@ -157,7 +157,7 @@ class Session:
             "carried": list(cell.states),
             "memory": cell.memory,
             "gates": cell.gate_names,
-            "parameters": parameter_count(self.model.network),
+            "parameters": self.model.parameter_count(),
             "texts": [
                 {"name": p.name, "title": p.title, "length": len(p.text), "tagged": p.name in self.annotated}
                 for p in self.passages.values()

@@ -21,7 +21,6 @@ from relmo.errors import SettingError
 from relmo.loading import load
 from relmo.models.bilm import BiLM, bilm_text
 from relmo.models.evaluate import BiScore, bilm_nll
-from relmo.models.lm import parameter_count
 from relmo.networks.bilm import BiLMNetwork
 from relmo.runs.folder import (
     AGAIN,
@@ -266,7 +265,7 @@ def finish(model: BiLM, corpus: SentenceCorpus, out: Path, files: Sequence[str],
         "trained_on": [Path(file).name for file in files],
         "train_tokens": corpus.train.predictions,
         "vocabulary": len(model.vocabulary),
-        "parameters": parameter_count(model.network),
+        "parameters": model.parameter_count(),
     }
     part = corpus.valid
     if part is not None:

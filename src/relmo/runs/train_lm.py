@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from relmo.models.evaluate import Score, total_nll
-from relmo.models.lm import LanguageModel, parameter_count
+from relmo.models.lm import LanguageModel
 from relmo.networks import make_language_model
 from relmo.networks.language_model import NeuralLM
 from relmo.networks.ngram import NGramLM
@@ -106,7 +106,7 @@ def finish(model: LanguageModel, corpus: Corpus, out: Path, files: Sequence[str]
     results: dict[str, Any] = {
         "trained_on": [Path(file).name for file in files],
         "train_symbols": corpus.train.predictions,
-        "parameters": parameter_count(model.network),
+        "parameters": model.parameter_count(),
     }
     for name, part in (("valid", corpus.valid), ("test", corpus.test)):
         if part is not None:
