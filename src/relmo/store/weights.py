@@ -168,7 +168,7 @@ class Unfilled(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Called in place of `func`."""
-        if getattr(func, "__name__", "") in RANDOM:
+        if getattr(func, "__name__", "").removeprefix("_") in RANDOM:  # `_orthogonal_` is our own
             return args[0] if args else kwargs["tensor"]
         return func(*args, **(kwargs or {}))
 
