@@ -11,7 +11,7 @@ from relmo.bench import clock, table
 from relmo.bench.growth import draw, made_of
 from relmo.bench.lstms import Shape
 from relmo.bench.machine import Calibration
-from relmo.bench.table import Bench, BenchOptions, Report, bench, read_text, take
+from relmo.bench.table import Bench, BenchOptions, BenchReport, bench, read_text, take
 from relmo.errors import CorpusError, SettingError
 
 
@@ -99,7 +99,7 @@ def test_where_the_explorers_packages_are_missing_it_is_left_out_or_refused(monk
     monkeypatch.setitem(sys.modules, "relmo.explorer.connections", None)
     calibration = Calibration(torch.device("cpu"))
     everything = Bench(BenchOptions(geometry="tiny", device="cpu"))
-    report = Report({}, {}, {})
+    report = BenchReport({}, {}, {})
     (said,) = everything._add_exploring(report, calibration)
     assert said == "the explorer was not timed: it needs starlette and uvicorn; try: pip install relmo[explore]"
     assert report.sections == []

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from relmo.cli.output import Overwrite, check_plot
 
 if TYPE_CHECKING:
-    from relmo.bench.table import Report, Row
+    from relmo.bench.table import BenchReport, BenchRow
 
 
 def bench(
@@ -115,7 +115,7 @@ def progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
     yield say
 
 
-def _show(report: "Report") -> None:
+def _show(report: "BenchReport") -> None:
     """The tables, for people."""
     from relmo.cli.report import print_table
 
@@ -154,7 +154,7 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None else form.format(value)
 
 
-def _agrees(row: "Row") -> str:
+def _agrees(row: "BenchRow") -> str:
     """How far a row's vectors are from the definition's: float32 by the largest difference, others by the cosine."""
     if row.max_difference is None or row.mean_cosine is None:
         return ""
