@@ -6,7 +6,6 @@ in that precision.
 
 import re
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
@@ -17,7 +16,6 @@ import torch
 from relmo.bench.clock import Case, Timed, measure
 from relmo.bench.embedding import EmbeddingBench, agreement
 from relmo.bench.floor import embedding_work, step_flops
-from relmo.bench.growth import growth
 from relmo.bench.lstms import LSTMBench, Shape
 from relmo.bench.machine import Calibration, describe, gemm_rates
 from relmo.bench.training import TrainingBench
@@ -102,20 +100,18 @@ class BenchSection:
 
 @dataclass
 class BenchReport:
-    """All that was measured; `growth` where it was asked for."""
+    """All that was measured."""
 
     machine: dict[str, Any]
     text: dict[str, Any]
     gemm: dict[str, dict[str, float]]
     sections: list[BenchSection] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    growth: dict[str, Any] | None = None
 
     def json(self) -> dict[str, Any]:
-        """One object of plain values: machine, versions, threads, date, text, gemm, warnings, growth, and every row
-        with its section's what, geometry and title."""
+        """One object of plain values: machine, versions, threads, date, text, gemm, warnings, and every row with its
+        section's what, geometry and title."""
         about = {key: getattr(self, key) for key in ("text", "gemm", "warnings")}
-        about |= {} if self.growth is None else {"growth": self.growth}
         rows = [
             {key: value for key, value in vars(section).items() if key != "rows"} | asdict(row)
             for section in self.sections
@@ -180,13 +176,6 @@ class Bench:
             self._set_floors(section)
         report.warnings += calibration.warnings()
         return report
-
-    def growth(self) -> dict[str, Any]:
-        """How the first geometry's cost grows with length, batch and vocabulary; see `relmo.bench.growth`."""
-        settings = build(BiLMSettings, read_preset(self.geometries[0], "bilm"))
-        counts = Counter(word for sentence in self.sentences for word in sentence)
-        words = [word for word, _ in counts.most_common()]
-        return growth(settings, words, device=self.device, watch=self.watch)
 
     def _add_exploring(self, report: BenchReport, calibration: Calibration) -> list[str]:
         """Adds the explorer's answers; where its packages are missing and it was not asked for alone, says so."""

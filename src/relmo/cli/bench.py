@@ -3,13 +3,10 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
-
-from relmo.cli.output import Overwrite, check_plot
 
 if TYPE_CHECKING:
     from relmo.bench.table import BenchReport, BenchRow
@@ -26,8 +23,6 @@ def bench(
     tokens: int | None = None,
     rounds: int | None = None,
     quick: Annotated[bool, Parameter(negative="")] = False,
-    plot: Path | None = None,
-    overwrite: Overwrite = False,
     json: bool = False,
     quiet: bool = False,
 ) -> None:
@@ -62,29 +57,20 @@ def bench(
         How often everything is timed; 3 where not given, with --quick 2.
     quick
         Less of everything: the small model, a short text, two rounds.
-    plot
-        Also time and draw how the cost grows with length, batch and vocabulary: a .png or .svg file (needs
-        relmo[plot]). For the first of the models, in float32.
     json
-        Print one JSON object: machine, versions, threads, date, text, gemm, warnings, rows, and growth with --plot.
+        Print one JSON object: machine, versions, threads, date, text, gemm, warnings and rows.
     quiet
         Show no progress.
     """
-    from relmo.bench.growth import draw
     from relmo.bench.table import Bench, BenchOptions
     from relmo.cli.report import print_json
 
-    check_plot(plot, overwrite=overwrite)
     options = BenchOptions(
         what=what, geometry=geometry, dtype=dtype, device=device, threads=threads, text=text, tokens=tokens,
         rounds=rounds, quick=quick,
     )  # fmt: skip
     with progress(quiet=quiet) as watch:
-        timing = Bench(options, watch)
-        report = timing.run()
-        if plot is not None:
-            report.growth = timing.growth()
-            draw(report.growth, f"{timing.geometries[0]}, {report.machine['machine']}", plot)
+        report = Bench(options, watch).run()
     if json:
         print_json(report.json())
     else:
