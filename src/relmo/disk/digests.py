@@ -75,13 +75,13 @@ def check_file(path: Path, known: Any, advice: str, error: type[RelmoError] = Mo
     try:
         size = path.stat().st_size
         if size != expected.get("bytes"):
-            raise error(f"{path}: is damaged ({size:,} bytes, not {shown(expected.get('bytes'))}); {advice}")
+            raise error(f"{path}: is damaged ({size:,} bytes, not {_shown(expected.get('bytes'))}); {advice}")
         if sha256(path) != expected.get("sha256"):
             raise error(f"{path}: {DAMAGED}; {advice}")
     except OSError as problem:
         raise error(f"{path}: cannot be read ({reason(problem)}); {advice}") from None
 
 
-def shown(size: Any) -> str:
+def _shown(size: Any) -> str:
     """A size as it is printed, whatever it is."""
     return f"{size:,}" if type(size) is int and 0 <= size < 1 << 63 else "those of its record"

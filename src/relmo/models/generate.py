@@ -77,7 +77,7 @@ def sample(
     log_probs, state = _read_prompt(network, prompt, rows, generator.device)
     ended = torch.zeros(rows, dtype=torch.bool, device=generator.device)
     for _ in range(limit):
-        chosen = choose(without(log_probs, banned), sampling, generator)  # (rows,)
+        chosen = choose(_without(log_probs, banned), sampling, generator)  # (rows,)
         chosen = torch.where(ended, end, chosen)
         yield chosen.tolist(), log_probs.gather(1, chosen.unsqueeze(1)).squeeze(1).tolist()
         ended |= chosen == end
@@ -86,7 +86,7 @@ def sample(
         log_probs, state = network.step(chosen, state)
 
 
-def without(log_probs: Tensor, banned: Sequence[int]) -> Tensor:
+def _without(log_probs: Tensor, banned: Sequence[int]) -> Tensor:
     """The scores with the banned symbols' at -inf."""
     return log_probs.index_fill(1, torch.tensor(banned, dtype=torch.int64, device=log_probs.device), -torch.inf)
 
@@ -135,7 +135,7 @@ def beam_search(
     texts: list[list[int]] = [[]]
     finished: list[Beam] = []
     for _ in range(limit):
-        candidates = (scores.unsqueeze(1) + without(log_probs, banned)).flatten()
+        candidates = (scores.unsqueeze(1) + _without(log_probs, banned)).flatten()
         best = candidates.topk(min(2 * beams, int(candidates.isfinite().sum())))
         open_texts: list[tuple[int, int, float]] = []
         for score, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):

@@ -32,7 +32,7 @@ class ScalarMix(nn.Module):
     def forward(self, layers: Tensor, mask: Tensor | None = None) -> Tensor:
         """layers (K, …, D), mask (…) true where there is a token (needed by the layer norm alone) -> (…, D)."""
         if self.layer_norm:
-            layers = torch.stack([normalise(layer, mask, self.epsilon) for layer in layers])
+            layers = torch.stack([_normalise(layer, mask, self.epsilon) for layer in layers])
         shares = torch.softmax(self.weights, dim=0).to(layers.dtype)
         return self.gamma.to(layers.dtype) * torch.tensordot(shares, layers, dims=1)
 
@@ -41,7 +41,7 @@ class ScalarMix(nn.Module):
         return self.weights.square().sum()
 
 
-def normalise(x: Tensor, mask: Tensor | None, epsilon: float) -> Tensor:
+def _normalise(x: Tensor, mask: Tensor | None, epsilon: float) -> Tensor:
     """x with the mean and variance of all its elements where the mask is true taken out."""
     real = x if mask is None else x[mask]
     mean = real.mean()

@@ -64,7 +64,7 @@ class Numbering:
         return np.fromiter((index.setdefault(s, len(index)) for s in symbols), dtype=np.int32, count=len(symbols))
 
     def symbols(self, highest: int) -> list[str]:
-        """The symbols of the numbers from 0 to at least `_highest`."""
+        """The symbols of the numbers from 0 to at least `highest`."""
         return [END, *map(chr, range(1, highest + 1))] if self.chars else list(self.index)
 
     def widths(self, symbols: list[str]) -> np.ndarray:

@@ -54,7 +54,7 @@ def read_pairs(path: str | Path) -> list[MinimalPair]:
     return pairs
 
 
-def read_blimp(path: Path) -> Iterator[MinimalPair]:
+def _read_blimp(path: Path) -> Iterator[MinimalPair]:
     """A paradigm of BLiMP; the condition is its UID, or the name of the file."""
     for text, place in filled_lines(path, "strict"):
         fields = blimp_fields(text, place)
@@ -105,14 +105,14 @@ def read_linzen(path: Path) -> Iterator[MinimalPair]:
                 f"and a count, with tabs between; found {shown(item)}"
             )
         context = ['"' if word in ("``", "''") else word for word in words[: int(item[0])]]
-        attractors = f"{item[3]} attractor{'s' * (item[3] != '1')}"
+        attractors = "1 attractor" if item[3] == "1" else f"{item[3]} attractors"
         yield MinimalPair(attractors, [*context, item[1]], [*context, item[2]])
 
 
 def _read_tab(path: Path) -> Iterator[MinimalPair]:
     """The sentences of Gulordava et al. up to the verb; the condition is original or generated, the subject's number,
     and the number of attractors."""
-    rows = list(table(path, "\t", ("prefix", "form", "class")))
+    rows = list(_table(path, "\t", ("prefix", "form", "class")))
     if len(rows) % 2:
         raise CorpusError(f"{path}: has {len(rows)} rows; the right form and the wrong one should come in pairs")
     for (place, one), (_, other) in zip(rows[::2], rows[1::2], strict=True):
@@ -131,7 +131,7 @@ def _read_table(path: Path) -> Iterator[MinimalPair]:
     """The user's own table: good and bad, or context, right and wrong; the condition is the name of the file where it
     has no such column."""
     tabs = "\t" if path.suffix.lower() == ".tsv" else ","
-    for place, row in table(path, tabs, ()):
+    for place, row in _table(path, tabs, ()):
         condition = row.get("condition") or path.stem
         if "good" in row and "bad" in row:
             pair = MinimalPair(condition, row["good"], row["bad"], whole=True)
@@ -150,7 +150,7 @@ def _read_table(path: Path) -> Iterator[MinimalPair]:
         yield pair
 
 
-def table(path: Path, delimiter: str, names: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+def _table(path: Path, delimiter: str, names: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """The rows of a table by the names in its first line, each with its place; quotes as spreadsheets write them."""
     lines = [line.text for line in read_lines(path)]
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -170,7 +170,7 @@ def table(path: Path, delimiter: str, names: Sequence[str]) -> Iterator[tuple[st
 
 
 READERS: dict[str, Callable[[Path], Iterator[MinimalPair]]] = {
-    ".jsonl": read_blimp,
+    ".jsonl": _read_blimp,
     ".txt": read_lakretz,
     ".gold": read_linzen,
     ".tab": _read_tab,

@@ -75,7 +75,7 @@ def noun_pp(*, per_condition: int = 100, known: Container[str] | None = None, se
     given. The same nouns, prepositions and verbs stand in all conditions, item by item."""
     if per_condition < 1:
         raise SettingError(f"at least one pair of each condition is needed, not {per_condition}")
-    subjects, attractors, verbs = (some(table, known) for table in (SUBJECTS, ATTRACTORS, VERBS))
+    subjects, attractors, verbs = (_some(table, known) for table in (SUBJECTS, ATTRACTORS, VERBS))
     prepositions = [word for word in PREPOSITIONS if known is None or word in known]
     every = list(product(subjects, prepositions, attractors, verbs))
     if min(len(subjects), len(attractors), len(verbs)) < FEWEST or not prepositions:
@@ -93,6 +93,6 @@ def noun_pp(*, per_condition: int = 100, known: Container[str] | None = None, se
     return found
 
 
-def some(table: dict[str, str], known: Container[str] | None) -> list[tuple[str, str]]:
+def _some(table: dict[str, str], known: Container[str] | None) -> list[tuple[str, str]]:
     """Words in the singular and the plural, both of which are known."""
     return [pair for pair in table.items() if known is None or all(word in known for word in pair)]

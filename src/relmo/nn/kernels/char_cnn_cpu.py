@@ -110,7 +110,7 @@ class WindowMaxima(torch.autograd.Function):
         groups, shapes = ctx.rest
         dy = dy.contiguous()
         gradients = tuple(dy.new_zeros(shape) for shape in shapes)
-        for ids, row, gradient, column in places(groups, gradients):
+        for ids, row, gradient, column in _places(groups, gradients):
             lstm_cpu.kernels().relmo_windows_backward(
                 *ids.shape,
                 ids.data_ptr(),
@@ -123,7 +123,7 @@ class WindowMaxima(torch.autograd.Function):
         return None, None, *gradients
 
 
-def places(groups: Sequence[Tensor], tables: Sequence[Tensor]) -> list[tuple[Tensor, int, Tensor, int]]:
+def _places(groups: Sequence[Tensor], tables: Sequence[Tensor]) -> list[tuple[Tensor, int, Tensor, int]]:
     """Each group of words with each table, and where in the result they meet: row and column."""
     found, row = [], 0
     for ids in groups:

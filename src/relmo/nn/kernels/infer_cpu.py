@@ -89,9 +89,9 @@ def run(
     y = h.new_empty(2, steps, batch, outputs)
     buffers: dict[str, Tensor | None] = {"y": y, "h": h, "c": c, "inner": h.new_empty(2, batch, four // 4)}
     buffers |= _rooms("h", batch, outputs, precision) | _rooms("m", batch, four // 4, precision)
-    matrices = {"hh": packed(weights.hh, precision, by_gates=True)}
+    matrices = {"hh": _packed(weights.hh, precision, by_gates=True)}
     if weights.hr is not None:
-        matrices["hr"] = packed(weights.hr, precision, by_gates=False)
+        matrices["hr"] = _packed(weights.hr, precision, by_gates=False)
     numbers = {"steps": steps, "batch": batch, "inputs": inputs, "hidden": four // 4, "outputs": outputs}
     numbers |= {"precision": PRECISIONS.index(precision), "skip": skip, "stride": 0}
     work = sum(sizes) * four * outputs
@@ -105,8 +105,8 @@ def run(
         buffers |= {"x": whole(given), "gates": whole(weights.bias)}  # of which there is only one row
         first = batch <= (FEW if weights.ih.numel() >= LARGE else 1)
         buffers |= _rooms("x", steps * batch if first else batch, inputs, precision)
-        matrices["ih"] = packed(weights.ih, precision, by_gates=True)
-    both = directions(numbers, sizes, clips, buffers, matrices)
+        matrices["ih"] = _packed(weights.ih, precision, by_gates=True)
+    both = _directions(numbers, sizes, clips, buffers, matrices)
     if first:
         gates = h.new_empty(2, steps * batch, four)
         spread(lambda d, a, b: kernels().relmo_infer_gates(byref(both[d]), a, b, at(gates, d)), steps * batch, work)
@@ -126,7 +126,7 @@ def input_gates(x: Tensor, ih: Tensor, bias: Tensor, d: int, precision: Precisio
     x, bias, gates = x.contiguous(), bias.contiguous(), x.new_empty(len(x), four)
     room = _rooms("x", len(x), inputs, precision)
     buffers = {"x": x, "gates": bias[d]} | {name: tensor[0] for name, tensor in room.items() if tensor is not None}
-    matrix = packed(ih, precision, by_gates=True)
+    matrix = _packed(ih, precision, by_gates=True)
     layer = InferenceLayer(
         steps=1,
         batch=len(x),
@@ -143,7 +143,7 @@ def input_gates(x: Tensor, ih: Tensor, bias: Tensor, d: int, precision: Precisio
     return gates
 
 
-def directions(
+def _directions(
     numbers: dict[str, int],
     sizes: Sequence[int],
     clips: Clips,
@@ -191,14 +191,14 @@ def _rooms(name: str, rows: int, width: int, precision: Precision) -> dict[str, 
     return found
 
 
-def packed(weight: Tensor, precision: Precision, *, by_gates: bool) -> Packed:
+def _packed(weight: Tensor, precision: Precision, *, by_gates: bool) -> Packed:
     """A weight (2, rows, columns) as the kernel takes it; `by_gates`, its rows are four to a cell; or it projects."""
     name = f"{precision} {by_gates} {kernels()._name}"
     return kept(name, [weight], lambda: pack(weight.detach(), precision, by_gates))
 
 
 def pack(weight: Tensor, precision: Precision, by_gates: bool) -> Packed:
-    """`packed`, anew: one direction after the other, so that little memory is needed beside the result."""
+    """`_packed`, anew: one direction after the other, so that little memory is needed beside the result."""
     units, scales, starts, levels = None, [], [], []
     for d, one in enumerate(weight):
         if precision == "int8" and not by_gates:

@@ -61,7 +61,7 @@ def run(
     steps, batch = given.shape[1:3]
     weights, graphs = prepared
     if not 0 < steps <= STEPS or not 0 < batch <= ROWS or torch.cuda.is_current_stream_capturing():
-        return unroll(weights, first, state, clips, sizes=list(sizes), skip=skip)
+        return _unroll(weights, first, state, clips, sizes=list(sizes), skip=skip)
     wide, long = 1 << (batch - 1).bit_length(), -(-steps // ROUND) * ROUND
     stream = torch.cuda.current_stream(given.device).cuda_stream
     key = (stream, wide, long, given.dtype, None if table is None else (table.data_ptr(), table.stride()))
@@ -92,11 +92,11 @@ def _record(weights: list[Weights], given: Tensor, table: Tensor | None, clips: 
     aside = torch.cuda.Stream(device)
     aside.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(aside):  # libraries take what they need, kernels are compiled
-        unroll(weights, _first(given[:, :1], table), state, clips, lengths=lengths, skip=skip)
+        _unroll(weights, _first(given[:, :1], table), state, clips, lengths=lengths, skip=skip)
     torch.cuda.current_stream(device).wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # others may take memory meanwhile
-        layers, final = unroll(weights, _first(given, table), state, clips, lengths=lengths, skip=skip)
+        layers, final = _unroll(weights, _first(given, table), state, clips, lengths=lengths, skip=skip)
     return RecordedStack(graph, given, lengths, state, layers, final)
 
 
@@ -104,7 +104,7 @@ def _first(given: Tensor, table: Tensor | None) -> Gates | Tensor:
     return given if table is None else Gates(table, given)
 
 
-def unroll(
+def _unroll(
     weights: list[Weights],
     first: Gates | Tensor,
     state: State,
