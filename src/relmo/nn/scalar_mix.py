@@ -3,7 +3,7 @@
     ELMo = gamma * sum_k softmax(w)_k * h_k                        Peters et al. 2018, equation 1
 
 With `layer_norm` each layer is normalised first, by one mean and one variance over all real tokens and dimensions of
-the batch: what the original does, which makes a sentence's vectors depend on its batch mates.
+the batch. The original does so, too. A sentence's vectors then depend on the other sentences in its batch.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """Inference on a CPU by the library that `infer.c` is compiled to: a layer's whole recurrence, from a table of gates.
 
-In float32, bfloat16 or int8 as `quantize` defines them. Weights are packed in the order in which the kernel reads them,
-once, and kept as long as they do not change. A row's numbers depend neither on the rows around it nor on how many
-threads there are.
+It computes in float32, bfloat16 or int8, as `quantize` defines them. Weights are packed once, in the order in which the
+kernel reads them, and the packed form is kept until they change. A row's numbers depend neither on the rows around it
+nor on the number of threads.
 """
 
 import ctypes
@@ -22,8 +22,8 @@ from relmo.nn.kernels.lstm_cpu import LONG, POINTER, at, check, kernels, spread,
 from relmo.nn.quantize import BLOCK, PRECISIONS, Precision, level, quantize, rounded
 
 VECTORS = 4  # of columns in a panel
-FEW = 10  # rows up to which a large layer's input gates are computed for all steps first; one of any layer
-LARGE = 1 << 22  # numbers in its weights
+FEW = 10  # up to so many rows a large layer's input gates are computed for all steps first; a small layer's, for one
+LARGE = 1 << 22  # input weights from which on a layer is large
 TYPES = {1: torch.float32, 2: torch.bfloat16, 4: torch.int8}  # by how many stand in a unit
 
 
@@ -51,7 +51,7 @@ class InferenceLayer(ctypes.Structure):
         *((name, Matrix) for name in ("ih", "hh", "hr")),
     )
     holds: tuple[Any, ...]
-    """What it points into, which lives as long as it does: a thread may work on after an interruption."""
+    """The memory it points into, kept alive: a thread may go on working after an interruption."""
 
 
 class Packed(NamedTuple):
@@ -66,7 +66,7 @@ class Packed(NamedTuple):
     columns: int
 
     def of(self, d: int) -> Matrix:
-        """One direction's."""
+        """The matrix of direction d."""
         pointers = (at(tensor, d) for tensor in (self.units, self.scale, self.start, self.level))
         return Matrix(*pointers, self.depth, self.columns)
 
@@ -84,7 +84,7 @@ def run(
     check("h", h, (2, batch, outputs))
     check("c", c, (2, batch, four // 4))
     if len(sizes) != steps:
-        raise ValueError(f"sizes are of {len(sizes)} steps, where there are {steps}")
+        raise ValueError(f"sizes has {len(sizes)} steps, but there are {steps}")
     h, c = (state.clone(memory_format=torch.contiguous_format) for state in (h, c))
     y = h.new_empty(2, steps, batch, outputs)
     buffers: dict[str, Tensor | None] = {"y": y, "h": h, "c": c, "inner": h.new_empty(2, batch, four // 4)}
@@ -150,7 +150,6 @@ def _directions(
     buffers: dict[str, Tensor | None],
     matrices: dict[str, Packed],
 ) -> list[InferenceLayer]:
-    """What both directions are given."""
     cell_clip, projection_clip = (math.inf if clip is None else clip for clip in clips)
     found = []
     for d in range(2):
