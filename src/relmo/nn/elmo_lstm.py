@@ -203,12 +203,11 @@ class ElmoLSTM(nn.Module):
         given: Gates | Tensor = Gates(first.table, pad(first.words, (0, more)))
         state = tuple(pad(tensor, (0, 0, 0, 0, 0, more)) for tensor in state)
         rounded = precision != "float32" and first.table.device.type == "cpu"
+        infer = _infer_rounded if rounded else _infer_plain
         outputs: list[Tensor] = []
         finals: list[Tensor] = []
         for depth, layer in enumerate(self.stack):
-            steps = self._steps(depth, state, sizes)
-            infer = _infer_rounded if rounded else _infer_plain
-            y, h, c = infer(layer, given, steps, precision)
+            y, h, c = infer(layer, given, self._steps(depth, state, sizes), precision)
             given = y + outputs[-1] if self.skip_connections and depth else y
             outputs.append(given)
             finals += [h.transpose(0, 1)[:batch], c.transpose(0, 1)[:batch]]

@@ -8,7 +8,7 @@
     .tab            Gulordava et al. 2018: columns prefix, form, class (correct, wrong), type, n_attr, correct_number
     .csv, .tsv      your own, with a line of names first: good and bad, or context, right and wrong; and condition
 
-Of sentences that end in the words to be compared, what follows them is not read: those are not `whole`.
+Some files compare two words inside a sentence. Their texts end with these words and are not `whole`.
 """
 
 import csv
@@ -38,7 +38,7 @@ class MinimalPair(NamedTuple):
 
 
 def read_pairs(path: str | Path) -> list[MinimalPair]:
-    """The pairs of a file, of the kind that its name ends in; of a folder, those of all such files in it."""
+    """The pairs of a file, whose kind the end of its name says; or of all such files in a folder."""
     path = Path(path)
     if path.is_dir():
         files = [file for file in sorted(path.iterdir()) if file.suffix.lower() in READERS and file.is_file()]
@@ -47,7 +47,7 @@ def read_pairs(path: str | Path) -> list[MinimalPair]:
         return [pair for file in files for pair in read_pairs(file)]
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        raise CorpusError(f"{path}: minimal pairs are read from {', '.join(READERS)} files; name it so")
+        raise CorpusError(f"{path}: minimal pairs are read from {', '.join(READERS)} files; rename it to one of these")
     pairs = list(reader(path))
     if not pairs:
         raise CorpusError(f"{path}: has no pairs")
@@ -90,7 +90,7 @@ def read_lakretz(path: Path) -> Iterator[MinimalPair]:
 
 
 def read_linzen(path: Path) -> Iterator[MinimalPair]:
-    """The sentences up to the verb; the condition is the number of attractors. Quotes are put as they are typed."""
+    """The sentences up to the verb; the condition is the number of attractors. Quotes become plain ones."""
     text = path.with_suffix(".text")
     sentences = [line.text.split() for line in read_lines(text)]
     items = [line.text.lower().split("\t") for line in read_lines(path)]  # four verbs alone have a capital
@@ -128,8 +128,8 @@ def _read_tab(path: Path) -> Iterator[MinimalPair]:
 
 
 def _read_table(path: Path) -> Iterator[MinimalPair]:
-    """The user's own table: good and bad, or context, right and wrong; the condition is the name of the file where it
-    has no such column."""
+    """The user's own table: good and bad, or context, right and wrong. Without a column `condition` that is the name
+    of the file."""
     tabs = "\t" if path.suffix.lower() == ".tsv" else ","
     for place, row in _table(path, tabs, ()):
         condition = row.get("condition") or path.stem
