@@ -10,8 +10,9 @@ import torch
 from relmo.bench import clock, table
 from relmo.bench.lstms import Shape
 from relmo.bench.machine import Calibration
-from relmo.bench.table import Bench, BenchOptions, BenchReport, read_text, take
+from relmo.bench.table import Bench, BenchReport, read_text, take
 from relmo.errors import CorpusError, SettingError
+from relmo.settings.bench import BenchOptions
 
 
 @pytest.fixture(autouse=True)

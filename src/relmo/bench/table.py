@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,6 +23,7 @@ from relmo.config import build, read_preset
 from relmo.errors import CorpusError, SettingError
 from relmo.networks.bilm import BiLMNetwork
 from relmo.nn.quantize import Precision
+from relmo.settings.bench import BenchOptions
 from relmo.settings.bilm import BiLMSettings, BiLMTextSettings
 from relmo.store.folder import pick_device
 from relmo.text.encode import TOKENIZERS
@@ -42,32 +43,6 @@ VOCABULARY = {"cpu": 30_000, "cuda": 100_000}
 BUNDLED = "alice.txt"
 
 T = TypeVar("T", bound=str)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchOptions:
-    """What to time, and on what."""
-
-    what: Literal["embed", "train", "explore", "all"] = "all"
-    """Embedding, training, the explorer's answers, or all of it."""
-    geometry: str | None = None
-    """The models, with commas between them: tiny, small, medium, original. small,original where not given; with `quick`
-    small."""
-    dtype: str | None = None
-    """The precisions, with commas between them: float32, bfloat16, int8 (embedding on a CPU). All where not given; on a
-    GPU bfloat16."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute; auto takes a GPU where there is one."""
-    threads: int | None = None
-    """CPU threads; as torch chooses where not given."""
-    text: str | None = None
-    """What to read: a sentence a line, or .conllu; the bundled text where not given."""
-    tokens: int | None = None
-    """How many tokens of it to embed; by default what takes some minutes in all."""
-    rounds: int | None = None
-    """How often everything is timed; 3, with --quick 2."""
-    quick: bool = False
-    """Less of everything: the small model, a short text, two rounds."""
 
 
 @dataclass
