@@ -11,7 +11,8 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 from threading import Lock
 
 import numpy as np
@@ -59,12 +60,7 @@ class Score:
         return self.nll / max(self.characters, 1) / math.log(2)
 
     def __add__(self, other: "Score") -> "Score":
-        return Score(
-            self.symbols + other.symbols,
-            self.characters + other.characters,
-            self.unknown + other.unknown,
-            self.nll + other.nll,
-        )
+        return Score(*map(add, astuple(self), astuple(other)))
 
     def summary(self) -> dict[str, float]:
         """The figures by name, as printed and saved."""
@@ -115,12 +111,7 @@ class BiScore:
         return (self.forward_perplexity + self.backward_perplexity) / 2
 
     def __add__(self, other: "BiScore") -> "BiScore":
-        return BiScore(
-            self.tokens + other.tokens,
-            self.unknown + other.unknown,
-            self.forward_nll + other.forward_nll,
-            self.backward_nll + other.backward_nll,
-        )
+        return BiScore(*map(add, astuple(self), astuple(other)))
 
     def summary(self) -> dict[str, float]:
         """The figures by name, as printed and saved."""
