@@ -6,18 +6,16 @@ in that precision.
 
 import re
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from relmo.bench.clock import Case, Timed, measure
 from relmo.bench.embedding import EmbeddingBench, agreement
 from relmo.bench.floor import embedding_work, step_flops
-from relmo.bench.growth import growth
 from relmo.bench.lstms import LSTMBench, Shape
 from relmo.bench.machine import Calibration, describe, gemm_rates
 from relmo.bench.training import TrainingBench
@@ -25,6 +23,7 @@ from relmo.config import build, read_preset
 from relmo.errors import CorpusError, SettingError
 from relmo.networks.bilm import BiLMNetwork
 from relmo.nn.quantize import Precision
+from relmo.settings.bench import BenchOptions
 from relmo.settings.bilm import BiLMSettings, BiLMTextSettings
 from relmo.store.folder import pick_device
 from relmo.text.encode import TOKENIZERS
@@ -46,36 +45,11 @@ BUNDLED = "alice.txt"
 T = TypeVar("T", bound=str)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BenchOptions:
-    """What to time, and on what."""
-
-    what: Literal["embed", "train", "explore", "all"] = "all"
-    """Embedding, training, the explorer's answers, or all of it."""
-    geometry: str | None = None
-    """The models, with commas between them: tiny, small, medium, original. small,original where not given; with `quick`
-    small."""
-    dtype: str | None = None
-    """The precisions, with commas between them: float32, bfloat16, int8 (embedding on a CPU). All where not given; on a
-    GPU bfloat16."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute; auto takes a GPU where there is one."""
-    threads: int | None = None
-    """CPU threads; as torch chooses where not given."""
-    text: str | None = None
-    """What to read: a sentence a line, or .conllu; the bundled text where not given."""
-    tokens: int | None = None
-    """How many tokens of it to embed; by default what takes some minutes in all."""
-    rounds: int | None = None
-    """How often everything is timed; 3, with --quick 2."""
-    quick: bool = False
-    """Less of everything: the small model, a short text, two rounds."""
-
-
 @dataclass
-class Row:
-    """A line of the table. `ratio` is to the section's baseline; `operations`, where they are counted, are the least a
-    token needs, and `of_floor` the share of the speed they allow. The floor itself is a row without seconds."""
+class BenchRow:
+    """A line of the table. `ratio` is to the section's baseline. `operations`, where they are counted, are the least
+    that a token needs, and `of_floor` is the share of the speed that they allow. The floor itself is a row without
+    seconds."""
 
     name: str
     precision: str
@@ -89,33 +63,31 @@ class Row:
 
 
 @dataclass
-class Section:
-    """Rows that belong together."""
+class BenchSection:
+    """The rows that are set against one baseline."""
 
     what: str
     geometry: str
     title: str
     baseline: str
     tokens: int
-    rows: list[Row]
+    rows: list[BenchRow]
 
 
 @dataclass
-class Report:
-    """All that was measured; `growth` where it was asked for."""
+class BenchReport:
+    """All that was measured."""
 
     machine: dict[str, Any]
     text: dict[str, Any]
     gemm: dict[str, dict[str, float]]
-    sections: list[Section] = field(default_factory=list)
+    sections: list[BenchSection] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    growth: dict[str, Any] | None = None
 
     def json(self) -> dict[str, Any]:
-        """One object of plain values: machine, versions, threads, date, text, gemm, warnings, growth, and every row
-        with its section's what, geometry and title."""
+        """One object of plain values: machine, versions, threads, date, text, gemm, warnings, and every row with its
+        section's what, geometry and title."""
         about = {key: getattr(self, key) for key in ("text", "gemm", "warnings")}
-        about |= {} if self.growth is None else {"growth": self.growth}
         rows = [
             {key: value for key, value in vars(section).items() if key != "rows"} | asdict(row)
             for section in self.sections
@@ -146,7 +118,7 @@ class Bench:
             torch.set_num_threads(options.threads)
 
     def _check_length(self) -> None:
-        """A step of training takes more text than embedding does."""
+        """A training step needs more text than embedding does."""
         tokens = sum(len(sentence) + 1 for sentence in self.sentences)
         needed = max(self._step(geometry).tokens for geometry in self.geometries)
         if self.options.what in ("train", "all") and tokens < needed:
@@ -155,20 +127,20 @@ class Bench:
                 "step; give a longer text, or --what embed"
             )
 
-    def run(self) -> Report:
+    def run(self) -> BenchReport:
         """Everything, geometry by geometry."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # torch's of its LSTM; ours of words that are cut
             return self._run()
 
-    def _run(self) -> Report:
+    def _run(self) -> BenchReport:
         calibration = Calibration(self.device)
         self.watch("matrix products")
         self.gemm: dict[str, dict[str, float]] = {}
         for precision in self._all_precisions():
             self.gemm[precision] = gemm_rates(precision, self.device)
         text = {"name": self.options.text or BUNDLED, "tokens": sum(map(len, self.sentences))}
-        report = Report(describe(self.device), text, self.gemm)
+        report = BenchReport(describe(self.device), text, self.gemm)
         for geometry in self.geometries:
             settings = build(BiLMSettings, read_preset(geometry, "bilm"))
             if self.options.what in ("embed", "all"):
@@ -181,15 +153,9 @@ class Bench:
         report.warnings += calibration.warnings()
         return report
 
-    def growth(self) -> dict[str, Any]:
-        """How the first geometry's cost grows with length, batch and vocabulary; see `relmo.bench.growth`."""
-        settings = build(BiLMSettings, read_preset(self.geometries[0], "bilm"))
-        counts = Counter(word for sentence in self.sentences for word in sentence)
-        words = [word for word, _ in counts.most_common()]
-        return growth(settings, words, device=self.device, watch=self.watch)
-
-    def _add_exploring(self, report: Report, calibration: Calibration) -> list[str]:
-        """Adds the explorer's answers; where its packages are missing and it was not asked for alone, says so."""
+    def _add_exploring(self, report: BenchReport, calibration: Calibration) -> list[str]:
+        """Adds the explorer's answers. If its packages are missing, that is a warning, or an error where only the
+        explorer was asked for."""
         from relmo.bench.exploring import MODEL, ExplorerBench
 
         try:
@@ -217,7 +183,7 @@ class Bench:
         else:
             yield from ((precision, [precision]) for precision in precisions)
 
-    def _embedding(self, geometry: str, settings: BiLMSettings, calibration: Calibration) -> Iterator[Section]:
+    def _embedding(self, geometry: str, settings: BiLMSettings, calibration: Calibration) -> Iterator[BenchSection]:
         budget = GPU_TOKENS if self.kind == "cuda" else (QUICK_TOKENS if self.options.quick else TOKENS)[geometry]
         sentences = take(self.sentences, self.options.tokens or budget)
         work = embedding_work(settings.model, sentences)
@@ -237,7 +203,7 @@ class Bench:
             if self.kind == "cuda":
                 yield from self._lstms(geometry, bench.network, peer, calibration, backward=False)
 
-    def _training(self, geometry: str, settings: BiLMSettings, calibration: Calibration) -> Iterator[Section]:
+    def _training(self, geometry: str, settings: BiLMSettings, calibration: Calibration) -> Iterator[BenchSection]:
         precisions = [precision for precision in self.precisions if precision != "int8"]
         vocabulary, on_gpu = VOCABULARY[self.kind], self.kind == "cuda"
         shape = self._step(geometry)
@@ -267,7 +233,7 @@ class Bench:
 
     def _lstms(
         self, geometry: str, network: BiLMNetwork, precision: Precision, calibration: Calibration, *, backward: bool
-    ) -> Iterator[Section]:
+    ) -> Iterator[BenchSection]:
         settings = build(BiLMSettings, read_preset(geometry, "bilm")).model
         work = sum(step_flops(settings)) * (3 if backward else 1)
         name = f"{'Training' if backward else 'Embedding'}, {self._name(geometry, precision)}"
@@ -281,14 +247,16 @@ class Bench:
 
     def _measure(self, cases: Sequence[Case], calibration: Calibration) -> list[Timed]:
         timed = measure(cases, rounds=self.rounds, device=self.device, calibration=calibration, watch=self.watch)
-        for precision, rates in self.gemm.items():  # again and again: the floor is by the fastest there was
+        for precision, rates in self.gemm.items():  # measured again each time: the fastest ever sets the floor
             for shape, rate in gemm_rates(precision, self.device).items():
                 rates[shape] = max(rate, rates[shape])
         return timed
 
-    def _section(self, what: str, geometry: str, title: str, timed: Sequence[Timed], work: dict[str, float]) -> Section:
-        """Rows with their ratios, then a row for each floor of this `work`, operations a token by the name that cases
-        have for it."""
+    def _section(
+        self, what: str, geometry: str, title: str, timed: Sequence[Timed], work: dict[str, float]
+    ) -> BenchSection:
+        """Rows with their ratios, then a row for each floor. `work` has the operations a token by the kind of floor
+        that cases name."""
         baseline = next(entry for entry in timed if entry.case.facts.get("baseline"))
         names = {
             "cold": "floor {}, words new",
@@ -299,15 +267,17 @@ class Bench:
         rows, floors = [], {}
         for entry in timed:
             precision, kind = entry.case.facts["precision"], entry.case.facts.get("floor")
-            row = Row(entry.case.name, precision, entry.rate, entry.seconds, entry.rate / baseline.rate)
+            row = BenchRow(entry.case.name, precision, entry.rate, entry.seconds, entry.rate / baseline.rate)
             rows.append(row)
             if kind is not None:
                 row.operations = work[kind]
                 name = names[kind].format(precision)
-                floors[name] = Row(name, precision, 0.0, operations=work[kind])
-        return Section(what, geometry, title, baseline.case.name, baseline.case.tokens, rows + list(floors.values()))
+                floors[name] = BenchRow(name, precision, 0.0, operations=work[kind])
+        return BenchSection(
+            what, geometry, title, baseline.case.name, baseline.case.tokens, rows + list(floors.values())
+        )
 
-    def _set_floors(self, section: Section) -> None:
+    def _set_floors(self, section: BenchSection) -> None:
         """What the counted operations allow at the rate of the fastest matrix product."""
         baseline = next(row for row in section.rows if row.name == section.baseline)
         for row in section.rows:
@@ -317,11 +287,6 @@ class Bench:
                     row.of_floor = row.tokens_per_second / floor
                 else:
                     row.tokens_per_second, row.ratio = floor, floor / baseline.tokens_per_second
-
-
-def bench(options: BenchOptions, watch: Callable[[str], object] = lambda _: None) -> Report:
-    """Times what the options ask for; `watch` is told what goes on."""
-    return Bench(options, watch).run()
 
 
 def _chosen(flag: str, text: str, known: Sequence[T]) -> list[T]:

@@ -21,7 +21,8 @@ from relmo.networks.bilm import BiLMNetwork, BiWindow, CharacterEncoder
 from relmo.networks.language_model import Loss
 from relmo.nn.cells import State
 from relmo.nn.cells.lstm import clip
-from relmo.nn.elmo_lstm import Clips, ElmoLayer, ElmoLSTM
+from relmo.nn.elmo_lstm import ElmoLayer, ElmoLSTM
+from relmo.nn.kernels.layer import Clips
 from relmo.text.characters import CHARACTERS
 
 Pair = tuple[Tensor, Tensor]
@@ -49,8 +50,6 @@ class TextbookEncoder(nn.Module):
             convolution.bias.data.copy_(bias.detach())  # type: ignore[union-attr]
             self.convolutions.append(convolution)
         self.highways = copy.deepcopy(encoder.highways)
-        for highway in self.highways:
-            highway.fast = False  # type: ignore[assignment]
         for highway in self.highways:
             highway.fast = False  # type: ignore[assignment]
         self.projection = copy.deepcopy(encoder.projection)
@@ -102,7 +101,7 @@ class TextbookLSTM(nn.Module):
 
 
 class TextbookStacks(nn.Module):
-    """The LSTMs: two stacks of such layers with skip connections."""
+    """The LSTMs: two stacks of `TextbookLSTM` with skip connections."""
 
     def __init__(self, lstm: ElmoLSTM):
         super().__init__()
@@ -133,7 +132,7 @@ class TextbookStacks(nn.Module):
         return outputs, tuple(finals)
 
     def initial_state(self, like: Tensor) -> State:
-        """Zeros for as many sentences."""
+        """The state before the first step: zeros for as many sentences."""
         return tuple(like.new_zeros(len(like), 2, size) for sizes in self.state_sizes for size in sizes)
 
 

@@ -3,31 +3,20 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from relmo.cli.output import Overwrite, check_plot
+from relmo.settings.bench import BenchOptions
 
 if TYPE_CHECKING:
-    from relmo.bench.table import Report, Row
+    from relmo.bench.table import BenchReport, BenchRow
 
 
 def bench(
     *,
-    what: Literal["embed", "train", "explore", "all"] = "all",
-    geometry: str | None = None,
-    dtype: str | None = None,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
-    threads: int | None = None,
-    text: str | None = None,
-    tokens: int | None = None,
-    rounds: int | None = None,
-    quick: Annotated[bool, Parameter(negative="")] = False,
-    plot: Path | None = None,
-    overwrite: Overwrite = False,
+    options: Annotated[BenchOptions, Parameter(name="*", negative="")] = BenchOptions(),  # noqa: B008
     json: bool = False,
     quiet: bool = False,
 ) -> None:
@@ -42,49 +31,16 @@ def bench(
 
     Parameters
     ----------
-    what
-        Embedding, training, the explorer's answers, or all of it.
-    geometry
-        The models, with commas between them: tiny, small, medium, original. small,original where not given; with
-        --quick small.
-    dtype
-        The precisions, with commas between them: float32, bfloat16, int8 (embedding on a CPU). All where not given; on
-        a GPU bfloat16.
-    device
-        Where to compute; auto takes a GPU where there is one.
-    threads
-        CPU threads; as torch chooses where not given.
-    text
-        What to read (plain, .gz, .xz, .zst), a sentence a line, or .conllu; the bundled text where not given.
-    tokens
-        How many tokens of it to embed; by default so many that all takes some minutes.
-    rounds
-        How often everything is timed; 3 where not given, with --quick 2.
-    quick
-        Less of everything: the small model, a short text, two rounds.
-    plot
-        Also time and draw how the cost grows with length, batch and vocabulary: a .png or .svg file (needs
-        relmo[plot]). For the first of the models, in float32.
     json
-        Print one JSON object: machine, versions, threads, date, text, gemm, warnings, rows, and growth with --plot.
+        Print one JSON object: machine, versions, threads, date, text, gemm, warnings and rows.
     quiet
         Show no progress.
     """
-    from relmo.bench.growth import draw
-    from relmo.bench.table import Bench, BenchOptions
+    from relmo.bench.table import Bench
     from relmo.cli.report import print_json
 
-    check_plot(plot, overwrite=overwrite)
-    options = BenchOptions(
-        what=what, geometry=geometry, dtype=dtype, device=device, threads=threads, text=text, tokens=tokens,
-        rounds=rounds, quick=quick,
-    )  # fmt: skip
     with progress(quiet=quiet) as watch:
-        timing = Bench(options, watch)
-        report = timing.run()
-        if plot is not None:
-            report.growth = timing.growth()
-            draw(report.growth, f"{timing.geometries[0]}, {report.machine['machine']}", plot)
+        report = Bench(options, watch).run()
     if json:
         print_json(report.json())
     else:
@@ -115,14 +71,13 @@ def progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
     yield say
 
 
-def _show(report: "Report") -> None:
-    """The tables, for people."""
+def _show(report: "BenchReport") -> None:
     from relmo.cli.report import print_table
 
     machine = report.machine
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     kernels = "" if machine["kernels"] or machine["device"] == "cuda" else "; no compiled kernels"
-    threads = f"{machine['threads']} thread{'' if machine['threads'] == 1 else 's'}"
+    threads = "1 thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
     print(f"{machine['machine']}, {threads}, {machine['instructions']}{kernels}; {machine['date']}")
     print(f"{versions}; text: {report.text['name']}")
     for precision, rates in report.gemm.items():
@@ -154,7 +109,7 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None else form.format(value)
 
 
-def _agrees(row: "Row") -> str:
+def _agrees(row: "BenchRow") -> str:
     """How far a row's vectors are from the definition's: float32 by the largest difference, others by the cosine."""
     if row.max_difference is None or row.mean_cosine is None:
         return ""

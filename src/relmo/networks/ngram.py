@@ -28,10 +28,10 @@ from relmo.nn.cells import State
 
 MAX_ORDER = 20
 NOTHING = -1
-"""In a state: no token here yet. As a position in a table: the n-gram was never seen."""
+"""In a state: there is no token here yet. As a position in a table: the n-gram was never seen."""
 
 
-class Table(NamedTuple):
+class NGramTable(NamedTuple):
     """One order's n-grams. N of them, under C contexts."""
 
     keys: Tensor  # (N,) int64, sorted
@@ -63,7 +63,7 @@ class NGramLM(nn.Module):
 
     @property
     def is_sound(self) -> bool:
-        """Whether tables that were loaded can be: keys in rising order, probabilities and weights from 0 to 1."""
+        """Whether loaded tables are possible: keys in rising order, probabilities and weights from 0 to 1."""
         tables = [self._table(k) for k in range(1, self.order + 1)]
         shares = [share for table in tables for share in (table.probability, table.gamma)]
         return all(bool((table.keys.diff() > 0).all()) for table in tables) and all(
@@ -77,7 +77,7 @@ class NGramLM(nn.Module):
         _check_stream(stream, vocab_size)
         contexts = 1
         for k, (keys, counts) in enumerate(_count_ngrams(stream, vocab_size=vocab_size, order=order), start=1):
-            probability, gamma = discount(counts, keys // vocab_size, contexts=contexts)
+            probability, gamma = _discount(counts, keys // vocab_size, contexts=contexts)
             for name, array in (("keys", keys), ("probability", probability), ("gamma", gamma)):
                 setattr(model, f"{name}_{k}", torch.from_numpy(array))
             contexts = len(keys)
@@ -108,8 +108,8 @@ class NGramLM(nn.Module):
             p[lane, table.keys[child] % self.vocab_size] += table.probability[child]
         return p.log().float(), (history[:, 1:],)
 
-    def _table(self, k: int) -> Table:
-        return Table(*(self.get_buffer(f"{name}_{k}") for name in Table._fields))
+    def _table(self, k: int) -> NGramTable:
+        return NGramTable(*(self.get_buffer(f"{name}_{k}") for name in NGramTable._fields))
 
     def _extend(self, state: State, ids: Tensor) -> Tensor:
         """The ids (B, T) behind those of the state: (B, order - 1 + T)."""
@@ -169,7 +169,7 @@ def _count_ngrams(stream: np.ndarray, *, vocab_size: int, order: int) -> Iterato
     yield keys, counts
 
 
-def discount(counts: np.ndarray, parents: np.ndarray, *, contexts: int) -> tuple[np.ndarray, np.ndarray]:
+def _discount(counts: np.ndarray, parents: np.ndarray, *, contexts: int) -> tuple[np.ndarray, np.ndarray]:
     """Of one order: each n-gram's discounted probability, and the weight gamma each context leaves to the order below.
 
     counts, parents (N,) -> probability (N,), gamma (contexts,), both float32. A context with no count leaves it all.

@@ -4,10 +4,10 @@
     for sentence in read_semcor("semcor3.jsonl"): ...
     for sentence in read_framework("senseval2.data.xml", "senseval2.gold.key.txt"): ...
 
-A sense is named by its key, lemma%type:…; type 1 is a noun, 2 a verb, 3 an adjective, 4 an adverb, and 5 an adjective
-again (a "satellite"), so that a lemma's adjectives have keys of two types. SemCor writes where an adjective may stand
-into some keys, "single(a)", which WordNet's index does not; that is taken out. Both files join the words of a phrase,
-SemCor with "_", the framework with spaces: here a phrase is several words of its sentence, and one tag.
+A sense is named by its key, lemma%type:…. Type 1 is a noun, 2 a verb, 3 an adjective, 4 an adverb, and 5 again an
+adjective (a "satellite"), so a lemma's adjectives have keys of two types. SemCor writes into some keys where an
+adjective may stand, "single(a)"; WordNet's index does not, so this is taken out. Both files join the words of a phrase,
+SemCor with "_", the framework with spaces. Here a phrase is several words of its sentence, with one tag.
 
     Miller et al. 1993, A semantic concordance;  Raganato et al. 2017, Word sense disambiguation: a unified evaluation
     framework and empirical comparison
@@ -38,9 +38,9 @@ class Lemma(NamedTuple):
     pos: str
 
 
-class Tagged(NamedTuple):
-    """A word or phrase of a sentence, words `start` to `end`, and its senses' keys: several where annotators allowed
-    for several. `name` is that of the evaluation set, "" elsewhere."""
+class SenseTag(NamedTuple):
+    """A word or phrase of a sentence, from word `start` up to `end`, and the keys of its senses: several where the
+    annotators allowed several. `name` is its name in an evaluation set, "" elsewhere."""
 
     start: int
     end: int
@@ -53,7 +53,7 @@ class SenseSentence(NamedTuple):
     """The words of a sentence, and those with senses."""
 
     words: list[str]
-    tagged: list[Tagged]
+    tagged: list[SenseTag]
 
 
 @dataclass
@@ -64,7 +64,7 @@ class SenseIndex:
 
     def __post_init__(self) -> None:
         self.rank = {key: rank for keys in self.senses.values() for rank, key in enumerate(keys)}
-        """Of each key among its lemma's, from 0."""
+        """The place of each key among its lemma's keys, from 0."""
 
     @classmethod
     def read(cls, path: str | Path) -> "SenseIndex":
@@ -79,7 +79,7 @@ class SenseIndex:
                 )
             numbered.setdefault(_lemma_of(key, f"{path}:{number}"), []).append((int(fields[1]), key))
         if not numbered:
-            raise CorpusError(f"{path}: no senses are in it; it should be WordNet's index.sense")
+            raise CorpusError(f"{path}: has no senses; it should be WordNet's index.sense")
         return cls({lemma: [key for _, key in sorted(senses)] for lemma, senses in numbered.items()})
 
     def first(self, lemma: Lemma) -> str | None:
@@ -106,13 +106,13 @@ def read_semcor(path: str | Path) -> Iterator[SenseSentence]:
         place = f"{path}:{number}"
         tokens, keys = _semcor_line(line.text, place)
         words: list[str] = []
-        tagged: list[Tagged] = []
+        tagged: list[SenseTag] = []
         for token, senses in zip(tokens, keys, strict=True):
             start = len(words)
             words += split_phrase(token, "_")
             if senses:
                 plain = tuple(_PLACE.sub("", key) for key in senses)
-                tagged.append(Tagged(start, len(words), _lemma_of(plain[0], place), plain))
+                tagged.append(SenseTag(start, len(words), _lemma_of(plain[0], place), plain))
         yield SenseSentence(words, tagged)
 
 
@@ -143,7 +143,7 @@ def read_framework(data: str | Path, gold: str | Path) -> list[SenseSentence]:
     sentences = []
     for element in _xml(data).iter("sentence"):
         words: list[str] = []
-        tagged: list[Tagged] = []
+        tagged: list[SenseTag] = []
         for token in element:
             start = len(words)
             words += split_phrase(token.text or "", " ")
@@ -153,7 +153,7 @@ def read_framework(data: str | Path, gold: str | Path) -> list[SenseSentence]:
                     raise CorpusError(f"{gold}: has no line for {shown(name)} of {data}; the two files belong together")
                 if lemma.pos not in POS or start == len(words):
                     raise CorpusError(f"{data}: {name} has no text, or pos {lemma.pos!r}, not {', '.join(POS)}")
-                tagged.append(Tagged(start, len(words), lemma, keys[name], name))
+                tagged.append(SenseTag(start, len(words), lemma, keys[name], name))
         sentences.append(SenseSentence(words, tagged))
     found, asked = sum(len(sentence.tagged) for sentence in sentences), len(keys)
     if found != asked:
@@ -167,7 +167,7 @@ def _gold_keys(path: str | Path) -> dict[str, tuple[str, ...]]:
         name, *senses = line.text.split() or [""]
         if not senses or name in keys:
             raise CorpusError(
-                f"{path}:{number}: expected an instance's name, new, and its sense keys: {shown(line.text)}"
+                f"{path}:{number}: expected the name of a new instance and its sense keys, found {shown(line.text)}"
             )
         keys[name] = tuple(senses)
     return keys

@@ -1,4 +1,4 @@
-"""What is made of weights, packed forms and tables, kept for as long as the weights live and stay as they are."""
+"""Packed forms and tables that are made from weights, each kept as long as its weights live and do not change."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -11,8 +11,8 @@ Made = TypeVar("Made")
 SAMPLE = 256  # of a weight's values are looked at for change
 
 
-class Kept(NamedTuple):
-    """What was made, of which weights, and by what to see that they are still the same."""
+class Derived(NamedTuple):
+    """What was made, the weights it was made from, and what shows whether they have changed."""
 
     weights: list[ref[Tensor]]
     state: list[tuple[int, int]]
@@ -20,7 +20,7 @@ class Kept(NamedTuple):
     made: Any
 
 
-KEPT: dict[Hashable, Kept] = {}
+KEPT: dict[Hashable, Derived] = {}
 
 
 def kept(name: str, weights: Sequence[Tensor], make: Callable[[], Made]) -> Made:
@@ -39,7 +39,7 @@ def kept(name: str, weights: Sequence[Tensor], make: Callable[[], Made]) -> Made
     ):
         KEPT.pop(key, None)  # before another takes its memory
         owners = [ref(weight, lambda _: KEPT.pop(key, None)) for weight in weights]
-        found = KEPT[key] = Kept(owners, state, sample, make())
+        found = KEPT[key] = Derived(owners, state, sample, make())
     return found.made
 
 
