@@ -13,7 +13,7 @@ from relmo.networks.bilm import BiLMNetwork
 from relmo.reproduce import REPRODUCTIONS, check_name, reproduce
 from relmo.reproduce.controls import Controls, untrained
 from relmo.reproduce.data import data_folder, required
-from relmo.reproduce.table import Reproduction, Row
+from relmo.reproduce.table import ComparedRow, Reproduction
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.text.vocabulary import SentenceVocabulary
 
@@ -28,11 +28,11 @@ def make_bilm(vocabulary: SentenceVocabulary | None) -> BiLM:
 
 def test_a_figure_stands_in_a_column_of_the_table() -> None:
     with pytest.raises(ValueError, match="'b' has no column named F2"):
-        Reproduction("x", "t", "p", ("F1",), [Row("a", {"F1": 1.0}), Row("b", published={"F2": 1.0})])
+        Reproduction("x", "t", "p", ("F1",), [ComparedRow("a", {"F1": 1.0}), ComparedRow("b", published={"F2": 1.0})])
 
 
 def test_a_table_survives_json_whole() -> None:
-    rows = [Row("a", {"F1": 1.5}, {"F1": 2.0}, "n"), Row("b", published={"F1": 3.0})]
+    rows = [ComparedRow("a", {"F1": 1.5}, {"F1": 2.0}, "n"), ComparedRow("b", published={"F1": 3.0})]
     table = Reproduction("x", "t", "p", ("F1", "F2"), rows, ["note"], {"k": [1, 2]})
     said = json.loads(json.dumps(table.summary()))
     assert said["rows"][0] == {"name": "a", "ours": {"F1": 1.5}, "published": {"F1": 2.0}, "note": "n"}

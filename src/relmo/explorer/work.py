@@ -29,7 +29,7 @@ from relmo.explorer import beside, trials, words
 from relmo.explorer.given import Given, choice, finite, listed, number, plain_unit, real, string
 from relmo.explorer.jobs import Progress
 from relmo.explorer.matching import stretches
-from relmo.explorer.reader import Reader
+from relmo.explorer.reader import PagedReader
 from relmo.explorer.session import Session, unit_of
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
@@ -175,7 +175,7 @@ def broken(report: CellReport, found: Any) -> list[dict[str, Any]]:
     ]
 
 
-def preview(reader: Reader, document: Document, track: np.ndarray, unit: Any) -> dict[str, Any]:
+def preview(reader: PagedReader, document: Document, track: np.ndarray, unit: Any) -> dict[str, Any]:
     """A stretch of the text in which the feature changes much, with the unit's values."""
     size = min(PREVIEW, len(document))
     begin = (len(document) - size) // 2

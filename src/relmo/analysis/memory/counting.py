@@ -80,7 +80,7 @@ class CountingOptions:
 
 
 @dataclass(frozen=True)
-class Counter:
+class CountingUnit:
     """A unit beside a count: their correlation, and by how much the unit changes when the count rises by one."""
 
     count: str
@@ -134,7 +134,7 @@ class Counting:
     balanced: float
     accuracy: float
     always_no: float
-    counters: list[Counter]
+    counters: list[CountingUnit]
     counting_units: int
     tried: list[Tried]
     model: LanguageModel = dataclasses.field(compare=False, repr=False)
@@ -206,7 +206,7 @@ def check(cell: str, options: CountingOptions) -> None:
         )
 
 
-class Padded:
+class PaddedWords:
     """Words side by side as a network reads them: </s> first, and each symbol, and then </s> again, predicted."""
 
     def __init__(self, words: Sequence[str], vocabulary: Vocabulary):
@@ -254,7 +254,7 @@ def train(
     assert isinstance(network, RecurrentLM)
     network.train()
     examples = language.examples(options.limit, seed)
-    words = Padded([example.word for example in examples], vocabulary)
+    words = PaddedWords([example.word for example in examples], vocabulary)
     weights = torch.tensor([example.weight for example in examples])
     weight = words.inside * (weights / weights.mean()).unsqueeze(1)
     for row, example in zip(weight, examples, strict=True):
@@ -302,7 +302,7 @@ def new_model(cell: CellName, hidden: int, vocabulary: Vocabulary, seed: int) ->
 
 def descend(
     network: RecurrentLM,
-    words: Padded,
+    words: PaddedWords,
     weight: Tensor,
     rows: Tensor,
     optimizer: torch.optim.Optimizer,
@@ -344,7 +344,7 @@ def least_probable(model: LanguageModel, words: Sequence[str]) -> np.ndarray:
     assert isinstance(model.network, RecurrentLM)
     found = np.zeros(len(words))
     for part in _by_length(words):
-        batch = Padded([words[i] for i in part], model.vocabulary)
+        batch = PaddedWords([words[i] for i in part], model.vocabulary)
         with torch.no_grad():
             nll, _ = model.network.nll(batch.inputs, batch.targets, model.network.initial_state(len(part)))
         found[part] = nll.masked_fill(~batch.inside, 0.0).amax(dim=1).numpy()
@@ -424,7 +424,7 @@ def judge(model: LanguageModel, language: Language, options: CountingOptions, tr
     )
 
 
-def find_counters(model: LanguageModel, language: Language, limit: int) -> tuple[list[Counter], int]:
+def find_counters(model: LanguageModel, language: Language, limit: int) -> tuple[list[CountingUnit], int]:
     """For each count the unit of each state that is nearest to it, over words up to the limit, the best first; and how
     many units have |r| > 0.99 with some count."""
     sizes = np.unique(np.linspace(1, limit, COUNTED).astype(int)).tolist()
@@ -444,7 +444,7 @@ def find_counters(model: LanguageModel, language: Language, limit: int) -> tuple
         for name in counts:
             r, slope = correlations(values[0, np.concatenate(places[name])], np.concatenate(counts[name]))
             unit = int(np.abs(r).argmax())
-            found.append(Counter(name, state, unit, float(r[unit]), float(slope[unit])))
+            found.append(CountingUnit(name, state, unit, float(r[unit]), float(slope[unit])))
             best = np.maximum(best, np.abs(r))
         counting_units = max(counting_units, int((best > 0.99).sum()))
     return sorted(found, key=lambda counter: -abs(counter.r)), counting_units

@@ -24,8 +24,8 @@ from relmo.analysis.core.causal import Ablation, How, Unit, ablate_units, held_v
 from relmo.analysis.core.effects import (
     SHIFTS,
     Delay,
-    Groups,
-    Partial,
+    PartialCorrelation,
+    SymbolGroups,
     areas,
     delays,
     held_out_f1,
@@ -41,7 +41,7 @@ from relmo.analysis.core.features import Document
 from relmo.analysis.core.stack import stack_of
 from relmo.analysis.core.trace import Progress, Trace, network_of, trace
 from relmo.analysis.core.untrained import untrained
-from relmo.analysis.units.cell_report import CellReport, Controls, Effect, Found, Scores
+from relmo.analysis.units.cell_report import BestUnit, CellReport, Effect, Scores, UnitControls
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
@@ -187,7 +187,7 @@ def score_cells(
     features = np.stack([np.asarray(track, dtype=np.float32) for track in tracks.values()], axis=1)  # (T, F)
     binary = np.array([set(np.unique(column)) == {0.0, 1.0} for column in features.T])
     rows = _rows_of(traced, states)
-    scoring = Scoring(features, binary, Groups(numbers), seed)
+    scoring = Scoring(features, binary, SymbolGroups(numbers), seed)
     tell = _stages(progress, [("own", 8), ("fresh", 1), ("probe", 1)])
     scores = scoring.every(rows, tell("own"))
     reached = None if fresh is None else scoring.best(_rows_of(fresh, states))
@@ -198,7 +198,7 @@ def score_cells(
     found = [
         _describe(
             list(tracks), j, units, rows, scores, scoring,
-            Controls(ngrams[j], probes[j], float(chance[j]), None if reached is None else reached[j]),
+            UnitControls(ngrams[j], probes[j], float(chance[j]), None if reached is None else reached[j]),
         )
         for j in range(len(tracks))
     ]  # fmt: skip
@@ -221,11 +221,11 @@ def _blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
 class Scoring:
     """The scores of any rows against one set of features."""
 
-    def __init__(self, features: np.ndarray, binary: np.ndarray, groups: Groups, seed: int):
+    def __init__(self, features: np.ndarray, binary: np.ndarray, groups: SymbolGroups, seed: int):
         self.features, self.binary = features, binary
         self.standard = standard(features, 0)  # (T, F)
         self.ranks = standard(np.stack([ranked(column).ranks for column in features.T], axis=1), 0)
-        self.partial = Partial(self.standard, groups)
+        self.partial = PartialCorrelation(self.standard, groups)
         steps = len(features)
         generator = np.random.default_rng(seed)
         self.shifts = generator.integers(max(1, steps // 20), max(2, steps - steps // 20), size=SHIFTS)
@@ -279,8 +279,8 @@ def _describe(
     rows: np.ndarray,
     scores: Scores,
     scoring: Scoring,
-    controls: Controls,
-) -> Found:
+    controls: UnitControls,
+) -> BestUnit:
     """The best unit of the feature with the number j."""
     column = scores.r[:, j]
     by_size = np.argsort(-np.abs(column), kind="stable")
@@ -302,7 +302,7 @@ def _describe(
         for name, r in zip(names, scores.r[best], strict=True)
         if name != names[j] and abs(r) >= ALIKE * abs(column[best])
     }
-    return Found(
+    return BestUnit(
         feature=names[j],
         binary=bool(scoring.binary[j]),
         mean=float(scoring.features[:, j].mean(dtype=np.float64)),
