@@ -10,7 +10,6 @@ from relmo.errors import SettingError
 
 if TYPE_CHECKING:
     from relmo.models.evaluate import BiScore, Score
-    from relmo.settings.kinds import TASKS
     from relmo.tasks.scores import LabelScore, Report
     from relmo.tasks.task import Task
 
@@ -59,6 +58,7 @@ def evaluate(
     from relmo.loading import FORWARDS, load
     from relmo.models.bilm import BiLM
     from relmo.models.lm import LanguageModel
+    from relmo.settings.kinds import TASKS
     from relmo.tasks.task import Task
 
     if not files:
