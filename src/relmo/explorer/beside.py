@@ -21,10 +21,10 @@ from relmo.analysis.units.compare import (
 )
 from relmo.errors import ModelError, SettingError
 from relmo.explorer.given import Given, number, plain_unit, real, string
-from relmo.explorer.jobs import Progress
 from relmo.explorer.session import unit_of
 from relmo.models.lm import LanguageModel
 from relmo.networks.ngram import NGramLM
+from relmo.settings.arguments import Progress
 from relmo.settings.lm import LanguageModelSettings, LMSettings
 from relmo.text.encode import encode_file
 

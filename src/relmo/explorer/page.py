@@ -18,9 +18,9 @@ from typing import Any
 
 from relmo.disk.outputs import atomic
 from relmo.errors import SettingError
-from relmo.explorer.jobs import Progress
 from relmo.explorer.session import Session, key
 from relmo.explorer.work import Worker
+from relmo.settings.arguments import Progress
 
 PARTS: tuple[str, ...] = ("data", "colour", "dom", "picture", "charts", "planes", "text")  # each after those it imports
 PARTS += ("read", "find", "cell", "memory", "experiments", "meaning", "compare", "app")

@@ -11,8 +11,8 @@ from relmo.analysis.syntax.agreement import agreement, drawn_pairs, sweep
 from relmo.analysis.syntax.gate_traces import gate_traces
 from relmo.errors import SettingError
 from relmo.explorer.given import Given, listed, number, plain_unit, string
-from relmo.explorer.jobs import Progress
 from relmo.explorer.session import unit_of
+from relmo.settings.arguments import Progress
 from relmo.text.minimal_pairs import MinimalPair
 
 CONDITIONS = 6  # whose gates are drawn

@@ -18,9 +18,9 @@ from relmo.analysis.meaning.occurrences import OccurrenceIndex, build_index
 from relmo.analysis.meaning.probe import linear_probe
 from relmo.errors import SettingError
 from relmo.explorer.given import Given, number, string
-from relmo.explorer.jobs import Progress
 from relmo.loading import load
 from relmo.models.bilm import BiLM
+from relmo.settings.arguments import Progress
 
 WORDS = 50_000  # of a text that an index has
 KEPT = 4  # indexes

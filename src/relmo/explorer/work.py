@@ -27,12 +27,12 @@ from relmo.analysis.units.cells import find_cells
 from relmo.errors import SettingError
 from relmo.explorer import beside, trials, words
 from relmo.explorer.given import Given, choice, finite, listed, number, plain_unit, real, string
-from relmo.explorer.jobs import Progress
 from relmo.explorer.matching import stretches
 from relmo.explorer.reader import PagedReader
 from relmo.explorer.session import Session, unit_of
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
+from relmo.settings.arguments import Progress
 
 ROWS = 60  # units of a feature that are sent
 PREVIEW = 200  # symbols

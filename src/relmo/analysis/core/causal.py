@@ -23,12 +23,13 @@ from torch import Tensor
 from relmo.analysis.core.ablate import intervene
 from relmo.analysis.core.features import Document
 from relmo.analysis.core.stack import Change, Changes, Layer, LayerState, Stack, stack_of
-from relmo.analysis.core.trace import Progress, Trace, network_of
+from relmo.analysis.core.trace import Trace, network_of
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
 from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import RecurrentLM
+from relmo.settings.arguments import Progress
 
 How = Literal["zero", "mean", "hold"]
 Losses = Callable[[], np.ndarray]

@@ -21,7 +21,7 @@ import copy
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,11 +38,11 @@ from relmo.analysis.memory.languages import Language, intervals, language_of
 from relmo.errors import SettingError
 from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import RecurrentLM
+from relmo.settings.arguments import Progress
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
 from relmo.text.vocabulary import SPECIALS, Vocabulary
 from relmo.training.optimizer import clip_factor, gradient_norm
 
-Progress = Callable[[float], object]
 SYMBOLS_AT_ONCE = 1 << 15  # read together when words are judged
 WEIGHED = 250  # steps between two looks at the validation
 LEARNT, COUNTED = 8, 12  # words up to the limit that are validated on, and that counters are looked for in

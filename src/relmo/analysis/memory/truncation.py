@@ -22,10 +22,11 @@ from relmo.analysis.core.intervals import bootstrap_difference
 from relmo.analysis.core.reading import AT_ONCE, Reading, read_text
 from relmo.analysis.core.show import Table, figure, picture
 from relmo.analysis.core.trace import Texts
-from relmo.analysis.memory.gradients import Progress, check_counts
+from relmo.analysis.memory.gradients import check_counts
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
+from relmo.settings.arguments import Progress
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 NEAR = 0.01  # of the loss with the whole past

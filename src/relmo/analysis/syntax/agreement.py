@@ -29,7 +29,7 @@ import numpy as np
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.intervals import Interval
 from relmo.analysis.core.show import Table, colours, figure, picture
-from relmo.analysis.core.trace import Progress, trace
+from relmo.analysis.core.trace import trace
 from relmo.analysis.core.untrained import untrained
 from relmo.analysis.syntax.minimal_pairs import Accuracy, accuracy
 from relmo.analysis.syntax.pair_scores import PairPlan, Reader, gaps, gaps_without, plan_of
@@ -37,6 +37,7 @@ from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import RecurrentLM
+from relmo.settings.arguments import Progress
 from relmo.text.minimal_pairs import MinimalPair
 
 How = Literal["zero", "mean"]

@@ -27,7 +27,6 @@ import torch
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.effects import areas, ranked
 from relmo.analysis.core.show import Table, colours, figure, picture
-from relmo.analysis.core.trace import Progress
 from relmo.analysis.core.untrained import untrained
 from relmo.analysis.syntax.agreement import Sweep, Together, ablate_together, drawn_pairs, random_set, sweep
 from relmo.analysis.syntax.decoding import Decoding, decode
@@ -38,6 +37,7 @@ from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import RecurrentLM
 from relmo.nn.softmax import FullSoftmax
+from relmo.settings.arguments import Progress
 from relmo.text.minimal_pairs import MinimalPair
 
 PER_CONDITION = 100  # pairs of a condition

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from relmo.analysis.core.ablate import active_changes
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.stack import Change, Changes, Layer, Run, Stack, recurrent_part, stack_of
-from relmo.analysis.core.trace import Progress, embedded, network_of
+from relmo.analysis.core.trace import embedded, network_of
 from relmo.embedding.engine import EmbedOptions
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.models.bilm import BiLM
@@ -32,6 +32,7 @@ from relmo.models.evaluate import full_precision
 from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import RecurrentLM
 from relmo.nn.softmax import FullSoftmax
+from relmo.settings.arguments import Progress
 from relmo.text.characters import BOS, EOS
 from relmo.text.encode import encode_text
 from relmo.text.minimal_pairs import MinimalPair

@@ -27,11 +27,12 @@ import numpy as np
 from relmo.analysis.core.causal import Unit, units_of
 from relmo.analysis.core.effects import ngram_predictions, standard
 from relmo.analysis.core.show import Table, figure, picture
-from relmo.analysis.core.trace import Progress, Trace, iter_trace, join_traces
+from relmo.analysis.core.trace import Trace, iter_trace, join_traces
 from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
+from relmo.settings.arguments import Progress
 from relmo.text.trees import DepthSentence
 
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # of the squared weights, for each word and the units' variance

@@ -39,12 +39,13 @@ from relmo.analysis.core.effects import (
 )
 from relmo.analysis.core.features import Document
 from relmo.analysis.core.stack import stack_of
-from relmo.analysis.core.trace import Progress, Trace, network_of, trace
+from relmo.analysis.core.trace import Trace, network_of, trace
 from relmo.analysis.core.untrained import untrained
 from relmo.analysis.units.cell_report import BestUnit, CellReport, Effect, Scores, UnitControls
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
+from relmo.settings.arguments import Progress
 
 ORDER = 3  # symbols that the n-gram control sees
 AT_ONCE = 64  # units scored together

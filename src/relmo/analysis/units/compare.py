@@ -26,11 +26,12 @@ from relmo.analysis.core.effects import pearson, standard
 from relmo.analysis.core.features import Document
 from relmo.analysis.core.intervals import Interval, Z
 from relmo.analysis.core.show import ColouredText, Table, figure, picture
-from relmo.analysis.core.trace import Progress, trace
+from relmo.analysis.core.trace import trace
 from relmo.errors import CorpusError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
 from relmo.models.lm import LanguageModel
+from relmo.settings.arguments import Progress
 
 WINDOW = 2048  # symbols scored at a time
 STRETCH = 200  # neighbouring symbols that count as one draw
