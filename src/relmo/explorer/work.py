@@ -18,11 +18,12 @@ from relmo.analysis.core.causal import (
 )
 from relmo.analysis.core.features import Document, Mark, column_tracks, mark_tracks, tracks
 from relmo.analysis.core.reading import LMReading
+from relmo.analysis.core.show import plain
 from relmo.analysis.core.trace import trace
 from relmo.analysis.memory.fresh import Fresh, fresh_flows
 from relmo.analysis.memory.gradients import gradient_flow
 from relmo.analysis.memory.truncation import truncation
-from relmo.analysis.units.cell_report import CellReport, found_dict, plain
+from relmo.analysis.units.cell_report import CellReport, found_dict
 from relmo.analysis.units.cells import find_cells
 from relmo.errors import SettingError
 from relmo.explorer import beside, trials, words

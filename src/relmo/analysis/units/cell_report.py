@@ -8,7 +8,7 @@ import numpy as np
 
 from relmo.analysis.core.causal import ALL, Ablation, Unit
 from relmo.analysis.core.effects import Delay
-from relmo.analysis.core.show import Table, colours, figure, picture
+from relmo.analysis.core.show import Table, colours, figure, picture, plain
 
 CLEARLY = 1.1  # a unit's correlation must be so many times that of every control
 STRONG = 0.5  # |r| of a strong unit
@@ -276,15 +276,6 @@ def _draw_controls(axes: Any, report: CellReport) -> None:
     axes.invert_yaxis()
     axes.set(xlim=(0, 1), xlabel="|r|")
     axes.legend(fontsize=8)
-
-
-def plain(value: Any) -> Any:
-    """Numbers and arrays as JSON has them: None in the place of nan."""
-    if isinstance(value, np.ndarray):
-        return [plain(each) for each in value.tolist()]
-    if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
-    return None if isinstance(value, float) and value != value else value
 
 
 def found_dict(found: BestUnit) -> dict[str, Any]:
