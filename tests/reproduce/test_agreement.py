@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from relmo.analysis.core.untrained import untrained
 from relmo.analysis.syntax.minimal_pairs import WordChoice
 from relmo.errors import CorpusError, ModelError
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
 from relmo.reproduce import agreement
 from relmo.reproduce.agreement import PHENOMENA, read_blimp, read_lakretz, read_linzen, reproduce
-from relmo.reproduce.controls import Controls, untrained
+from relmo.reproduce.controls import Controls
 from relmo.reproduce.table import Reproduction
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.text.vocabulary import SentenceVocabulary

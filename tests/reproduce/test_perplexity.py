@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError, ModelError
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
 from relmo.reproduce import perplexity
-from relmo.reproduce.controls import Controls, untrained
+from relmo.reproduce.controls import Controls
 from relmo.reproduce.perplexity import SETS, HeldOutText, plain, reproduce, sentences, split, unigram
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings
 from relmo.text.vocabulary import SentenceVocabulary

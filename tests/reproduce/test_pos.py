@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from relmo.analysis.core.untrained import untrained
 from relmo.analysis.meaning import probe
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
-from relmo.reproduce.controls import Controls, untrained
+from relmo.reproduce.controls import Controls
 from relmo.reproduce.pos import ALL, UNSEEN, TagAccuracy, TaggedCorpus, layer_of, most_frequent, read_tagged, reproduce
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings
 from relmo.text.vocabulary import Vocabulary

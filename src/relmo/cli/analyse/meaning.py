@@ -178,9 +178,10 @@ def _measured(
 ) -> dict[str, Any]:
     """Tables that `relmo reproduce` makes, printed where `show` says so."""
     from relmo import reproduce as library
+    from relmo.analysis.core.untrained import untrained
     from relmo.cli.reproduce import load_vectors, warnings_said
     from relmo.cli.reproduce import show as print_reproduction
-    from relmo.reproduce.controls import Controls, untrained
+    from relmo.reproduce.controls import Controls
     from relmo.reproduce.data import data_folder
 
     done: dict[str, Any] = {}
