@@ -142,6 +142,7 @@ def agreement(
     plan = plan_of(model, pairs)
     own, other = split_progress(progress, [1, 1 if control else 0])
     scores = gaps(model, plan, own)
+    own(1.0)
     fresh = None
     if control and (isinstance(model, BiLM) or isinstance(model.network, RecurrentLM)):
         fresh = gaps(untrained(model, seed), plan, other)
