@@ -10,11 +10,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from test_config import KINDS
 
 from relmo.cli import app
 from relmo.text.readers import read_labelled, read_tagged
 from tagging import conllu, iob2
-from test_config import KINDS
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "task_results.py"
 

@@ -18,7 +18,7 @@ import torch
 from safetensors.numpy import load_file
 
 from relmo.embedding.engine import EmbedOptions
-from relmo.embedding.files import Layout, Partial, Sentence, embed_file
+from relmo.embedding.files import Layout, PartialFolder, Sentence, embed_file
 from relmo.errors import CorpusError, RelmoError, SettingError, StorageError
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
@@ -350,7 +350,7 @@ def test_carried_state_is_written_as_embed_gives_it_and_cannot_be_resumed(
 
 def test_more_sentences_than_safetensors_can_name_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relmo.embedding.formats.LARGEST_HEADER", 400)
-    partial = Partial(tmp_path / "v.safetensors", Layout(None, 2, "float32", False), {}, keep=True)
+    partial = PartialFolder(tmp_path / "v.safetensors", Layout(None, 2, "float32", False), {}, keep=True)
     partial.folder.mkdir()
     with partial.open(resume=False):
         for i in range(8):

@@ -122,7 +122,7 @@ def _show(report: "Report") -> None:
     machine = report.machine
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     kernels = "" if machine["kernels"] or machine["device"] == "cuda" else "; no compiled kernels"
-    threads = f"{machine['threads']} thread{'' if machine['threads'] == 1 else 's'}"
+    threads = "1 thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
     print(f"{machine['machine']}, {threads}, {machine['instructions']}{kernels}; {machine['date']}")
     print(f"{versions}; text: {report.text['name']}")
     for precision, rates in report.gemm.items():

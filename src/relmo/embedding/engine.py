@@ -107,7 +107,7 @@ class CutWords:
         return f"{words} cut to the {self.room} bytes that the model reads of a word, for example {example!r}"
 
 
-class Window(NamedTuple):
+class SentenceWindow(NamedTuple):
     """Consecutive sentences as the LSTMs read them, with or without their boundaries, each by its words' slots.
 
     words      sentence after sentence; (N,)
@@ -223,7 +223,9 @@ class Embedder:
                     vectors, self.states = self._run_on(window, options, self.states)
             yield from vectors
 
-    def _run_on(self, window: Window, options: EmbedOptions, state: State | None) -> tuple[list[np.ndarray], State]:
+    def _run_on(
+        self, window: SentenceWindow, options: EmbedOptions, state: State | None
+    ) -> tuple[list[np.ndarray], State]:
         """One batch in the order it is given, each row from its own state, from zero where there is no such row. -> the
         vectors, and a new state with the rows' ends in it: the one given stays as it is."""
         count = len(window.lengths)
@@ -248,7 +250,9 @@ class Embedder:
         with torch.inference_mode(False), torch.no_grad(), torch.autocast(kind, enabled=False):
             yield
 
-    def _lay_out(self, sentences: Sequence[Tokens], cut: CutWords, precision: Precision, *, edge: int) -> Window:
+    def _lay_out(
+        self, sentences: Sequence[Tokens], cut: CutWords, precision: Precision, *, edge: int
+    ) -> SentenceWindow:
         """Sentences as a window, with the words they need in the cache; words are looked at for being cut."""
         ends = ((BOS,), (EOS,)) if edge else ((), ())
         lengths = np.array([len(sentence) + 2 * edge for sentence in sentences], dtype=np.int64)
@@ -263,7 +267,7 @@ class Embedder:
                 raise SettingError(f"a token is {word!r}, of type {type(word).__name__}; tokens are strings")
             cut.look(word, times)
         slots = self._slots(list(index))
-        return Window(slots[words], np.cumsum(lengths) - lengths, lengths, edge, precision)
+        return SentenceWindow(slots[words], np.cumsum(lengths) - lengths, lengths, edge, precision)
 
     def _slots(self, words: list[str]) -> np.ndarray:
         """Where the cache has these distinct words."""
@@ -295,7 +299,7 @@ class Embedder:
             self._first = (epoch, precision, state, run.layers[-1][:, 0, 0].clone())
         return self._first[2], self._first[3]
 
-    def _run(self, window: Window, order: np.ndarray, options: EmbedOptions, state: State) -> list[np.ndarray]:
+    def _run(self, window: SentenceWindow, order: np.ndarray, options: EmbedOptions, state: State) -> list[np.ndarray]:
         """One batch, these sentences of a window, longest first, from this state; their vectors in that order. Where
         the window has boundaries, for states to be carried, the state becomes that of the sentences' ends."""
         chosen = options.chosen(self.network.layer_count)
@@ -311,7 +315,12 @@ class Embedder:
         return arrays if options.layers == "all" else [array[0] for array in arrays]
 
     def _run_layers(
-        self, window: Window, starts: np.ndarray, lengths: np.ndarray, results: "Results | ResultsOnGPU", state: State
+        self,
+        window: SentenceWindow,
+        starts: np.ndarray,
+        lengths: np.ndarray,
+        results: "Results | ResultsOnGPU",
+        state: State,
     ) -> None:
         """The LSTMs over a batch, in chunks of time; what they give goes into the results."""
         step, longest = 0, int(lengths.max(initial=0))
@@ -332,7 +341,7 @@ class Embedder:
             step += len(sizes)
 
     def _chunk(
-        self, window: Window, step: int, starts: np.ndarray, lengths: np.ndarray
+        self, window: SentenceWindow, step: int, starts: np.ndarray, lengths: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """What both directions read from a step on, as far as room for outputs and for gates goes, with the gates of
         all these words in the cache. -> slots (2, T, B), and where there are any (T, B)."""

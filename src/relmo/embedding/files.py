@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 Pooling = Literal["mean", "max"]
-Watch = Callable[["Progress"], object]
+Watch = Callable[["EmbedProgress"], object]
 
 COMMIT_SECONDS, COMMIT_BYTES = 2.0, 256 << 20  # a crash loses so much, and the window of sentences under way
 LONGEST = 1 << 26  # bytes of a line of lines.jsonl
@@ -67,7 +67,7 @@ class Sentence(NamedTuple):
 
 
 @dataclass
-class Progress:
+class EmbedProgress:
     """How far it is: sentences and tokens, those of this run, how many sentences there are where that is known."""
 
     done: int
@@ -146,12 +146,12 @@ def embed_file(
     layout = Layout(
         model.network.layer_count if options.layers == "all" else None, model.network.size, dtype, bool(pooling)
     )
-    partial = Partial(out, layout, note(model, options, pooling, layout), keep=options.state == "reset")
+    partial = PartialFolder(out, layout, note(model, options, pooling, layout), keep=options.state == "reset")
     started, cut = time.monotonic(), model.embedder.cut_words()
     total = _count_sentences(source, errors)
     with _only_here(partial.folder):
         with partial.open(resume=resume, overwrite=overwrite):
-            progress = Progress(partial.count, total, resumed=partial.count)
+            progress = EmbedProgress(partial.count, total, resumed=partial.count)
             rest = partial.skip_done(read_source(source, model, errors), source)
             for sentence, vectors in _embed_each(model, rest, options, cut):
                 partial.append(sentence, vectors if pooling is None else pool(vectors, pooling))
@@ -253,7 +253,7 @@ def _partial_folder(out: Path) -> Path:
     return real.with_name(real.name + ".partial")
 
 
-class Partial:
+class PartialFolder:
     """The folder OUT.partial: what is done so far."""
 
     def __init__(self, out: Path, layout: Layout, note: dict[str, Any], *, keep: bool):
@@ -265,7 +265,7 @@ class Partial:
         self.count = 0
         """Sentences done."""
 
-    def open(self, *, resume: bool, overwrite: bool = False) -> "Partial":
+    def open(self, *, resume: bool, overwrite: bool = False) -> "PartialFolder":
         """Begins, or goes on."""
         with storage_errors(self.folder):
             exists = (self.folder / "note.json").exists()
@@ -360,7 +360,7 @@ class Partial:
                 data = data[lines.write(data) :]
             os.fsync(lines.fileno())
 
-    def __enter__(self) -> "Partial":
+    def __enter__(self) -> "PartialFolder":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
