@@ -28,12 +28,14 @@ from relmo.cli.report import Terminal
 from relmo.disk.outputs import locked
 from relmo.errors import CorpusError, RelmoError, SettingError, StorageError
 from relmo.runs.folder import CHECKPOINT
-from relmo.runs.run import Plan, Reporter, peak_memory, read_metrics
+from relmo.runs.reporter import Reporter
+from relmo.runs.run import read_metrics
 from relmo.runs.train_lm import train_lm
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
 from relmo.settings.training import TrainSettings
 from relmo.store.folder import read_tensors
 from relmo.training.loop import Step
+from relmo.training.plan import Plan, peak_memory
 
 ALICE = Path(relmo.__file__).parent / "data" / "alice.txt"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}

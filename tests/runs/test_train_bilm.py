@@ -29,12 +29,14 @@ from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork, BiWindow
 from relmo.nn.softmax import FullSoftmax
 from relmo.runs.folder import CHECKPOINT
-from relmo.runs.run import Plan, Reporter, read_metrics
+from relmo.runs.reporter import Reporter
+from relmo.runs.run import read_metrics
 from relmo.runs.train_bilm import train_bilm
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings, BiLMTrainSettings
 from relmo.store.folder import read_tensors
 from relmo.text.corpus import read_conllu
 from relmo.training.loop import Step
+from relmo.training.plan import Plan
 
 ALICE = Path(relmo.__file__).parent / "data" / "alice.txt"
 MODEL: dict[str, Any] = {

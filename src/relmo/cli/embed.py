@@ -12,7 +12,7 @@ from relmo.cli.output import Overwrite
 from relmo.errors import SettingError, StorageError
 
 if TYPE_CHECKING:
-    from relmo.embedding.files import Progress, Summary
+    from relmo.embedding.files import EmbedProgress, Summary
     from relmo.models.bilm import BiLM
     from relmo.nn.quantize import Precision
 
@@ -151,11 +151,11 @@ class Watcher:
         self.bar = Bar(*columns, console=self.console, transient=True, disable=not shown)
         self.task = self.bar.add_task("", total=None, rate="")
         self.started = self.last = time.monotonic()
-        self.progress: Progress | None = None
+        self.progress: EmbedProgress | None = None
         if shown:
             self.bar.start()
 
-    def show(self, progress: "Progress") -> None:
+    def show(self, progress: "EmbedProgress") -> None:
         """Called after every sentence."""
         from relmo.cli.report import PLAIN_EVERY, duration
 

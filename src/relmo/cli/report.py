@@ -13,8 +13,9 @@ from rich.text import Text
 
 from relmo.cli.console import make_console, text_column
 from relmo.cli.streams import takes_everything
-from relmo.runs.run import Plan, Reporter
+from relmo.runs.reporter import Reporter
 from relmo.training.loop import Step
+from relmo.training.plan import Plan
 
 PLAIN_EVERY = 10.0  # seconds between lines of progress where there is no terminal
 
