@@ -425,7 +425,7 @@ def test_only_a_bilm_can_be_begun_from(text: Path, tmp_path: Path) -> None:
         train=TrainSettings(batch=4, unroll=8, epochs=0.01, threads=1, device="cpu"),
     )
     train_lm([str(text)], lm, tmp_path / "lm")
-    with pytest.raises(ModelError, match="not a bidirectional language model"):
+    with pytest.raises(ModelError, match="give a bidirectional language model"):
         train_bilm([str(text)], init_settings(tmp_path / "lm"), tmp_path / "model")
 
 

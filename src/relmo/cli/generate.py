@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SymbolChoice:
+class Choice:
     """How the next symbol is chosen."""
 
     temperature: float = 1.0
@@ -39,7 +39,7 @@ def generate(
     prompt: str = "",
     limit: int = 500,
     samples: int = 1,
-    choice: Annotated[SymbolChoice, Parameter(name="*")] = SymbolChoice(),  # noqa: B008
+    choice: Annotated[Choice, Parameter(name="*")] = Choice(),  # noqa: B008
     seed: int = 0,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
@@ -88,7 +88,7 @@ def generate(
         _show_several(grown, headings=not quiet)
 
 
-def check(choice: SymbolChoice, limit: int, samples: int) -> None:
+def check(choice: Choice, limit: int, samples: int) -> None:
     """Numbers that make no sense are errors, not surprises."""
     for name, value in (("limit", limit), ("samples", samples), ("beams", choice.beams)):
         if value is not None and value < 1:
