@@ -3,16 +3,13 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from relmo.cli.output import Overwrite, check_plot
-
 if TYPE_CHECKING:
-    from relmo.bench.table import Report, Row
+    from relmo.bench.table import BenchReport, BenchRow
 
 
 def bench(
@@ -26,8 +23,6 @@ def bench(
     tokens: int | None = None,
     rounds: int | None = None,
     quick: Annotated[bool, Parameter(negative="")] = False,
-    plot: Path | None = None,
-    overwrite: Overwrite = False,
     json: bool = False,
     quiet: bool = False,
 ) -> None:
@@ -62,29 +57,20 @@ def bench(
         How often everything is timed; 3 where not given, with --quick 2.
     quick
         Less of everything: the small model, a short text, two rounds.
-    plot
-        Also time and draw how the cost grows with length, batch and vocabulary: a .png or .svg file (needs
-        relmo[plot]). For the first of the models, in float32.
     json
-        Print one JSON object: machine, versions, threads, date, text, gemm, warnings, rows, and growth with --plot.
+        Print one JSON object: machine, versions, threads, date, text, gemm, warnings and rows.
     quiet
         Show no progress.
     """
-    from relmo.bench.growth import draw
     from relmo.bench.table import Bench, BenchOptions
     from relmo.cli.report import print_json
 
-    check_plot(plot, overwrite=overwrite)
     options = BenchOptions(
         what=what, geometry=geometry, dtype=dtype, device=device, threads=threads, text=text, tokens=tokens,
         rounds=rounds, quick=quick,
     )  # fmt: skip
     with progress(quiet=quiet) as watch:
-        timing = Bench(options, watch)
-        report = timing.run()
-        if plot is not None:
-            report.growth = timing.growth()
-            draw(report.growth, f"{timing.geometries[0]}, {report.machine['machine']}", plot)
+        report = Bench(options, watch).run()
     if json:
         print_json(report.json())
     else:
@@ -115,7 +101,7 @@ def progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
     yield say
 
 
-def _show(report: "Report") -> None:
+def _show(report: "BenchReport") -> None:
     """The tables, for people."""
     from relmo.cli.report import print_table
 
@@ -154,7 +140,7 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None else form.format(value)
 
 
-def _agrees(row: "Row") -> str:
+def _agrees(row: "BenchRow") -> str:
     """How far a row's vectors are from the definition's: float32 by the largest difference, others by the cosine."""
     if row.max_difference is None or row.mean_cosine is None:
         return ""

@@ -59,7 +59,7 @@ def passages() -> list[Passage]:
     """The texts that ship."""
     files = (
         ("alice", "Alice's Adventures in Wonderland", DATA / "alice.txt", None),
-        ("code", "A module of relmo", DATA.parent / "generate.py", "python"),
+        ("code", "A module of relmo", DATA.parent / "models" / "generate.py", "python"),
         ("sentences", "Sentences", DATA / "sentences.txt", None),
     )
     found = [

@@ -31,7 +31,7 @@ from relmo.models.vectors import WordVectors
 from relmo.reproduce.controls import Controls
 from relmo.reproduce.data import required
 from relmo.reproduce.table import Reproduction, Row
-from relmo.text.senses import SenseSentence, Tagged, read_semcor
+from relmo.text.senses import SenseSentence, SenseTag, read_semcor
 
 PAPER = "Peters et al. 2018, Deep contextualized word representations, Table 4"
 WORD = "play"
@@ -79,7 +79,7 @@ class Corpus(NamedTuple):
     sentences: list[SenseSentence]
     sources: list[Place]
     neighbours: list[Place]
-    occurrences: dict[Place, Tagged | None]
+    occurrences: dict[Place, SenseTag | None]
 
 
 class Found(NamedTuple):
@@ -150,7 +150,7 @@ def _static_row(corpus: Corpus, vectors: WordVectors) -> Row:
 def read_corpus(path: Path) -> Corpus:
     """SemCor with a full stop after each sentence, and the places that the table is about."""
     sentences = [SenseSentence([*words, "."], tagged) for words, tagged in read_semcor(path)]
-    occurrences: dict[Place, Tagged | None] = {}
+    occurrences: dict[Place, SenseTag | None] = {}
     for number, (words, tagged) in enumerate(sentences):
         occurrences |= {Place(number, i): None for i, word in enumerate(words) if word == WORD}
         own = (each for each in tagged if each.lemma.form == WORD and each.end == each.start + 1)
