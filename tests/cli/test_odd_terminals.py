@@ -86,7 +86,7 @@ def output(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[io.TextIOBase]
 def test_every_verb_says_that_its_output_is_full(
     output: Callable[[io.TextIOBase], None], capsys: pytest.CaptureFixture[str], buffering: int
 ) -> None:
-    for arguments in (("info", "words"), ("analyse", "activations", "--json"), ("reproduce",), ("train", "--help")):
+    for arguments in (("info", "words"), ("analyse", "cells", "--list-features"), ("reproduce",), ("train", "--help")):
         output(FULL.open("w", buffering))
         assert status_of(*arguments) == 2, arguments
         said = capsys.readouterr().err
@@ -98,7 +98,7 @@ def test_every_verb_says_that_its_output_is_full(
 def test_tables_end_quietly_where_nobody_reads_on(
     output: Callable[[io.TextIOBase], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for arguments in (("info", "words"), ("analyse", "activations"), ("--help",)):
+    for arguments in (("info", "words"), ("analyse", "cells", "--list-features"), ("--help",)):
         read, write = os.pipe()
         os.close(read)
         output(os.fdopen(write, "w"))

@@ -8,20 +8,21 @@ import numpy as np
 import pytest
 import torch
 
+from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
 from relmo.reproduce import neighbours
-from relmo.reproduce.controls import Controls, untrained
+from relmo.reproduce.controls import Controls
 from relmo.reproduce.neighbours import (
     POS,
     RANK,
     RANK_IN_WORD,
     SENSE,
     SOURCES,
-    Corpus,
     Place,
+    SemCor,
     in_context,
     read_corpus,
     reproduce,
@@ -131,7 +132,7 @@ def test_the_nearest_in_another_sentence_decides_and_equals_share() -> None:
     a, b = SenseTag(0, 1, lemma, ("a",)), SenseTag(0, 1, lemma, ("b",))
     c = SenseTag(0, 1, Lemma("play", "VERB"), ("c",))
     tags = {Place(0, 0): a, Place(0, 1): b, Place(1, 0): a, Place(2, 0): c}
-    corpus = Corpus([SenseSentence(["play", "play"], [])] * 3, [], [], dict(tags))
+    corpus = SemCor([SenseSentence(["play", "play"], [])] * 3, [], [], dict(tags))
     angles = {Place(0, 0): 0.0, Place(0, 1): 0.1, Place(1, 0): 0.5, Place(2, 0): -0.500001}
     vectors = {place: np.array([np.cos(x), np.sin(x)]) for place, x in angles.items()}
     # the first is as near to its like as to the verb, but for rounding; then: nearest to a, to b, and to a
@@ -147,7 +148,7 @@ def test_a_corpus_without_the_papers_sentences_is_refused(folder: Path) -> None:
 
 def test_words_are_shown_with_some_of_their_context() -> None:
     words = [*"abcdefghijklm", "X", *"nopqrstuvwxyz"]
-    corpus = Corpus([SenseSentence(words, []), SenseSentence(["X", "."], [])], [], [], {})
+    corpus = SemCor([SenseSentence(words, []), SenseSentence(["X", "."], [])], [], [], {})
     assert in_context(corpus, Place(0, 13)) == "… e f g h i j k l m [X] n o p q r s t u v …"
     assert in_context(corpus, Place(1, 0)) == "[X] ."
 

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from relmo.analysis.core.untrained import untrained
 from relmo.analysis.meaning import probe
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
-from relmo.reproduce.controls import Controls, untrained
-from relmo.reproduce.pos import ALL, UNSEEN, Score, Tagged, layer_of, most_frequent, read_tagged, reproduce
+from relmo.reproduce.controls import Controls
+from relmo.reproduce.pos import ALL, UNSEEN, TagAccuracy, TaggedCorpus, layer_of, most_frequent, read_tagged, reproduce
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings
 from relmo.text.vocabulary import Vocabulary
 
@@ -47,10 +48,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def tagged(*sentences: str) -> Tagged:
+def tagged(*sentences: str) -> TaggedCorpus:
     pairs = [[word.split("/") for word in sentence.split()] for sentence in sentences]
     numbers = np.repeat(np.arange(len(pairs)), [len(words) for words in pairs])
-    return Tagged(
+    return TaggedCorpus(
         [[word for word, _ in words] for words in pairs], [tag for words in pairs for _, tag in words], numbers
     )
 
@@ -83,11 +84,11 @@ def test_the_baseline_gives_a_word_its_most_frequent_tag_and_unseen_words_the_mo
 
 
 def test_accuracies_are_of_all_words_and_of_those_that_training_did_not_have() -> None:
-    score = Score(tagged("a/X b/X"), tagged("a/X c/X", "d/X a/X"))
+    score = TagAccuracy(tagged("a/X b/X"), tagged("a/X c/X", "d/X a/X"))
     found = score(np.array([True, False, True, True]))
     assert (found[ALL], found[UNSEEN]) == (75, 50)
     assert found[f"± {UNSEEN}"] == 50  # each sentence drawn twice, once, or never
-    assert {*Score(tagged("a/X"), tagged("a/X"))(np.array([True]))} == {ALL, f"± {ALL}"}
+    assert {*TagAccuracy(tagged("a/X"), tagged("a/X"))(np.array([True]))} == {ALL, f"± {ALL}"}
 
 
 def test_every_layer_and_every_control_has_a_row(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

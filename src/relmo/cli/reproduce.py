@@ -58,9 +58,10 @@ def reproduce(
         check_name(name)
 
     from relmo import reproduce as library
+    from relmo.analysis.core.untrained import untrained
     from relmo.cli.report import print_json
     from relmo.loading import load
-    from relmo.reproduce.controls import Controls, untrained
+    from relmo.reproduce.controls import Controls
     from relmo.reproduce.data import data_folder
 
     say = sayer(quiet=quiet)

@@ -11,7 +11,7 @@ OWN = DATA / "examples"
 
 
 @dataclass(frozen=True)
-class Example:
+class ShippedModel:
     """A model that ships: its name, its folder, what it is; the text, the unit and the colours it is opened with."""
 
     name: str
@@ -33,19 +33,19 @@ class Passage:
 
 
 EXAMPLES = (
-    Example(
+    ShippedModel(
         "prose", OWN / "prose", "characters, an LSTM that has read War and Peace", "story", "c0.24", mode="centred"
     ),
-    Example(
+    ShippedModel(
         "code", OWN / "code", "characters, an LSTM that has read Python's library", "code", "c0.71", mode="centred"
     ),
-    Example("anbn-lstm", OWN / "anbn-lstm", "an LSTM that counts a's and b's", "counting", "c0.5"),
-    Example("anbn-gru", OWN / "anbn-gru", "a GRU that was taught the same", "counting", "h0.9"),
-    Example("small", DATA / "small", "words, the bidirectional model that ships", "sentences", "c0.0"),
+    ShippedModel("anbn-lstm", OWN / "anbn-lstm", "an LSTM that counts a's and b's", "counting", "c0.5"),
+    ShippedModel("anbn-gru", OWN / "anbn-gru", "a GRU that was taught the same", "counting", "h0.9"),
+    ShippedModel("small", DATA / "small", "words, the bidirectional model that ships", "sentences", "c0.0"),
 )
 
 
-def example(name: str) -> Example | None:
+def example(name: str) -> ShippedModel | None:
     """The example of this name, where its model is there."""
     return next((each for each in EXAMPLES if each.name == name and (each.folder / "config.json").is_file()), None)
 

@@ -67,7 +67,7 @@ def make_bundle(
     found, then what was expected there, then all units' states, then all gates; what was found of features; how far
     back the loss reaches."""
     tell = progress or (lambda share: None)
-    kept = Kept(session, largest)
+    kept = BundledAnswers(session, largest)
     about, text = kept.ask("about"), session.first
     chosen = [about["opened"]]
     if find:
@@ -86,7 +86,7 @@ def make_bundle(
     return {"model": session.name, "text": text, "note": note, "chosen": ",".join(chosen), "answers": kept.answers}
 
 
-class Kept:
+class BundledAnswers:
     """The answers of a bundle, and how many more bytes of them it takes."""
 
     def __init__(self, session: Session, largest: int):

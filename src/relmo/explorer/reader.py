@@ -38,7 +38,7 @@ class Expected:
     likely: list[list[tuple[str, float]]]
 
 
-class Reader:
+class PagedReader:
     """A model and a document, of which as much is taken as fits."""
 
     def __init__(self, model: LanguageModel | BiLM, document: Document):

@@ -26,7 +26,7 @@ from relmo.errors import ModelError, SettingError
 from relmo.explorer.cells import around, contexts, histogram, weights
 from relmo.explorer.examples import EXAMPLES, Passage, example, passages
 from relmo.explorer.extras import Extras, learnt_mixes
-from relmo.explorer.reader import Reader
+from relmo.explorer.reader import PagedReader
 from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel, parameter_count
@@ -55,7 +55,7 @@ class Session:
         self.annotated: dict[str, list[list[ConlluWord]]] = {}
         self.first, self.unit, self.mode = next(iter(self.passages)), "", "value"
         self.extras = Extras()
-        self.readers: OrderedDict[str, Reader] = OrderedDict()
+        self.readers: OrderedDict[str, PagedReader] = OrderedDict()
         self.lock = threading.RLock()  # a network is run by one thread at a time, and readers fill themselves
 
     @classmethod
@@ -70,7 +70,7 @@ class Session:
             raise ModelError(f"{source}: is not a language model (lm, bilm), which relmo explore takes")
         session = cls(model, source)
         session.extras.learnt |= learnt
-        Reader(model, read(model, "a"))  # says at once where there are no recurrent layers
+        PagedReader(model, read(model, "a"))  # says at once where there are no recurrent layers
         if known is not None and known.text in session.passages:
             session.first, session.unit, session.mode = known.text, known.unit, known.mode
         elif isinstance(model, BiLM):
@@ -113,10 +113,10 @@ class Session:
         given = self.annotated.get(name, passage.text)
         return read(model or self.model, given, language=passage.language)
 
-    def reader(self, name: str) -> Reader:
+    def reader(self, name: str) -> PagedReader:
         """The reader of a text; those used last are kept."""
         if name not in self.readers:
-            self.readers[name] = Reader(self.model, self.document(name))
+            self.readers[name] = PagedReader(self.model, self.document(name))
         self.readers.move_to_end(name)
         while len(self.readers) > READERS:
             self.readers.popitem(last=False)

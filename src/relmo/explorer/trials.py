@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from relmo.analysis.memory import counting as counting_analysis
+from relmo.analysis.memory.counting_training import CountingOptions
 from relmo.analysis.syntax.agreement import agreement, drawn_pairs, sweep
 from relmo.analysis.syntax.gate_traces import gate_traces
 from relmo.errors import SettingError
@@ -25,7 +26,7 @@ PLACES = (("near the car", "near the cars"), ("behind the table", "behind the ta
 def count(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     """Small networks learn to count, and are asked far beyond what they have seen."""
     cells = listed(given, "cells") or ["elman", "gru", "lstm"]
-    options = counting_analysis.CountingOptions(
+    options = CountingOptions(
         limit=number(given, "limit", 30, 5, 100),
         steps=number(given, "steps", 1500, 50, 10_000),
         seeds=number(given, "seeds", 1, 1, 5),

@@ -30,8 +30,8 @@ import numpy as np
 from relmo.analysis.syntax.minimal_pairs import (
     SIDES,
     Accuracy,
-    Choice,
-    Pair,
+    SentencePair,
+    WordChoice,
     accuracy,
     choice_scores,
     frequency_scores,
@@ -43,7 +43,7 @@ from relmo.errors import CorpusError, ModelError
 from relmo.models.bilm import BiLM
 from relmo.reproduce.controls import Controls
 from relmo.reproduce.data import required
-from relmo.reproduce.table import Reproduction, Row
+from relmo.reproduce.table import ComparedRow, Reproduction
 from relmo.text import minimal_pairs
 from relmo.text.corpus import read_lines
 from relmo.text.minimal_pairs import blimp_fields
@@ -94,10 +94,10 @@ class Paradigm(NamedTuple):
 
     name: str
     phenomenon: str
-    pairs: list[Pair]
+    pairs: list[SentencePair]
 
 
-class Result(NamedTuple):
+class PairResults(NamedTuple):
     """Differences in log-probability (N, k), and which pairs have known words (N,); the same of the untrained network,
     perhaps for fewer pairs (M,); differences in frequency (N,), where there are any."""
 
@@ -132,14 +132,14 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
 
 def _blimp_rows(
     model: BiLM, untrained: BiLM, paradigms: Sequence[Paradigm], say: Callable[[str], None]
-) -> tuple[list[Row], dict[str, Any]]:
+) -> tuple[list[ComparedRow], dict[str, Any]]:
     """All of BLiMP, each phenomenon and, in the extra, each paradigm."""
-    results: dict[str, Result] = {}
+    results: dict[str, PairResults] = {}
     for number, (name, _, pairs) in enumerate(paradigms, start=1):
         say(f"agreement: BLiMP {number} of {len(paradigms)}, {name}")
         known = np.array([is_known(model, words_that_differ(model, pair)) for pair in pairs], dtype=bool)
         fresh = pair_scores(untrained, pairs[:OF_UNTRAINED])[:, 0]
-        results[name] = Result(pair_scores(model, pairs), known, fresh, known[: len(fresh)])
+        results[name] = PairResults(pair_scores(model, pairs), known, fresh, known[: len(fresh)])
     phenomena = sorted({paradigm.phenomenon for paradigm in paradigms})
     parts = {each: [results[p.name] for p in paradigms if p.phenomenon == each] for each in phenomena}
     whole = _join(list(results.values()))
@@ -150,8 +150,8 @@ def _blimp_rows(
 
 
 def _linzen_rows(
-    model: BiLM, untrained: BiLM, sentences: Sequence[tuple[int, Choice]], say: Callable[[str], None]
-) -> tuple[list[Row], dict[str, Any]]:
+    model: BiLM, untrained: BiLM, sentences: Sequence[tuple[int, WordChoice]], say: Callable[[str], None]
+) -> tuple[list[ComparedRow], dict[str, Any]]:
     """The Linzen set as a whole and by the number of attractors."""
     say(f"agreement: Linzen, {len(sentences):,} sentences")
     choices = [choice for _, choice in sentences]
@@ -166,8 +166,8 @@ def _linzen_rows(
 
 
 def _lakretz_rows(
-    model: BiLM, untrained: BiLM, tasks: dict[str, list[tuple[str, Choice]]], say: Callable[[str], None]
-) -> tuple[list[Row], dict[str, Any]]:
+    model: BiLM, untrained: BiLM, tasks: dict[str, list[tuple[str, WordChoice]]], say: Callable[[str], None]
+) -> tuple[list[ComparedRow], dict[str, Any]]:
     """The Lakretz tasks as a whole, and by the number of the subject."""
     rows, extra, all_tasks = [], {}, []
     for name, items in tasks.items():
@@ -184,27 +184,27 @@ def _lakretz_rows(
     return [row("Lakretz, by the subject's number", every), *rows], {"overall": summary(every), "conditions": extra}
 
 
-def _choose(model: BiLM, untrained: BiLM, choices: Sequence[Choice]) -> Result:
+def _choose(model: BiLM, untrained: BiLM, choices: Sequence[WordChoice]) -> PairResults:
     """A model and its controls on choices between two forms of a verb."""
     known = np.array([is_known(model, choice[1:]) for choice in choices], dtype=bool)
     scores = choice_scores(model, choices)[:, None]
-    return Result(scores, known, choice_scores(untrained, choices), known, frequency_scores(model, choices))
+    return PairResults(scores, known, choice_scores(untrained, choices), known, frequency_scores(model, choices))
 
 
-def _part(result: Result, where: np.ndarray) -> Result:
+def _part(result: PairResults, where: np.ndarray) -> PairResults:
     """Some of the pairs, of the untrained network too."""
     scores, known, untrained, untrained_known, frequency = result
     kept = (scores[where], known[where], untrained[where], untrained_known[where])
-    return Result(*kept, None if frequency is None else frequency[where])
+    return PairResults(*kept, None if frequency is None else frequency[where])
 
 
-def _join(results: Sequence[Result]) -> Result:
+def _join(results: Sequence[PairResults]) -> PairResults:
     """The pairs of several sets of sentences."""
     given = [[array for array in result if array is not None] for result in results]
-    return Result(*(np.concatenate(arrays) for arrays in zip(*given, strict=True)))
+    return PairResults(*(np.concatenate(arrays) for arrays in zip(*given, strict=True)))
 
 
-def _by_column(result: Result) -> dict[str, Accuracy]:
+def _by_column(result: PairResults) -> dict[str, Accuracy]:
     """The accuracy of each way to decide."""
     found = {side: accuracy(scores, result.known) for side, scores in zip(SIDES, result.scores.T, strict=False)}
     found[UNTRAINED] = accuracy(result.untrained, result.untrained_known)
@@ -213,17 +213,17 @@ def _by_column(result: Result) -> dict[str, Accuracy]:
     return found
 
 
-def row(name: str, result: Result, published: dict[str, float] | None = None, note: str = "") -> Row:
+def row(name: str, result: PairResults, published: dict[str, float] | None = None, note: str = "") -> ComparedRow:
     """A line of the table."""
     found = _by_column(result)
     ours: dict[str, float] = {column: 100 * each.share.value for column, each in found.items()}
     forward = found["forward"]
     if forward.known_pairs:
         ours[KNOWN] = 100 * forward.known.value
-    return Row(name, ours | {PAIRS: forward.pairs, KNOWN_PAIRS: forward.known_pairs}, published, note)
+    return ComparedRow(name, ours | {PAIRS: forward.pairs, KNOWN_PAIRS: forward.known_pairs}, published, note)
 
 
-def summary(result: Result) -> dict[str, Any]:
+def summary(result: PairResults) -> dict[str, Any]:
     """All figures with their intervals."""
     return {column: each.summary() for column, each in _by_column(result).items()}
 
@@ -253,7 +253,7 @@ def read_blimp(folder: Path) -> list[Paradigm]:
         pairs, terms = [], []
         for number, line in enumerate(read_lines(path), start=1):
             good, bad, term = (blimp_fields(line.text, f"{path}:{number}")[name] for name in minimal_pairs.BLIMP)
-            pairs.append(Pair(good, bad))
+            pairs.append(SentencePair(good, bad))
             terms.append(term)
         if not pairs:
             raise CorpusError(f"{path}: has no pairs")
@@ -263,14 +263,14 @@ def read_blimp(folder: Path) -> list[Paradigm]:
     return paradigms
 
 
-def read_linzen(folder: Path) -> list[tuple[int, Choice]]:
+def read_linzen(folder: Path) -> list[tuple[int, WordChoice]]:
     """The number of attractors of each sentence, and the choice it ends in: the file with positions and forms beside
     the one with the text."""
     _, gold = (required(folder, f"subj_agr_filtered.{ending}", "the Linzen set") for ending in ("text", "gold"))
     return [(int(pair.condition.split()[0]), _choice_of(pair)) for pair in minimal_pairs.read_linzen(gold)]
 
 
-def read_lakretz(path: Path, name: str) -> list[tuple[str, Choice]]:
+def read_lakretz(path: Path, name: str) -> list[tuple[str, WordChoice]]:
     """The number of each subject, and the choice between the last words of two lines, the right one first."""
     found = [(pair.condition.split()[-1], _choice_of(pair)) for pair in minimal_pairs.read_lakretz(path)]
     if not found:
@@ -280,6 +280,6 @@ def read_lakretz(path: Path, name: str) -> list[tuple[str, Choice]]:
     return found
 
 
-def _choice_of(pair: minimal_pairs.MinimalPair) -> Choice:
+def _choice_of(pair: minimal_pairs.MinimalPair) -> WordChoice:
     """Of two texts that differ in their last word."""
-    return Choice(pair.good[:-1], pair.good[-1], pair.bad[-1])
+    return WordChoice(pair.good[:-1], pair.good[-1], pair.bad[-1])

@@ -33,7 +33,7 @@ from relmo.models.bilm import BiLM
 from relmo.models.evaluate import BiScore
 from relmo.reproduce.controls import Controls
 from relmo.reproduce.data import required
-from relmo.reproduce.table import Reproduction, Row
+from relmo.reproduce.table import ComparedRow, Reproduction
 from relmo.text.corpus import read_lines
 from relmo.text.vocabulary import SentenceVocabulary
 
@@ -64,13 +64,13 @@ NEGATION = re.compile(r"n 't\b")
 HIDDEN = re.compile(r"\S*<unk>\S*")
 
 
-class Text(NamedTuple):
+class HeldOutText(NamedTuple):
     """A text of the table: sentences of words, unknown ones marked where the text hides them, and their count."""
 
     name: str
     sentences: list[list[str]]
 
-    def beginning(self, words: int) -> "Text":
+    def beginning(self, words: int) -> "HeldOutText":
         """The first sentences, until they have so many words."""
         kept, count = [], 0
         for sentence in self.sentences:
@@ -78,7 +78,7 @@ class Text(NamedTuple):
                 break
             kept.append(sentence)
             count += len(sentence)
-        return Text(self.name, kept)
+        return HeldOutText(self.name, kept)
 
 
 def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str], None]) -> Reproduction:
@@ -88,10 +88,10 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
             "perplexity: the model has no output layer to predict words with; original ELMo files hold none"
         )
     files = {name: required(data, file, name) for name, file in SETS.items()}
-    rows = [Row("biLM of the paper", published={"vocabulary": 793_471, "average": 39.7})]
+    rows = [ComparedRow("biLM of the paper", published={"vocabulary": 793_471, "average": 39.7})]
     extra = {}
     for name, file in files.items():
-        text = Text(name, list(sentences(file, model, wikitext=file.suffix == ".tokens")))
+        text = HeldOutText(name, list(sentences(file, model, wikitext=file.suffix == ".tokens")))
         if not text.sentences:
             raise CorpusError(f"{file}: there is no text in it")
         score = evaluate(model, text, say)
@@ -99,10 +99,10 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
         size = {"vocabulary": len(model.vocabulary)}
         extra[name] = score.summary() | {"untrained_tokens": untrained.tokens}
         rows += [
-            Row(name, size | _figures(score)),
-            Row(f"{name}, untrained network", size | _figures(untrained)),
-            Row(f"{name}, unigram", dict.fromkeys(PERPLEXITIES, unigram(text.sentences, model.vocabulary))),
-            Row(f"{name}, uniform", dict.fromkeys(PERPLEXITIES, float(len(model.vocabulary)))),
+            ComparedRow(name, size | _figures(score)),
+            ComparedRow(f"{name}, untrained network", size | _figures(untrained)),
+            ComparedRow(f"{name}, unigram", dict.fromkeys(PERPLEXITIES, unigram(text.sentences, model.vocabulary))),
+            ComparedRow(f"{name}, uniform", dict.fromkeys(PERPLEXITIES, float(len(model.vocabulary)))),
         ]
     return Reproduction("perplexity", "perplexity of held-out text", PAPER, COLUMNS, rows, list(NOTES), extra)
 
@@ -135,7 +135,7 @@ def split(text: str, tokens: Callable[[str], list[str]], unknown: str | None) ->
     return words + tokens(text[end:])
 
 
-def evaluate(model: BiLM, text: Text, say: Callable[[str], None]) -> BiScore:
+def evaluate(model: BiLM, text: HeldOutText, say: Callable[[str], None]) -> BiScore:
     """The score of a text that is split already."""
     done, told = 0, time.monotonic()
 

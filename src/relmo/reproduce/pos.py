@@ -29,7 +29,7 @@ from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.reproduce.controls import Controls
 from relmo.reproduce.data import required
-from relmo.reproduce.table import Reproduction, Row
+from relmo.reproduce.table import ComparedRow, Reproduction
 from relmo.text.corpus import read_lines
 
 PAPER = "Peters et al. 2018, Deep contextualized word representations, Table 6"
@@ -56,7 +56,7 @@ Vectors = Callable[[Sequence[Sequence[str]]], np.ndarray]
 """Sentences to the vectors of all their words, (N, D)."""
 
 
-class Tagged(NamedTuple):
+class TaggedCorpus(NamedTuple):
     """Sentences, the tags of all their words, and the number of each word's sentence."""
 
     sentences: list[list[str]]
@@ -73,7 +73,7 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
     """The table: every layer of the model and of the untrained network, static vectors, the most frequent tag."""
     folder = required(data, "tasks/pos_ud/en_ewt", "the English Web Treebank")
     train, dev = (read_tagged(required(folder, f"en_ewt-ud-{part}.conllu", part)) for part in ("train", "dev"))
-    score = Score(train, dev)
+    score = TagAccuracy(train, dev)
     layers = range(model.network.layer_count)
     names = ["layer 0 (no context)", *(f"layer {k}" for k in layers[1:])]
     sources: dict[str, Vectors] = {name: layer_of(model, k) for k, name in enumerate(names)}
@@ -82,7 +82,7 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
         sources["skip-gram vectors"] = lambda sentences: np.concatenate([v[0] for v in static(sentences)])
     sources |= {f"untrained, {name}": layer_of(controls.untrained, k) for k, name in enumerate(names)}
     extra: dict[str, Any] = {"train_words": len(train.tags), "dev_words": len(dev.tags), "probes": {}}
-    rows = [Row("most frequent tag of the word", score(most_frequent(train, dev)))]
+    rows = [ComparedRow("most frequent tag of the word", score(most_frequent(train, dev)))]
     right: dict[str, np.ndarray] = {}
     for name, vectors in sources.items():
         say(f"pos: {name}")
@@ -91,13 +91,13 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
         right[name] = probe.right(vectors(dev.sentences), dev.tags)
         extra["probes"][name] = {"strength": probe.strength, "held_out": 100 * probe.held_out_accuracy}
         published = {ALL: PUBLISHED[name]} if name in PUBLISHED else None
-        rows.append(Row(name, score(right[name]), published))
-    rows += [Row(name, published={ALL: accuracy}) for name, accuracy in PEERS.items()]
+        rows.append(ComparedRow(name, score(right[name]), published))
+    rows += [ComparedRow(name, published={ALL: accuracy}) for name, accuracy in PEERS.items()]
     extra |= {"unseen": int(score.unseen.sum()), "differences": differences(right, names, dev.sentence)}
     return Reproduction("pos", "parts of speech by a linear classifier", PAPER, COLUMNS, rows, _notes(extra), extra)
 
 
-def read_tagged(path: Path) -> Tagged:
+def read_tagged(path: Path) -> TaggedCorpus:
     """Words and universal tags of a CoNLL-U file, without ranges (3-4) and empty nodes (5.1)."""
     sentences: list[list[str]] = []
     tags: list[str] = []
@@ -108,7 +108,7 @@ def read_tagged(path: Path) -> Tagged:
         tags += found
     if not sentences:
         raise CorpusError(f"{path}: there is no sentence in it; it should be CoNLL-U with universal tags")
-    return Tagged(sentences, tags, np.array(numbers))
+    return TaggedCorpus(sentences, tags, np.array(numbers))
 
 
 def _tagged_sentences(path: Path) -> Iterator[tuple[list[str], list[str]]]:
@@ -141,7 +141,7 @@ def layer_of(model: BiLM, layer: int) -> Vectors:
     return embed
 
 
-def most_frequent(train: Tagged, dev: Tagged) -> np.ndarray:
+def most_frequent(train: TaggedCorpus, dev: TaggedCorpus) -> np.ndarray:
     """Whether each word of `dev` has the tag it has most often in `train`, or, unseen there, the most frequent one."""
     counts: dict[str, Counter[str]] = {}
     for word, tag in zip(train.words, train.tags, strict=True):
@@ -151,10 +151,10 @@ def most_frequent(train: Tagged, dev: Tagged) -> np.ndarray:
     return np.array([usual.get(word, common) == tag for word, tag in zip(dev.words, dev.tags, strict=True)])
 
 
-class Score:
+class TagAccuracy:
     """Accuracies in percent, of all words of `dev` and of those that `train` does not have."""
 
-    def __init__(self, train: Tagged, dev: Tagged):
+    def __init__(self, train: TaggedCorpus, dev: TaggedCorpus):
         seen = set(train.words)
         self.unseen = np.array([word not in seen for word in dev.words])
         self.sentence = dev.sentence

@@ -30,7 +30,7 @@ from relmo.analysis.meaning.senses import Answers, disambiguate, layers_of, righ
 from relmo.models.bilm import BiLM
 from relmo.reproduce.controls import Controls
 from relmo.reproduce.data import required
-from relmo.reproduce.table import Reproduction, Row
+from relmo.reproduce.table import ComparedRow, Reproduction
 from relmo.text.senses import POS, SenseIndex, SenseSentence, read_framework, read_semcor
 
 PAPER = "Peters et al. 2018, Deep contextualized word representations, Table 5"
@@ -73,15 +73,15 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
     say("wsd: the same through the untrained network")
     fresh = disambiguate(layers_of(controls.untrained), corpus, test, index)
     rows = [
-        Row("WordNet first sense", measure(trained.first), PUBLISHED["WordNet first sense"]),
-        Row("SemCor most frequent sense", measure(trained.most_frequent)),
-        *(Row(name, published=PUBLISHED[name]) for name in PEERS),
+        ComparedRow("WordNet first sense", measure(trained.first), PUBLISHED["WordNet first sense"]),
+        ComparedRow("SemCor most frequent sense", measure(trained.most_frequent)),
+        *(ComparedRow(name, published=PUBLISHED[name]) for name in PEERS),
     ]
     rows += _layer_rows(trained, measure, "")
     if controls.vectors is not None:
         say("wsd: the static vectors")
         static = disambiguate(static_layer(controls.vectors), corpus, test, index)
-        rows.append(Row("skip-gram vectors", measure(static.nearest[0])))
+        rows.append(ComparedRow("skip-gram vectors", measure(static.nearest[0])))
     rows += _layer_rows(fresh, measure, "untrained, ")
     extra = {"instances": len(names), "seen": int(trained.seen.sum()), "differences": differences(trained, measure)}
     return Reproduction("wsd", "word senses by the nearest neighbour", PAPER, COLUMNS, rows, _notes(extra), extra)
@@ -100,12 +100,12 @@ def as_text(sentence: SenseSentence, end: str = "") -> SenseSentence:
     return SenseSentence([*words, end] if end else words, sentence.tagged)
 
 
-def _layer_rows(answers: Answers, measure: "Measure", prefix: str) -> list[Row]:
+def _layer_rows(answers: Answers, measure: "Measure", prefix: str) -> list[ComparedRow]:
     """A row a layer, and one for their average."""
     last = len(answers.nearest) - 1
     names = ["layer 0 (no context)", *(f"layer {k}" for k in range(1, last)), "average of layers"]
     return [
-        Row(prefix + name, measure(layer), None if prefix else PUBLISHED.get(name))
+        ComparedRow(prefix + name, measure(layer), None if prefix else PUBLISHED.get(name))
         for name, layer in zip(names, answers.nearest, strict=True)
     ]
 

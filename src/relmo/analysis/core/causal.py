@@ -243,7 +243,7 @@ def row_losses(
     stack = stack_of(network)
     symbols = [[model.vocabulary.end, *model.vocabulary.ids(text)] for text in texts]
     total = max(1, sum(map(len, symbols)) * -(-len(units) // ROWS))
-    told = Counter(total, progress)
+    told = ProgressMeter(total, progress)
     found = []
     for begin in range(0, max(len(units), 1), ROWS):
         some = units[begin : begin + ROWS]
@@ -255,7 +255,7 @@ def row_losses(
     return np.concatenate(found)
 
 
-class Counter:
+class ProgressMeter:
     """Tells of the share that is done."""
 
     def __init__(self, total: int, progress: Progress | None):
@@ -282,7 +282,7 @@ def _row_changes(stack: Stack, units: Sequence[Unit], values: np.ndarray) -> Cha
 
 
 def _text_losses(
-    network: RecurrentLM, stack: Stack, ids: Sequence[int], rows: int, changes: Changes, told: Counter
+    network: RecurrentLM, stack: Stack, ids: Sequence[int], rows: int, changes: Changes, told: ProgressMeter
 ) -> np.ndarray:
     """The losses of ids[1:], in as many rows; (rows, T)."""
     gates, found = stack.input_gates(network.encoder.embedding.weight.unsqueeze(0))[0], []  # (V, G)

@@ -131,7 +131,7 @@ def _next_place(true: np.ndarray) -> np.ndarray:
     return np.minimum.accumulate(places[::-1])[::-1]
 
 
-class Groups:
+class SymbolGroups:
     """Places that have the same symbol, whose means can be taken out."""
 
     def __init__(self, ids: np.ndarray):
@@ -150,13 +150,13 @@ class Groups:
         return found
 
 
-class Partial:
+class PartialCorrelation:
     """Correlations of units with each feature, the other features and the current symbol held constant.
 
     With the symbols' means taken out of both, beta = (F'F)^-1 F'u is the regression of a unit on all features and s2
     what it leaves; the partial correlation with feature j is beta_j / sqrt(beta_j^2 + s2 ((F'F)^-1)_jj)."""
 
-    def __init__(self, features: np.ndarray, groups: Groups):
+    def __init__(self, features: np.ndarray, groups: SymbolGroups):
         self.groups = groups
         self.features = groups.without_means(np.ascontiguousarray(features.T)).T  # (T, F)
         gram = self.features.T.astype(np.float64) @ self.features

@@ -7,7 +7,7 @@ green; numbers stand beside colours.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,17 @@ def figure(value: float | None, digits: int = 3, *, signed: bool = False) -> str
     if value is None or value != value:
         return ""
     return f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
+
+
+def plain(value: Any) -> Any:
+    """A result as JSON has it: dataclasses as dictionaries, arrays as lists, None in the place of nan."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [plain(each) for each in (value.tolist() if isinstance(value, np.ndarray) else value)]
+    return None if isinstance(value, float) and value != value else value
 
 
 def check_picture(path: str | Path) -> Path:

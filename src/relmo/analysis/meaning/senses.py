@@ -56,7 +56,7 @@ def static_layer(vectors: WordVectors) -> Embed:
     return embed
 
 
-class Occurrence(NamedTuple):
+class TaggedOccurrence(NamedTuple):
     """A tagged word or phrase, the number of its sentence, and its vectors (layers, dim)."""
 
     tagged: SenseTag
@@ -64,18 +64,18 @@ class Occurrence(NamedTuple):
     vectors: np.ndarray
 
 
-def occurrences(embed: Embed, sentences: Sequence[SenseSentence]) -> Iterator[Occurrence]:
+def occurrences(embed: Embed, sentences: Sequence[SenseSentence]) -> Iterator[TaggedOccurrence]:
     """The tagged words of sentences, in order."""
     vectors = embed(sentence.words for sentence in sentences)
     for number, (sentence, layers) in enumerate(zip(sentences, vectors, strict=True)):
         for tagged in sentence.tagged:
-            yield Occurrence(tagged, number, layers[:, tagged.start : tagged.end].mean(axis=1))
+            yield TaggedOccurrence(tagged, number, layers[:, tagged.start : tagged.end].mean(axis=1))
 
 
 class SenseAverages:
     """The mean vector of every sense that a corpus has; a lemma's senses in WordNet's order."""
 
-    def __init__(self, corpus: Iterable[Occurrence], index: SenseIndex):
+    def __init__(self, corpus: Iterable[TaggedOccurrence], index: SenseIndex):
         sums: dict[str, np.ndarray] = {}
         self.counts: dict[str, int] = {}
         """How often each sense was seen."""

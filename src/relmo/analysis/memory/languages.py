@@ -28,7 +28,7 @@ CLOSE_AT_ZERO = 0.2  # the probability with which a word of brackets ends where 
 MORE = 2  # words of brackets drawn for each depth, beside the nested one
 
 
-class Example(NamedTuple):
+class LearntWord(NamedTuple):
     """A word to learn from, its weight, and the places whose prediction is not learnt; place i is before symbol i.
 
     certain     the place from which on every symbol follows from those before; in long words, which have little weight,
@@ -54,7 +54,7 @@ class Language:
     name: str
     symbols: str
 
-    def examples(self, limit: int, seed: int) -> list[Example]:
+    def examples(self, limit: int, seed: int) -> list[LearntWord]:
         """Words of a size up to the limit, to learn from."""
         raise NotImplementedError
 
@@ -94,13 +94,13 @@ class Blocks(Language):
         """So many of each letter."""
         return "".join(letter * max(size, 0) for letter, size in zip(self.symbols, sizes, strict=True))
 
-    def examples(self, limit: int, seed: int) -> list[Example]:
+    def examples(self, limit: int, seed: int) -> list[LearntWord]:
         stay = 1 - 1 / max(RUN * limit, 1.5)
         found = []
         for n in range(1, limit + 1):
             longest = n == limit  # it stands for all longer ones
             weight = stay**n / (1 - stay) if longest else stay**n
-            found.append(Example(self.right(n)[0], weight, (n,) if longest else (), certain=n + 1))
+            found.append(LearntWord(self.right(n)[0], weight, (n,) if longest else (), certain=n + 1))
         return found
 
     def right(self, n: int, seed: int = 0) -> list[str]:
@@ -148,13 +148,13 @@ class Dyck(Language):
         """The brackets."""
         return "".join(BRACKETS[: self.kinds])
 
-    def examples(self, limit: int, seed: int) -> list[Example]:
+    def examples(self, limit: int, seed: int) -> list[LearntWord]:
         generator = np.random.default_rng(seed)
         found = []
         for _ in range(DYCK_WORDS):
             word = self.draw(generator, limit, 8 * limit)
             depths = self.counts(word)["depth"].values
-            found.append(Example(word, 1.0, tuple((1 + np.flatnonzero(depths == limit)).tolist())))
+            found.append(LearntWord(word, 1.0, tuple((1 + np.flatnonzero(depths == limit)).tolist())))
         return found
 
     def draw(self, generator: np.random.Generator, deepest: int, longest: int) -> str:

@@ -32,7 +32,7 @@ from relmo.analysis.core.show import Table, colours, figure, picture
 from relmo.analysis.core.trace import trace
 from relmo.analysis.core.untrained import untrained
 from relmo.analysis.syntax.minimal_pairs import Accuracy, accuracy
-from relmo.analysis.syntax.pair_scores import Plan, Reader, gaps, gaps_without, plan_of
+from relmo.analysis.syntax.pair_scores import PairPlan, Reader, gaps, gaps_without, plan_of
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
@@ -170,7 +170,7 @@ def _conditions_of(pairs: Sequence[MinimalPair]) -> dict[str, np.ndarray]:
     return parts if len(parts) == 1 else {ALL: np.arange(len(pairs))} | parts
 
 
-def _frequency_gaps(model: LanguageModel | BiLM, plan: Plan) -> np.ndarray | None:
+def _frequency_gaps(model: LanguageModel | BiLM, plan: PairPlan) -> np.ndarray | None:
     """How many places of the vocabulary, which is sorted by falling frequency, the right word stands before the wrong
     one; None where more than single words are compared. Unknown words stand at its end."""
     if not plan.single or model.vocabulary is None:
@@ -360,7 +360,7 @@ def all_units(model: LanguageModel | BiLM, state: str) -> list[Unit]:
     return [Unit(state, depth, number) for depth, layer in enumerate(layers) for number in range(layer.sizes[state])]
 
 
-def _off_values(model: LanguageModel | BiLM, plan: Plan, units: Sequence[Unit], how: str) -> list[float]:
+def _off_values(model: LanguageModel | BiLM, plan: PairPlan, units: Sequence[Unit], how: str) -> list[float]:
     """Where each unit is put: 0, or its mean over what is read of the pairs."""
     if how not in ("zero", "mean"):
         raise SettingError(f"units can be set to 'zero' or to their 'mean', not {how!r}")

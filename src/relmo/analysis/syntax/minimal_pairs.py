@@ -23,14 +23,14 @@ from relmo.models.bilm import BiLM
 SIDES = ("forward", "backward", "sum")
 
 
-class Pair(NamedTuple):
+class SentencePair(NamedTuple):
     """Two sentences of which the first is acceptable and the second is not, as strings or as words."""
 
     good: str | Sequence[str]
     bad: str | Sequence[str]
 
 
-class Choice(NamedTuple):
+class WordChoice(NamedTuple):
     """A left context, the word that goes on from it, and one that does not."""
 
     context: Sequence[str]
@@ -59,7 +59,7 @@ class Accuracy(NamedTuple):
         }
 
 
-def pair_scores(model: BiLM, pairs: Iterable[Pair]) -> np.ndarray:
+def pair_scores(model: BiLM, pairs: Iterable[SentencePair]) -> np.ndarray:
     """log p(good) - log p(bad) of each pair, forwards, backwards, summed; (N, 3)."""
     sentences = [sentence for pair in pairs for sentence in pair]
     whole = np.array([log_p.sum(axis=1, dtype=np.float64) for log_p in model.log_probs(sentences)]).reshape(-1, 2, 2)
@@ -67,7 +67,7 @@ def pair_scores(model: BiLM, pairs: Iterable[Pair]) -> np.ndarray:
     return np.column_stack([gaps, gaps.sum(axis=1)])
 
 
-def choice_scores(model: BiLM, choices: Sequence[Choice]) -> np.ndarray:
+def choice_scores(model: BiLM, choices: Sequence[WordChoice]) -> np.ndarray:
     """log p(right | left context) - log p(wrong | left context) of each choice; (N,)."""
     sentences = [[*choice.context, word] for choice in choices for word in (choice.right, choice.wrong)]
     log_p = model.log_probs(sentences, direction="forward")
@@ -75,7 +75,7 @@ def choice_scores(model: BiLM, choices: Sequence[Choice]) -> np.ndarray:
     return last[:, 0] - last[:, 1]
 
 
-def frequency_scores(model: BiLM, choices: Sequence[Choice]) -> np.ndarray:
+def frequency_scores(model: BiLM, choices: Sequence[WordChoice]) -> np.ndarray:
     """How many places of the vocabulary, which is sorted by falling frequency, the right word stands before the wrong
     one: what a model that knows frequencies alone goes by. Words that are not in it stand at its end; (N,)."""
     assert model.vocabulary is not None
@@ -83,7 +83,7 @@ def frequency_scores(model: BiLM, choices: Sequence[Choice]) -> np.ndarray:
     return np.array([index.get(c.wrong, last) - index.get(c.right, last) for c in choices], dtype=np.float64)
 
 
-def words_that_differ(model: BiLM, pair: Pair) -> set[str]:
+def words_that_differ(model: BiLM, pair: SentencePair) -> set[str]:
     """The words of which one sentence of a pair has more than the other; none where only their order differs."""
     good, bad = (Counter(model.tokens(s) if isinstance(s, str) else s) for s in pair)
     return {*(good - bad), *(bad - good)}

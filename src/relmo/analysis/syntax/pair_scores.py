@@ -43,7 +43,7 @@ AT_ONCE = 1 << 23  # numbers of gates, or of predictions, made at a time
 
 
 @dataclass(frozen=True)
-class Plan:
+class PairPlan:
     """What is read, and which symbols are predicted where: entry e is symbol `target[e]` after `place[e]` symbols of
     `readings[reading[e]]`, for or against pair `item[e]`.
 
@@ -64,7 +64,7 @@ class Plan:
         return len(self.known)
 
 
-def plan_of(model: LanguageModel | BiLM, pairs: Sequence[MinimalPair]) -> Plan:
+def plan_of(model: LanguageModel | BiLM, pairs: Sequence[MinimalPair]) -> PairPlan:
     """How these pairs are read by a model."""
     if not pairs:
         raise CorpusError("there are no minimal pairs; give some")
@@ -93,7 +93,7 @@ def plan_of(model: LanguageModel | BiLM, pairs: Sequence[MinimalPair]) -> Plan:
     reading, places, items = (np.array([entry[i] for entry in entries], dtype=np.int64) for i in (0, 1, 3))
     known = np.ones(len(pairs), dtype=bool)
     known[items[ids == vocabulary.unknown]] = False
-    return Plan(list(index), reading, places, ids, items, np.array([entry[4] for entry in entries]), single, known)
+    return PairPlan(list(index), reading, places, ids, items, np.array([entry[4] for entry in entries]), single, known)
 
 
 def _symbols_of(model: LanguageModel | BiLM, text: str | Sequence[str], *, whole: bool) -> list[str]:
@@ -117,7 +117,7 @@ def _shared_beginning(a: Sequence[str], b: Sequence[str]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def gaps(model: LanguageModel | BiLM, plan: Plan, progress: Progress | None = None) -> np.ndarray:
+def gaps(model: LanguageModel | BiLM, plan: PairPlan, progress: Progress | None = None) -> np.ndarray:
     """log p(acceptable) - log p(not) of every pair, as the model is, interventions under way included; (N,)."""
     if isinstance(model, LanguageModel) and not isinstance(model.network, RecurrentLM):
         return _plain_gaps(model, plan)
@@ -126,7 +126,7 @@ def gaps(model: LanguageModel | BiLM, plan: Plan, progress: Progress | None = No
 
 def gaps_without(
     model: LanguageModel | BiLM,
-    plan: Plan,
+    plan: PairPlan,
     sets: Sequence[Sequence[Unit]],
     *,
     values: Sequence[Sequence[float]] | None = None,
@@ -296,7 +296,7 @@ def _from_layer(stack: Stack, layer: int) -> Stack:
 
 
 @torch.no_grad()
-def _plain_gaps(model: LanguageModel, plan: Plan) -> np.ndarray:
+def _plain_gaps(model: LanguageModel, plan: PairPlan) -> np.ndarray:
     """Of any language model, n-gram models too: each predicted symbol with all before it; (N,)."""
     found = np.zeros(len(plan))
     end = model.vocabulary.end

@@ -8,7 +8,7 @@ import numpy as np
 
 from relmo.analysis.core.causal import ALL, Ablation, Unit
 from relmo.analysis.core.effects import Delay
-from relmo.analysis.core.show import Table, colours, figure, picture
+from relmo.analysis.core.show import Table, colours, figure, picture, plain
 
 CLEARLY = 1.1  # a unit's correlation must be so many times that of every control
 STRONG = 0.5  # |r| of a strong unit
@@ -23,7 +23,7 @@ class Effect(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Controls:
+class UnitControls:
     """What a unit has to beat. `shift` is the |r| that the best of all units reaches in one of a hundred texts turned
     against themselves; `untrained` is None where no such network was given; the probe is no control but a ceiling."""
 
@@ -52,7 +52,7 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Found:
+class BestUnit:
     """A feature and the unit that goes with it best.
 
     mean           of the feature; of a yes-or-no one the share of symbols where it is so
@@ -79,7 +79,7 @@ class Found:
     threshold: float
     separation: float
     delay: Delay
-    controls: Controls
+    controls: UnitControls
     also: dict[str, float]
 
     @property
@@ -122,12 +122,12 @@ class CellReport:
     units: list[Unit]
     features: list[str]
     scores: Scores
-    found: list[Found]
+    found: list[BestUnit]
     order: int = 3
     ablations: list[Ablation] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def best(self, feature: str) -> Found:
+    def best(self, feature: str) -> BestUnit:
         """What was found for a feature."""
         return self.found[self.features.index(feature)]
 
@@ -145,7 +145,7 @@ class CellReport:
                     return ablation, same
         return None
 
-    def causal(self, found: Found) -> bool:
+    def causal(self, found: BestUnit) -> bool:
         """Whether the unit is among those that matter most where its feature is about to change."""
         if (done := self.ablated(found.unit)) is None:
             return False
@@ -244,7 +244,7 @@ class CellReport:
             _draw_controls(right, self)
 
 
-def _broken_row(found: Found, ablation: Ablation, unit: Unit, name: str) -> list[str]:
+def _broken_row(found: BestUnit, ablation: Ablation, unit: Unit, name: str) -> list[str]:
     """A line on what the symbols of a class cost without the unit."""
     c = ablation.classes.index(name)
     return [
@@ -278,16 +278,7 @@ def _draw_controls(axes: Any, report: CellReport) -> None:
     axes.legend(fontsize=8)
 
 
-def plain(value: Any) -> Any:
-    """Numbers and arrays as JSON has them: None in the place of nan."""
-    if isinstance(value, np.ndarray):
-        return [plain(each) for each in value.tolist()]
-    if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
-    return None if isinstance(value, float) and value != value else value
-
-
-def found_dict(found: Found) -> dict[str, Any]:
+def found_dict(found: BestUnit) -> dict[str, Any]:
     """A feature and its unit by name, in plain numbers."""
     numbers = ("mean", "r", "rho", "auc", "f1", "partial", "threshold", "separation")
     pairs = {"second": found.second, "partial_unit": found.partial_unit}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class UnitOptions:
     """What is done with units."""
 
     sweep: bool = False
@@ -70,7 +70,7 @@ class Asked:
 def agreement(
     model: str,
     *files: Path,
-    asked: Annotated[Asked, Parameter(name="*", group="Units")] = Asked(),  # noqa: B008
+    asked: Annotated[UnitOptions, Parameter(name="*", group="Units")] = UnitOptions(),  # noqa: B008
     control: bool = True,
     plot: Path | None = None,
     overwrite: Overwrite = False,

@@ -25,7 +25,7 @@ SYMBOLS, NUMBERS = 120_000, 1 << 26  # taken where nothing is said: so many symb
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class FeatureOptions:
     """The features that units are scored against."""
 
     feature: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ def cells(
     model: str | None = None,
     file: str | None = None,
     *,
-    asked: Annotated[Asked, Parameter(name="*", group="Features")] = Asked(),  # noqa: B008
+    asked: Annotated[FeatureOptions, Parameter(name="*", group="Features")] = FeatureOptions(),  # noqa: B008
     checks: Annotated[Checks, Parameter(name="*", group="Controls and ablation")] = Checks(),  # noqa: B008
     symbols: int | None = None,
     list_features: bool = False,

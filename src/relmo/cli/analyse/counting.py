@@ -12,7 +12,7 @@ from relmo.cli.output import Overwrite, check_plot
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
-    from relmo.analysis.memory.counting import Counting
+    from relmo.analysis.memory.counting_report import Counting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +77,8 @@ def counting(
         Show no progress.
     """
     from relmo.analysis.memory import counting as library
+    from relmo.analysis.memory.counting_report import counting_table, draw_counting
+    from relmo.analysis.memory.counting_training import CountingOptions
     from relmo.analysis.memory.languages import language_of
     from relmo.cli.analyse.given import print_tables, share_bar
     from relmo.cli.report import print_json
@@ -87,7 +89,7 @@ def counting(
     if not chosen:
         raise SettingError("--cells takes elman, gru and lstm, with commas between them")
     given = vars(training)
-    options = library.CountingOptions(
+    options = CountingOptions(
         first_seed=training.seed, **{name: value for name, value in given.items() if name != "seed"}
     )
     for cell in chosen:
@@ -104,11 +106,11 @@ def counting(
     for one in results:
         folders.save(one)
     if plot is not None:
-        library.draw_counting(results, plot)
+        draw_counting(results, plot)
     if json:
         print_json({"networks": [one.as_dict() for one in results]})
     else:
-        print_tables(library.counting_table(results))
+        print_tables(counting_table(results))
 
 
 class Folders(NamedTuple):

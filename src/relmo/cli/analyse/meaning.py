@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Corpus:
+class CorpusOptions:
     """The corpus that is searched."""
 
     index: Path | None = None
@@ -64,7 +64,7 @@ def meaning(
     word: str | None = None,
     *,
     model: str | None = None,
-    corpus: Annotated[Corpus, Parameter(name="*", group="Corpus")] = Corpus(),  # noqa: B008
+    corpus: Annotated[CorpusOptions, Parameter(name="*", group="Corpus")] = CorpusOptions(),  # noqa: B008
     layers: Annotated[Layers, Parameter(name="*", group="Layers")] = Layers(),  # noqa: B008
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
@@ -126,7 +126,7 @@ def meaning(
         print_json(done)
 
 
-def _check(sentence: str | None, word: str | None, corpus: Corpus, layers: Layers) -> None:
+def _check(sentence: str | None, word: str | None, corpus: CorpusOptions, layers: Layers) -> None:
     """Raises where what was given makes no sense together."""
     if (sentence is None) != (word is None):
         raise SettingError("a sentence and a word of it are needed: relmo analyse meaning SENTENCE WORD --index DIR")
@@ -138,7 +138,7 @@ def _check(sentence: str | None, word: str | None, corpus: Corpus, layers: Layer
         raise SettingError(f"--k must be 1 or more, not {corpus.k}")
 
 
-def _build_from(corpus: Corpus, model: "BiLM", *, quiet: bool) -> dict[str, Any]:
+def _build_from(corpus: CorpusOptions, model: "BiLM", *, quiet: bool) -> dict[str, Any]:
     """An index of all sentences of files. -> where it is, and how many words it has."""
     from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
@@ -178,9 +178,10 @@ def _measured(
 ) -> dict[str, Any]:
     """Tables that `relmo reproduce` makes, printed where `show` says so."""
     from relmo import reproduce as library
+    from relmo.analysis.core.untrained import untrained
     from relmo.cli.reproduce import load_vectors, warnings_said
     from relmo.cli.reproduce import show as print_reproduction
-    from relmo.reproduce.controls import Controls, untrained
+    from relmo.reproduce.controls import Controls
     from relmo.reproduce.data import data_folder
 
     done: dict[str, Any] = {}
