@@ -17,12 +17,12 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from relmo.embedding.engine import EmbedOptions
 from relmo.embedding.files import Layout, PartialFolder, Sentence, embed_file
 from relmo.errors import CorpusError, RelmoError, SettingError, StorageError
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings
+from relmo.settings.embedding import EmbedOptions
 
 MODEL = BiLMModelSettings(char_dim=4, filters=("1x8", "2x8", "3x16"), hidden=24, projection=8)
 TEXT = "The bank of the river.\n\nA bank lends\u2028money.\r\nThe bank of the river.\n  \t \nlast, without a line end"

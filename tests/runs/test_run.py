@@ -24,7 +24,7 @@ import torch
 
 import relmo
 from relmo.cli import main
-from relmo.cli.report import Terminal
+from relmo.cli.terminal import TrainingReporter
 from relmo.disk.outputs import locked
 from relmo.errors import CorpusError, RelmoError, SettingError, StorageError
 from relmo.runs.folder import CHECKPOINT
@@ -60,7 +60,7 @@ def forked() -> Callable[..., BaseProcess]:
     """A function that starts a function in a new process, which has imported everything already."""
     os.environ |= ONE_THREAD
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["relmo.runs.train_lm", "relmo.cli.report", "torch._dynamo", "pytest"])
+    context.set_forkserver_preload(["relmo.runs.train_lm", "relmo.cli.terminal", "torch._dynamo", "pytest"])
 
     def start(function: Callable[..., None], *arguments: Any) -> BaseProcess:
         process = context.Process(target=function, args=arguments)
@@ -422,7 +422,7 @@ def test_a_run_needs_nothing_that_windows_does_not_have(
     recorder = Recorder()
     train_lm([str(text)], SMALL, tmp_path / "model", reporter=recorder)
     assert recorder.events[0].memory is None
-    Terminal(quiet=True).plan(recorder.events[0])
+    TrainingReporter(quiet=True).plan(recorder.events[0])
 
 
 def test_memory_is_told_in_the_unit_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:

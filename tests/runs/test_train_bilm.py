@@ -267,7 +267,7 @@ def wait_for_change(path: Path, process: multiprocessing.process.BaseProcess) ->
 def test_kills_at_random_moments_change_no_bit(text: Path, tmp_path: Path) -> None:
     os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["relmo.runs.train_bilm", "relmo.cli.report", "torch._dynamo", "pytest"])
+    context.set_forkserver_preload(["relmo.runs.train_bilm", "relmo.cli.terminal", "torch._dynamo", "pytest"])
     whole, out = tmp_path / "whole" / "model", tmp_path / "killed" / "model"
     process = context.Process(target=main, args=(command(text, whole),))
     process.start()

@@ -27,8 +27,9 @@ import numpy as np
 
 from relmo.disk.digests import check_regular, read_json
 from relmo.disk.outputs import locked, storage_errors
-from relmo.embedding.engine import CutWords, EmbedOptions
+from relmo.embedding.engine import CutWords
 from relmo.errors import StorageError
+from relmo.settings.embedding import EmbedOptions
 from relmo.store.folder import write_json
 from relmo.store.references import bilm_digest
 
