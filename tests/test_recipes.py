@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import relmo
+from relmo.bench import clock
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
 from relmo.models.vectors import WordVectors
@@ -124,3 +125,31 @@ def test_a_share_of_the_lines_is_in_lower_case_and_another_half_in_capitals() ->
     assert 0.07 < len(rest) / 4000 < 0.13
     assert {word for other in rest for word in other.split()} == set(line.split()) | set(line.upper().split())
     assert 0.45 < sum(other.count("THE") for other in rest) / len(rest) < 0.58
+
+
+def test_growth_is_timed_over_sentences_of_one_length_and_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    growth = recipe("growth")
+    for name in ("LENGTHS", "BATCHES", "VOCABULARIES"):
+        monkeypatch.setattr(growth, name, (2, 8))
+    monkeypatch.setitem(clock.AT_LEAST, "cpu", 0.0)
+    drawn: dict[str, Any] = {}
+    draw = growth.draw
+    monkeypatch.setattr(growth, "draw", lambda points, *rest: (drawn.update(points), draw(points, *rest)))
+    monkeypatch.setattr(sys, "argv", ["growth.py", str(tmp_path / "plot.png"), "--geometry", "tiny"])
+    growth.main()
+    assert {panel: [point[0] for point in points] for panel, points in drawn.items()} == {
+        "length": [2, 8],
+        "batch": [2, 8],
+        "vocabulary": [2, 8],
+    }
+    assert all(ours > 0 and theirs > 0 for points in drawn.values() for _, ours, theirs in points)
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_made_up_sentences_have_the_length_and_the_words_asked_for() -> None:
+    text = recipe("growth").made_of([str(i) for i in range(50)], 4, 10, 20)
+    assert [len(sentence) for sentence in text] == [10] * 4
+    assert {word for sentence in text for word in sentence} == {str(i) for i in range(20)}

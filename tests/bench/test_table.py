@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from relmo.bench import clock, table
-from relmo.bench.growth import draw, made_of
 from relmo.bench.lstms import Shape
 from relmo.bench.machine import Calibration
-from relmo.bench.table import Bench, BenchOptions, Report, bench, read_text, take
+from relmo.bench.table import Bench, BenchOptions, BenchReport, bench, read_text, take
 from relmo.errors import CorpusError, SettingError
 
 
@@ -99,7 +98,7 @@ def test_where_the_explorers_packages_are_missing_it_is_left_out_or_refused(monk
     monkeypatch.setitem(sys.modules, "relmo.explorer.connections", None)
     calibration = Calibration(torch.device("cpu"))
     everything = Bench(BenchOptions(geometry="tiny", device="cpu"))
-    report = Report({}, {}, {})
+    report = BenchReport({}, {}, {})
     (said,) = everything._add_exploring(report, calibration)
     assert said == "the explorer was not timed: it needs starlette and uvicorn; try: pip install relmo[explore]"
     assert report.sections == []
@@ -148,27 +147,3 @@ def test_a_text_of_ones_own_has_a_sentence_a_line(tmp_path: Path) -> None:
 def test_what_cannot_be_timed_is_refused_before_anything_is(options: dict[str, str], says: str) -> None:
     with pytest.raises(SettingError, match=says):
         Bench(BenchOptions(**options, device="cpu"))  # type: ignore[arg-type]
-
-
-def test_growth_is_timed_over_sentences_of_one_length_and_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("matplotlib")
-    for name in ("LENGTHS", "BATCHES", "VOCABULARIES"):
-        monkeypatch.setattr(f"relmo.bench.growth.{name}", (2, 8))
-    points = Bench(BenchOptions(geometry="tiny", device="cpu")).growth()
-    assert {panel: [point[0] for point in found] for panel, found in points.items()} == {
-        "length": [2, 8],
-        "batch": [2, 8],
-        "vocabulary": [2, 8],
-    }
-    assert all(ours > 0 and theirs > 0 for found in points.values() for _, ours, theirs in found)
-    for name, begins in (("plot.png", b"\x89PNG"), ("plot.svg", b"<?xml")):
-        draw(points, "tiny", tmp_path / name)
-        assert (tmp_path / name).read_bytes().startswith(begins)
-
-
-def test_made_up_sentences_have_the_length_and_the_words_asked_for() -> None:
-    text = made_of([str(i) for i in range(50)], 4, 10, 20)
-    assert [len(sentence) for sentence in text] == [10] * 4
-    assert {word for sentence in text for word in sentence} == {str(i) for i in range(20)}

@@ -61,7 +61,6 @@ def test_the_explorers_answers_are_told_in_milliseconds(capsys: pytest.CaptureFi
 def test_a_mistake_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for given, says in (
         (["--geometry", "huge"], "it can be tiny, small, medium, original"),
-        (["--plot", str(tmp_path / "plot.pdf")], "pictures are .png or .svg"),
         (["--text", str(tmp_path / "none.txt")], "no such file"),
         (["--threads", "0"], "--threads must be 1 or more"),
     ):

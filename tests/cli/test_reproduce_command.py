@@ -11,7 +11,7 @@ import torch
 
 from relmo import loading
 from relmo.cli import main
-from relmo.cli.reproduce import figure, warnings_said
+from relmo.cli.terminal import figure, warnings_said
 from relmo.errors import ModelError
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors

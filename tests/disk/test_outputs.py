@@ -182,7 +182,6 @@ def test_a_command_that_would_write_over_a_file_does_no_work_first(
         ["analyse", "number-units", "none", "--gates", picture],
         ["analyse", "counting", "--plot", picture],
         ["analyse", "trace", "none", "none.txt", "--plot", picture],
-        ["bench", "--plot", picture],
         ["explore", "none", "--export", page],
         ["evaluate", "none", "none.txt", "--words", table],
     ]

@@ -9,7 +9,7 @@ from relmo.errors import ModelError
 from relmo.networks import make_language_model
 from relmo.networks.classifier import PooledClassifier
 from relmo.networks.language_model import RecurrentLM
-from relmo.networks.sentence_encoder import PooledEncoder, SentenceEncoder, WordEncoder, make_encoder
+from relmo.networks.sentence_encoder import LinearEncoder, PooledEncoder, SentenceEncoder, make_encoder
 from relmo.settings.lm import LanguageModelSettings
 from sentence_batches import assert_each_sentence_stands_alone, sentences
 
@@ -33,7 +33,7 @@ def test_it_is_its_recurrent_layers_with_elmo_beside_them() -> None:
 
 def test_without_recurrent_layers_a_word_knows_nothing_of_its_sentence() -> None:
     encoder = make_encoder(input_size=6, hidden=5, layers=0, dropout=0.0, again_size=4, cell="gru").eval()
-    assert isinstance(encoder, WordEncoder)
+    assert isinstance(encoder, LinearEncoder)
     batch = sentences(LENGTHS, again=4, padding=2)
     y = encoder(*batch)
     assert y.shape[2] == encoder.output_size == 9

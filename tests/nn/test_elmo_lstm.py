@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from relmo.nn.elmo_lstm import ROWS, ElmoLSTM, ElmoOutput, lengths_of
+from relmo.nn.elmo_lstm import ROWS, ElmoLSTM, ElmoLSTMOutput
 from relmo.nn.kernels import lstm_step, lstm_step_triton
+from relmo.nn.kernels.layer import lengths_of
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"))]
 SIZES = [5, 5, 4, 4, 3, 1, 1]  # of five sequences, how many go on at each step
@@ -50,7 +51,7 @@ def gradients(stacks: ElmoLSTM, x: Tensor, state: tuple[Tensor, ...], sizes: Seq
     return found  # type: ignore[return-value]
 
 
-def assert_same(a: ElmoOutput, b: ElmoOutput) -> None:
+def assert_same(a: ElmoLSTMOutput, b: ElmoLSTMOutput) -> None:
     for one, other in zip([*a.layers, *a.state], [*b.layers, *b.state], strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
@@ -116,7 +117,7 @@ def test_a_run_in_two_pieces_with_the_state_carried_equals_one_run() -> None:
     second = stacks(x[:, 3:], first.state)
     for layer, a, b in zip(whole.layers, first.layers, second.layers, strict=True):
         torch.testing.assert_close(layer, torch.cat([a, b], dim=1), rtol=0, atol=1e-12)
-    assert_same(ElmoOutput((), whole.state), ElmoOutput((), second.state))
+    assert_same(ElmoLSTMOutput((), whole.state), ElmoLSTMOutput((), second.state))
 
 
 def test_the_directions_do_not_meet() -> None:

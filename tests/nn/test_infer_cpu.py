@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from relmo.nn.elmo_lstm import ROWS, ElmoLSTM, ElmoOutput, lengths_of
+from relmo.nn.elmo_lstm import ROWS, ElmoLSTM, ElmoLSTMOutput
 from relmo.nn.kernels import infer_cpu, lstm_cpu
 from relmo.nn.kernels.kept import KEPT
+from relmo.nn.kernels.layer import lengths_of
 from relmo.nn.quantize import PRECISIONS, Precision
 
 BUILDS = lstm_cpu.libraries()
@@ -68,14 +69,14 @@ class Case:
         self.state = tuple(0.1 * torch.randn_like(tensor) for tensor in stacks.initial_state(batch))
         self.sizes = [max(1, batch * (steps - t) // steps) if shrink else batch for t in range(steps)]
 
-    def infer(self, stacks: ElmoLSTM, precision: Precision = "float32") -> ElmoOutput:
+    def infer(self, stacks: ElmoLSTM, precision: Precision = "float32") -> ElmoLSTMOutput:
         return stacks.infer(self.gates, self.words, self.state, self.sizes, precision=precision)
 
     def some(self, rows: list[int]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         return self.gates, self.words[:, :, rows], tuple(tensor[rows] for tensor in self.state)
 
 
-def flat(run: ElmoOutput) -> Tensor:
+def flat(run: ElmoLSTMOutput) -> Tensor:
     return torch.cat([tensor.double().flatten() for tensor in (*run.layers, *run.state)])
 
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from relmo.nn.elmo_lstm import ElmoLSTM, lengths_of
+from relmo.nn.elmo_lstm import ElmoLSTM
 from relmo.nn.kernels import infer_cpu, lstm_cpu
+from relmo.nn.kernels.layer import lengths_of
 
 BUILDS = {f"{library.relmo_lanes()} lanes": library for library in lstm_cpu.libraries().values()}
 needs_library = pytest.mark.skipif(not BUILDS, reason="the kernels were not built: there is no C compiler here")

@@ -28,7 +28,7 @@ from relmo.reproduce.neighbours import (
     same_as_nearest,
 )
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
-from relmo.text.senses import Lemma, SenseSentence, Tagged
+from relmo.text.senses import Lemma, SenseSentence, SenseTag
 from relmo.text.vocabulary import Vocabulary
 
 NOUN, VERB = "play%1:04:00::", "play%2:33:00::"
@@ -128,8 +128,8 @@ def test_static_vectors_are_compared_by_the_forms_of_the_word(folder: Path) -> N
 
 def test_the_nearest_in_another_sentence_decides_and_equals_share() -> None:
     lemma = Lemma("play", "NOUN")
-    a, b = Tagged(0, 1, lemma, ("a",)), Tagged(0, 1, lemma, ("b",))
-    c = Tagged(0, 1, Lemma("play", "VERB"), ("c",))
+    a, b = SenseTag(0, 1, lemma, ("a",)), SenseTag(0, 1, lemma, ("b",))
+    c = SenseTag(0, 1, Lemma("play", "VERB"), ("c",))
     tags = {Place(0, 0): a, Place(0, 1): b, Place(1, 0): a, Place(2, 0): c}
     corpus = SemCor([SenseSentence(["play", "play"], [])] * 3, [], [], dict(tags))
     angles = {Place(0, 0): 0.0, Place(0, 1): 0.1, Place(1, 0): 0.5, Place(2, 0): -0.500001}

@@ -28,7 +28,7 @@ from relmo.nn.quantize import quantize
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.settings.lm import LanguageModelSettings, LMSettings
 from relmo.store.folder import read_tensors, write_tensors
-from relmo.store.weights import MB, STORED, Kept, Record, Stored, decode, encode, flat, joined, layout, shards
+from relmo.store.weights import MB, STORED, Record, Stored, TensorForm, decode, encode, flat, joined, layout, shards
 from relmo.text.vocabulary import SPECIALS, SentenceVocabulary, Vocabulary
 
 WORDS = Vocabulary([*SPECIALS, *(f"w{i}" for i in range(300))])
@@ -171,8 +171,8 @@ def test_tensors_cut_into_files_of_a_size_make_the_whole_again(data: st.DataObje
             pieces.setdefault(name, []).append(tensor)
     assert pieces.keys() == tensors.keys()
     for name, tensor in tensors.items():
-        whole = Kept(tuple(tensor.shape), tensor.dtype)
-        assert joined([Kept(tuple(t.shape), t.dtype) for t in pieces[name]], whole) == whole
+        whole = TensorForm(tuple(tensor.shape), tensor.dtype)
+        assert joined([TensorForm(tuple(t.shape), t.dtype) for t in pieces[name]], whole) == whole
         back = pieces[name][0] if len(pieces[name]) == 1 else torch.cat(pieces[name]).reshape(tensor.shape)
         assert torch.equal(back, tensor)
 
@@ -289,8 +289,8 @@ def test_layout_and_encode_agree_whatever_the_shape() -> None:
     for shape in ((3,), (), (64, 64), (2, 64, 513), (1000, 1), (64, 0)):
         for precision in STORED:
             stored = encode("x", torch.zeros(shape), precision)
-            said = layout("x", Kept(shape, torch.float32), precision)
-            assert {name: Kept(tuple(t.shape), t.dtype) for name, t in stored.items()} == said
+            said = layout("x", TensorForm(shape, torch.float32), precision)
+            assert {name: TensorForm(tuple(t.shape), t.dtype) for name, t in stored.items()} == said
 
 
 def test_names_of_files_say_how_many_there_are() -> None:

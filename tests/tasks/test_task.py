@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from relmo.errors import RelmoError
 from relmo.networks.pairs import EncoderPair
-from relmo.runs.run import Reporter
+from relmo.runs.reporter import Reporter
 from relmo.runs.train_task import train_task
 from relmo.settings.task import InputSettings, TaskTextSettings, TaskTrainSettings
 from relmo.tasks.scores import Report, class_report

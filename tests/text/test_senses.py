@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from relmo.errors import CorpusError
-from relmo.text.senses import Lemma, SenseIndex, SenseSentence, Tagged, read_framework, read_semcor, split_phrase
+from relmo.text.senses import Lemma, SenseIndex, SenseSentence, SenseTag, read_framework, read_semcor, split_phrase
 
 INDEX = """bank%1:14:00:: 08420278 2 20
 bank%1:17:01:: 09213565 1 25
@@ -58,8 +58,8 @@ def test_semcor_phrases_are_words_of_the_sentence_with_one_tag(tmp_path: Path) -
     (sentence,) = read_semcor(write(tmp_path, "semcor.jsonl", json.dumps(line) + "\n"))
     assert sentence.words == ["The", "only", "New", "York", "took", "place", "_"]
     assert sentence.tagged == [
-        Tagged(1, 2, Lemma("only", "ADJ"), ("only%5:00:00:single:00",)),
-        Tagged(4, 6, Lemma("take_place", "VERB"), ("take_place%2:30:00::",)),
+        SenseTag(1, 2, Lemma("only", "ADJ"), ("only%5:00:00:single:00",)),
+        SenseTag(4, 6, Lemma("take_place", "VERB"), ("take_place%2:30:00::",)),
     ]
 
 
@@ -68,9 +68,9 @@ def test_a_set_of_the_framework_keeps_every_right_key_and_its_sentences_in_order
     first, second = read_framework(data, gold)
     assert first.words == ["It", "pointed", "out", "the", "old", "bank"]
     assert first.tagged == [
-        Tagged(1, 3, Lemma("point_out", "VERB"), ("point_out%2:32:01::",), "d0.s0.t0"),
-        Tagged(4, 5, Lemma("old", "ADJ"), ("old%3:00:02::", "old%5:00:00:past:00"), "d0.s0.t1"),
-        Tagged(5, 6, Lemma("bank", "NOUN"), ("bank%1:17:01::",), "d0.s0.t2"),
+        SenseTag(1, 3, Lemma("point_out", "VERB"), ("point_out%2:32:01::",), "d0.s0.t0"),
+        SenseTag(4, 5, Lemma("old", "ADJ"), ("old%3:00:02::", "old%5:00:00:past:00"), "d0.s0.t1"),
+        SenseTag(5, 6, Lemma("bank", "NOUN"), ("bank%1:17:01::",), "d0.s0.t2"),
     ]
     assert second == SenseSentence(["Yes"], [])
 

@@ -9,6 +9,5 @@ against the same model in the shapes that others compute it in, and against the 
     training.py     what is timed of training
     lstms.py        what is timed of the LSTMs alone
     exploring.py    what is timed of the explorer
-    growth.py       how the cost grows with length, batch and vocabulary; the plot
     table.py        all of it together
 """

@@ -6,7 +6,6 @@ in that precision.
 
 import re
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
@@ -17,7 +16,6 @@ import torch
 from relmo.bench.clock import Case, Timed, measure
 from relmo.bench.embedding import EmbeddingBench, agreement
 from relmo.bench.floor import embedding_work, step_flops
-from relmo.bench.growth import growth
 from relmo.bench.lstms import LSTMBench, Shape
 from relmo.bench.machine import Calibration, describe, gemm_rates
 from relmo.bench.training import TrainingBench
@@ -73,7 +71,7 @@ class BenchOptions:
 
 
 @dataclass
-class Row:
+class BenchRow:
     """A line of the table. `ratio` is to the section's baseline; `operations`, where they are counted, are the least a
     token needs, and `of_floor` the share of the speed they allow. The floor itself is a row without seconds."""
 
@@ -89,7 +87,7 @@ class Row:
 
 
 @dataclass
-class Section:
+class BenchSection:
     """Rows that belong together."""
 
     what: str
@@ -97,25 +95,23 @@ class Section:
     title: str
     baseline: str
     tokens: int
-    rows: list[Row]
+    rows: list[BenchRow]
 
 
 @dataclass
-class Report:
-    """All that was measured; `growth` where it was asked for."""
+class BenchReport:
+    """All that was measured."""
 
     machine: dict[str, Any]
     text: dict[str, Any]
     gemm: dict[str, dict[str, float]]
-    sections: list[Section] = field(default_factory=list)
+    sections: list[BenchSection] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    growth: dict[str, Any] | None = None
 
     def json(self) -> dict[str, Any]:
-        """One object of plain values: machine, versions, threads, date, text, gemm, warnings, growth, and every row
-        with its section's what, geometry and title."""
+        """One object of plain values: machine, versions, threads, date, text, gemm, warnings, and every row with its
+        section's what, geometry and title."""
         about = {key: getattr(self, key) for key in ("text", "gemm", "warnings")}
-        about |= {} if self.growth is None else {"growth": self.growth}
         rows = [
             {key: value for key, value in vars(section).items() if key != "rows"} | asdict(row)
             for section in self.sections
@@ -155,20 +151,20 @@ class Bench:
                 "step; give a longer text, or --what embed"
             )
 
-    def run(self) -> Report:
+    def run(self) -> BenchReport:
         """Everything, geometry by geometry."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # torch's of its LSTM; ours of words that are cut
             return self._run()
 
-    def _run(self) -> Report:
+    def _run(self) -> BenchReport:
         calibration = Calibration(self.device)
         self.watch("matrix products")
         self.gemm: dict[str, dict[str, float]] = {}
         for precision in self._all_precisions():
             self.gemm[precision] = gemm_rates(precision, self.device)
         text = {"name": self.options.text or BUNDLED, "tokens": sum(map(len, self.sentences))}
-        report = Report(describe(self.device), text, self.gemm)
+        report = BenchReport(describe(self.device), text, self.gemm)
         for geometry in self.geometries:
             settings = build(BiLMSettings, read_preset(geometry, "bilm"))
             if self.options.what in ("embed", "all"):
@@ -181,14 +177,7 @@ class Bench:
         report.warnings += calibration.warnings()
         return report
 
-    def growth(self) -> dict[str, Any]:
-        """How the first geometry's cost grows with length, batch and vocabulary; see `relmo.bench.growth`."""
-        settings = build(BiLMSettings, read_preset(self.geometries[0], "bilm"))
-        counts = Counter(word for sentence in self.sentences for word in sentence)
-        words = [word for word, _ in counts.most_common()]
-        return growth(settings, words, device=self.device, watch=self.watch)
-
-    def _add_exploring(self, report: Report, calibration: Calibration) -> list[str]:
+    def _add_exploring(self, report: BenchReport, calibration: Calibration) -> list[str]:
         """Adds the explorer's answers; where its packages are missing and it was not asked for alone, says so."""
         from relmo.bench.exploring import MODEL, ExplorerBench
 
@@ -217,7 +206,7 @@ class Bench:
         else:
             yield from ((precision, [precision]) for precision in precisions)
 
-    def _embedding(self, geometry: str, settings: BiLMSettings, calibration: Calibration) -> Iterator[Section]:
+    def _embedding(self, geometry: str, settings: BiLMSettings, calibration: Calibration) -> Iterator[BenchSection]:
         budget = GPU_TOKENS if self.kind == "cuda" else (QUICK_TOKENS if self.options.quick else TOKENS)[geometry]
         sentences = take(self.sentences, self.options.tokens or budget)
         work = embedding_work(settings.model, sentences)
@@ -237,7 +226,7 @@ class Bench:
             if self.kind == "cuda":
                 yield from self._lstms(geometry, bench.network, peer, calibration, backward=False)
 
-    def _training(self, geometry: str, settings: BiLMSettings, calibration: Calibration) -> Iterator[Section]:
+    def _training(self, geometry: str, settings: BiLMSettings, calibration: Calibration) -> Iterator[BenchSection]:
         precisions = [precision for precision in self.precisions if precision != "int8"]
         vocabulary, on_gpu = VOCABULARY[self.kind], self.kind == "cuda"
         shape = self._step(geometry)
@@ -267,7 +256,7 @@ class Bench:
 
     def _lstms(
         self, geometry: str, network: BiLMNetwork, precision: Precision, calibration: Calibration, *, backward: bool
-    ) -> Iterator[Section]:
+    ) -> Iterator[BenchSection]:
         settings = build(BiLMSettings, read_preset(geometry, "bilm")).model
         work = sum(step_flops(settings)) * (3 if backward else 1)
         name = f"{'Training' if backward else 'Embedding'}, {self._name(geometry, precision)}"
@@ -286,7 +275,9 @@ class Bench:
                 rates[shape] = max(rate, rates[shape])
         return timed
 
-    def _section(self, what: str, geometry: str, title: str, timed: Sequence[Timed], work: dict[str, float]) -> Section:
+    def _section(
+        self, what: str, geometry: str, title: str, timed: Sequence[Timed], work: dict[str, float]
+    ) -> BenchSection:
         """Rows with their ratios, then a row for each floor of this `work`, operations a token by the name that cases
         have for it."""
         baseline = next(entry for entry in timed if entry.case.facts.get("baseline"))
@@ -299,15 +290,17 @@ class Bench:
         rows, floors = [], {}
         for entry in timed:
             precision, kind = entry.case.facts["precision"], entry.case.facts.get("floor")
-            row = Row(entry.case.name, precision, entry.rate, entry.seconds, entry.rate / baseline.rate)
+            row = BenchRow(entry.case.name, precision, entry.rate, entry.seconds, entry.rate / baseline.rate)
             rows.append(row)
             if kind is not None:
                 row.operations = work[kind]
                 name = names[kind].format(precision)
-                floors[name] = Row(name, precision, 0.0, operations=work[kind])
-        return Section(what, geometry, title, baseline.case.name, baseline.case.tokens, rows + list(floors.values()))
+                floors[name] = BenchRow(name, precision, 0.0, operations=work[kind])
+        return BenchSection(
+            what, geometry, title, baseline.case.name, baseline.case.tokens, rows + list(floors.values())
+        )
 
-    def _set_floors(self, section: Section) -> None:
+    def _set_floors(self, section: BenchSection) -> None:
         """What the counted operations allow at the rate of the fastest matrix product."""
         baseline = next(row for row in section.rows if row.name == section.baseline)
         for row in section.rows:
@@ -319,7 +312,7 @@ class Bench:
                     row.tokens_per_second, row.ratio = floor, floor / baseline.tokens_per_second
 
 
-def bench(options: BenchOptions, watch: Callable[[str], object] = lambda _: None) -> Report:
+def bench(options: BenchOptions, watch: Callable[[str], object] = lambda _: None) -> BenchReport:
     """Times what the options ask for; `watch` is told what goes on."""
     return Bench(options, watch).run()
 

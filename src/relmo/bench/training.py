@@ -39,7 +39,7 @@ ENDLESS = 1 << 30  # windows
 WARM = {"cpu": 1, "cuda": 16}  # steps before the first that counts: on a GPU graphs are recorded; peers make a quarter
 
 
-class Windows:
+class EndlessWindows:
     """The whole windows of some lanes, epoch after epoch as if it were one, so that states are always carried; the last
     one of an epoch may be a shorter one and is left out. With `columns` words have so many, padding and all."""
 
@@ -120,11 +120,11 @@ class TrainingBench:
         network.graphs = False
         return network
 
-    def windows(self, shape: Shape, columns: int | None = None) -> Windows:
+    def windows(self, shape: Shape, columns: int | None = None) -> EndlessWindows:
         """What is read; each has a text of its own, as threads of several trainers may read ahead."""
         vocabulary = SentenceVocabulary(self.lexicon[: self.vocab_size])
         text = bilm_text(self.numbers, self.lexicon, vocabulary, self.settings, self.device)
-        return Windows(BiLanes(text, batch=shape.batch, unroll=shape.unroll, seed=1), shape.unroll, columns)
+        return EndlessWindows(BiLanes(text, batch=shape.batch, unroll=shape.unroll, seed=1), shape.unroll, columns)
 
     def work(self) -> float:
         """The least operations a token, by the distinct words of the first windows."""
@@ -137,7 +137,7 @@ class TrainingBench:
         used = lengths[window.inputs.unique()].tolist()
         return training_work(self.settings, used, self.shape.tokens, self.vocab_size)
 
-    def _case(self, name: str, model: nn.Module, windows: Windows, shape: Shape, facts: dict[str, Any]) -> Case:
+    def _case(self, name: str, model: nn.Module, windows: EndlessWindows, shape: Shape, facts: dict[str, Any]) -> Case:
         settings = BiLMTrainSettings(
             epochs=1, batch=shape.batch, unroll=shape.unroll, precision=facts["precision"], average=0.0
         )

@@ -1,18 +1,14 @@
 """`relmo bench`"""
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from relmo.cli.output import Overwrite, check_plot
+from relmo.cli.terminal import print_json, print_table, status_line
 
 if TYPE_CHECKING:
-    from relmo.bench.table import Report, Row
+    from relmo.bench.table import BenchReport, BenchRow
 
 
 def bench(
@@ -26,8 +22,6 @@ def bench(
     tokens: int | None = None,
     rounds: int | None = None,
     quick: Annotated[bool, Parameter(negative="")] = False,
-    plot: Path | None = None,
-    overwrite: Overwrite = False,
     json: bool = False,
     quiet: bool = False,
 ) -> None:
@@ -62,67 +56,31 @@ def bench(
         How often everything is timed; 3 where not given, with --quick 2.
     quick
         Less of everything: the small model, a short text, two rounds.
-    plot
-        Also time and draw how the cost grows with length, batch and vocabulary: a .png or .svg file (needs
-        relmo[plot]). For the first of the models, in float32.
     json
-        Print one JSON object: machine, versions, threads, date, text, gemm, warnings, rows, and growth with --plot.
+        Print one JSON object: machine, versions, threads, date, text, gemm, warnings and rows.
     quiet
         Show no progress.
     """
-    from relmo.bench.growth import draw
     from relmo.bench.table import Bench, BenchOptions
-    from relmo.cli.report import print_json
 
-    check_plot(plot, overwrite=overwrite)
     options = BenchOptions(
         what=what, geometry=geometry, dtype=dtype, device=device, threads=threads, text=text, tokens=tokens,
         rounds=rounds, quick=quick,
     )  # fmt: skip
-    with progress(quiet=quiet) as watch:
-        timing = Bench(options, watch)
-        report = timing.run()
-        if plot is not None:
-            report.growth = timing.growth()
-            draw(report.growth, f"{timing.geometries[0]}, {report.machine['machine']}", plot)
+    with status_line(quiet=quiet) as watch:
+        report = Bench(options, watch).run()
     if json:
         print_json(report.json())
     else:
         _show(report)
 
 
-@contextmanager
-def progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A function that shows what goes on: in place on a terminal, as a plain line now and then where there is none."""
-    from rich.text import Text
-
-    from relmo.cli.console import make_console
-    from relmo.cli.report import PLAIN_EVERY
-
-    console = make_console(quiet=quiet)
-    if console.is_terminal and not quiet:
-        with console.status("") as status:
-            yield lambda message: status.update(Text(message))
-        return
-    last = time.monotonic()
-
-    def say(message: str) -> None:
-        nonlocal last
-        if time.monotonic() - last > PLAIN_EVERY:
-            console.print(message, soft_wrap=True)
-            last = time.monotonic()
-
-    yield say
-
-
-def _show(report: "Report") -> None:
+def _show(report: "BenchReport") -> None:
     """The tables, for people."""
-    from relmo.cli.report import print_table
-
     machine = report.machine
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     kernels = "" if machine["kernels"] or machine["device"] == "cuda" else "; no compiled kernels"
-    threads = f"{machine['threads']} thread{'' if machine['threads'] == 1 else 's'}"
+    threads = "1 thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
     print(f"{machine['machine']}, {threads}, {machine['instructions']}{kernels}; {machine['date']}")
     print(f"{versions}; text: {report.text['name']}")
     for precision, rates in report.gemm.items():
@@ -154,7 +112,7 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None else form.format(value)
 
 
-def _agrees(row: "Row") -> str:
+def _agrees(row: "BenchRow") -> str:
     """How far a row's vectors are from the definition's: float32 by the largest difference, others by the cosine."""
     if row.max_difference is None or row.mean_cosine is None:
         return ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from relmo.cli.terminal import make_console, print_json
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class DecodingOptions:
     """How the next symbol is chosen."""
 
     temperature: float = 1.0
@@ -39,7 +40,7 @@ def generate(
     prompt: str = "",
     limit: int = 500,
     samples: int = 1,
-    choice: Annotated[Choice, Parameter(name="*")] = Choice(),  # noqa: B008
+    decoding: Annotated[DecodingOptions, Parameter(name="*")] = DecodingOptions(),  # noqa: B008
     seed: int = 0,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
@@ -68,17 +69,16 @@ def generate(
     quiet
         Print the texts only when they are done, without headings.
     """
-    check(choice, limit, samples)
-    from relmo.cli.report import print_json
+    check(decoding, limit, samples)
     from relmo.loading import load
 
     loaded = load(model, kinds="lm", device=device)
-    if choice.beams:
-        grown = iter([loaded.search(prompt, beams=choice.beams, limit=limit, unknown=choice.unknown)[:samples]])
+    if decoding.beams:
+        grown = iter([loaded.search(prompt, beams=decoding.beams, limit=limit, unknown=decoding.unknown)[:samples]])
     else:
-        sampling: dict[str, Any] = {"top_k": choice.top_k, "top_p": choice.top_p}
-        sampling["temperature"] = 0.0 if choice.greedy else choice.temperature
-        grown = loaded.stream(prompt, limit=limit, samples=samples, seed=seed, unknown=choice.unknown, **sampling)
+        sampling: dict[str, Any] = {"top_k": decoding.top_k, "top_p": decoding.top_p}
+        sampling["temperature"] = 0.0 if decoding.greedy else decoding.temperature
+        grown = loaded.stream(prompt, limit=limit, samples=samples, seed=seed, unknown=decoding.unknown, **sampling)
     if json:
         *_, texts = grown
         print_json({"model": model, "texts": [dataclasses.asdict(text) for text in texts]})
@@ -88,17 +88,17 @@ def generate(
         _show_several(grown, headings=not quiet)
 
 
-def check(choice: Choice, limit: int, samples: int) -> None:
+def check(decoding: DecodingOptions, limit: int, samples: int) -> None:
     """Numbers that make no sense are errors, not surprises."""
-    for name, value in (("limit", limit), ("samples", samples), ("beams", choice.beams)):
+    for name, value in (("limit", limit), ("samples", samples), ("beams", decoding.beams)):
         if value is not None and value < 1:
             raise SettingError(f"--{name} must be 1 or more, not {value}")
-    if choice.beams and (choice.greedy or choice.top_k or choice.top_p or choice.temperature != 1.0):
+    if decoding.beams and (decoding.greedy or decoding.top_k or decoding.top_p or decoding.temperature != 1.0):
         raise SettingError(
             "--beams searches and does not sample: leave out --greedy, --temperature, --top-k and --top-p"
         )
-    if choice.beams and samples > choice.beams:
-        raise SettingError(f"--samples {samples} is more than --beams {choice.beams} texts")
+    if decoding.beams and samples > decoding.beams:
+        raise SettingError(f"--samples {samples} is more than --beams {decoding.beams} texts")
 
 
 def _stream_one(grown: "Iterator[list[Text]]") -> None:
@@ -118,8 +118,6 @@ def _show_several(grown: "Iterator[list[Text]]", *, headings: bool) -> None:
     from rich.live import Live
     from rich.panel import Panel
     from rich.text import Text as Plain
-
-    from relmo.cli.console import make_console
 
     console = make_console(stderr=False)
     if console.is_terminal and headings:

@@ -13,14 +13,16 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
 
 from relmo.analysis.core.causal import Unit
-from relmo.analysis.core.code_features import Language
+from relmo.analysis.core.code_features import Language, language_of
 from relmo.analysis.core.features import FEATURES, Document, read
+from relmo.analysis.core.files import read_given
 from relmo.analysis.memory.connectivity import connectivity
 from relmo.errors import ModelError, SettingError
 from relmo.explorer.cells import around, contexts, histogram, weights
@@ -32,8 +34,9 @@ from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel, parameter_count
 from relmo.tasks.task import Task
 from relmo.text.conllu import ConlluWord
+from relmo.text.corpus import STDIN
 
-LONGEST = 400_000  # characters of a text that is given
+LONGEST, SENTENCES = 400_000, 5000  # characters of a text that is given, or sentences of CoNLL-U
 READERS = 6  # texts whose numbers are kept
 TEXTS = 32  # texts of users that are kept
 BINS = 1000  # of the small map of the whole text
@@ -86,6 +89,15 @@ class Session:
         """As `give`, the sentences of a CoNLL-U file."""
         self.annotated["given"] = words
         self.give(title, " ".join(word.form for sentence in words for word in sentence)[:LONGEST])
+
+    def give_file(self, file: str) -> None:
+        """As `give`, the beginning of a file; - is standard input."""
+        title = "standard input" if file == STDIN else Path(file).name
+        given = read_given(file, SENTENCES)
+        if isinstance(given, str):
+            self.give(title, given[:LONGEST], language_of(file))
+        else:
+            self.annotate(title, given)
 
     def add(self, text: str, language: str | None = None) -> Answer:
         """Keeps a text of a user's. -> its name, by which it is asked for."""

@@ -20,7 +20,7 @@ import torch
 
 from relmo.config import to_toml
 from relmo.disk.outputs import atomic
-from relmo.embedding.engine import Carry, Embedder, EmbedOptions, Layers, pool, windows
+from relmo.embedding.engine import CutWords, Embedder, pool, windows
 from relmo.errors import ModelError, SettingError
 from relmo.models.evaluate import BiScore, bilm_nll, full_precision
 from relmo.networks.bilm import BiLMNetwork
@@ -28,6 +28,7 @@ from relmo.nn.quantize import PRECISIONS, Precision
 from relmo.settings.arguments import check_sentences, check_text
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, check_bilm
 from relmo.settings.bounds import parse_filters
+from relmo.settings.embedding import Carry, EmbedOptions, Layers
 from relmo.store.folder import (
     CARD,
     SETTINGS,
@@ -226,17 +227,9 @@ class BiLM:
         self, sentences: Iterable[str | Sequence[str]], options: EmbedOptions, precision: Precision | None = None
     ) -> Iterator[np.ndarray]:
         sentences = check_sentences(sentences, "embed")
-        options.check(self.network.layer_count)
-        return self._vectors(sentences, options, precision or self.precision)
-
-    def _vectors(
-        self, sentences: Iterable[str | Sequence[str]], options: EmbedOptions, precision: Precision
-    ) -> Iterator[np.ndarray]:
         cut = self.embedder.cut_words()
         tokens = (self.tokens(sentence) if isinstance(sentence, str) else sentence for sentence in sentences)
-        yield from self.embedder.stream(tokens, options, cut, precision)
-        if cut.count:
-            warnings.warn(cut.message(), stacklevel=3)
+        return _warned(self.embedder.stream(tokens, options, cut, precision or self.precision), cut)
 
     def reset_states(self) -> None:
         """The next `embed(state="carry")` starts from zero."""
@@ -357,6 +350,13 @@ class BiLM:
                 "make one on your text: relmo train bilm TEXT --init MODEL --out DIR"
             )
         return self.vocabulary
+
+
+def _warned(vectors: Iterator[np.ndarray], cut: CutWords) -> Iterator[np.ndarray]:
+    """The vectors; after the last, a warning where words were cut."""
+    yield from vectors
+    if cut.count:
+        warnings.warn(cut.message(), stacklevel=3)
 
 
 def bilm_text(

@@ -21,7 +21,7 @@ from relmo.networks.language_model import Loss
 from relmo.nn.cells import State
 from relmo.nn.char_cnn import CharCNN
 from relmo.nn.dropout import drop
-from relmo.nn.elmo_lstm import ElmoLSTM, ElmoOutput
+from relmo.nn.elmo_lstm import ElmoLSTM, ElmoLSTMOutput
 from relmo.nn.highway import Highway
 from relmo.nn.kernels import linear_cpu
 from relmo.nn.softmax import FullSoftmax, SampledSoftmax
@@ -170,7 +170,7 @@ class BiLMNetwork(nn.Module):
             layers.append(torch.cat([forward, backward[rows, mirrored]], dim=-1))
         return BiLMOutput(torch.stack(layers)[:, back], tuple(tensor[back] for tensor in run.state))
 
-    def read(self, window: BiWindow, state: State | None) -> ElmoOutput:
+    def read(self, window: BiWindow, state: State | None) -> ElmoLSTMOutput:
         """The LSTMs over a window."""
         return self.lstm(embedding(window.inputs.int(), self.encoder(window.words)), state)
 

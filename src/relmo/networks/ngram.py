@@ -31,7 +31,7 @@ NOTHING = -1
 """In a state: no token here yet. As a position in a table: the n-gram was never seen."""
 
 
-class Table(NamedTuple):
+class NGramTable(NamedTuple):
     """One order's n-grams. N of them, under C contexts."""
 
     keys: Tensor  # (N,) int64, sorted
@@ -108,8 +108,8 @@ class NGramLM(nn.Module):
             p[lane, table.keys[child] % self.vocab_size] += table.probability[child]
         return p.log().float(), (history[:, 1:],)
 
-    def _table(self, k: int) -> Table:
-        return Table(*(self.get_buffer(f"{name}_{k}") for name in Table._fields))
+    def _table(self, k: int) -> NGramTable:
+        return NGramTable(*(self.get_buffer(f"{name}_{k}") for name in NGramTable._fields))
 
     def _extend(self, state: State, ids: Tensor) -> Tensor:
         """The ids (B, T) behind those of the state: (B, order - 1 + T)."""

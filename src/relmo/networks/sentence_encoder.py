@@ -96,7 +96,7 @@ class SentenceEncoder(nn.Module):
         self.recurrent.load_state_dict(trained.state_dict())
 
 
-class WordEncoder(nn.Module):
+class LinearEncoder(nn.Module):
     """Words to vectors that know nothing of their sentence: dropout -> W x + b -> [output; again]. An encoder of no
     recurrent layers is this one."""
 
@@ -121,9 +121,9 @@ class PooledEncoder(nn.Module):
     attention   a mean with learned weights: softmax_t(v . tanh(W y_t + b))
     """
 
-    def __init__(self, encoder: SentenceEncoder | WordEncoder, *, pool: PoolName):
+    def __init__(self, encoder: SentenceEncoder | LinearEncoder, *, pool: PoolName):
         super().__init__()
-        if pool == "final" and isinstance(encoder, WordEncoder):
+        if pool == "final" and isinstance(encoder, LinearEncoder):
             raise ValueError("pool final is where reading ended, and without recurrent layers nothing is read")
         self.encoder = encoder
         self.output_size = encoder.output_size
@@ -142,10 +142,10 @@ class PooledEncoder(nn.Module):
 
 def make_encoder(
     *, input_size: int, hidden: int, layers: int, dropout: float, again_size: int, **recurrent: Any
-) -> SentenceEncoder | WordEncoder:
+) -> SentenceEncoder | LinearEncoder:
     """Recurrent layers as the other options have them, or, where there are none, a linear layer for each word."""
     sizes: dict[str, Any] = {"input_size": input_size, "hidden": hidden, "dropout": dropout, "again_size": again_size}
-    return SentenceEncoder(**sizes, layers=layers, **recurrent) if layers else WordEncoder(**sizes)
+    return SentenceEncoder(**sizes, layers=layers, **recurrent) if layers else LinearEncoder(**sizes)
 
 
 def _make_cell(cell: CellName, hidden: int, projection: int | None) -> Callable[[int], Cell]:

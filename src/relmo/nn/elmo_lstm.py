@@ -11,9 +11,10 @@ Choices:
 - Sequences of different lengths stand sorted, longest first; `sizes[t]` says how many are still going on at step t. So
   no step is spent on padding and no mask is needed.
 - Cells are float32 whatever the precision of the products.
-- `Recurrence` and `infer` say in torch's operations what is computed, on a GPU with one launch for the elementwise part
-  of a step (`lstm_step_triton`); without gradients a GPU runs `infer_gpu`. On a CPU in float32 a layer is one call of
-  compiled code, where built: `lstm_cpu` for training, `infer_cpu` without gradients, which does bfloat16 and int8 too.
+- `TorchRecurrence` and `_infer_steps` say in torch's operations what is computed. On a GPU the elementwise part of a
+  step is one launch (`lstm_step_triton`), and `infer_gpu` runs the whole stack where no gradients are wanted. On a CPU
+  in float32 a layer is one call of compiled code, where it was built: `lstm_cpu` for training, `infer_cpu` without
+  gradients, which does bfloat16 and int8 too.
 
     Peters et al. 2018;  Sak et al. 2014 (the projection);  Jozefowicz et al. 2016, Exploring the limits (the clips)
 """
@@ -31,9 +32,8 @@ from torch.nn.functional import pad
 from relmo.nn.cells import State, clip, lstm_gates
 from relmo.nn.dropout import drop
 from relmo.nn.kernels import infer_cpu, infer_gpu, lstm_cpu, lstm_step, lstm_step_triton
-from relmo.nn.kernels.infer_cpu import Gates
-from relmo.nn.kernels.infer_gpu import lengths_of
 from relmo.nn.kernels.kept import kept
+from relmo.nn.kernels.layer import Clips, Gates, Steps, Weights, lengths_of
 from relmo.nn.quantize import PRECISIONS, Factor, Precision
 from relmo.nn.recurrent import unroll
 
@@ -41,14 +41,7 @@ FORGET_BIAS = 1.0  # added to the forget gate at every step; not part of the tra
 ROWS = 16  # inference runs this many rows, or a multiple: a row's numbers then do not depend on how many there are
 
 
-class Clips(NamedTuple):
-    """Where the cell and the projected output are held; None does not clip."""
-
-    cell: float | None
-    projection: float | None
-
-
-class ElmoOutput(NamedTuple):
+class ElmoLSTMOutput(NamedTuple):
     """The outputs of every layer, each (2, T, B, P) and zero past a sequence's end; the state at each one's end."""
 
     layers: tuple[Tensor, ...]
@@ -79,9 +72,9 @@ class ElmoLayer(nn.Module):
         constant[:, self.hidden_size : 2 * self.hidden_size] = FORGET_BIAS
         return self.bias + constant
 
-    def weights(self) -> lstm_cpu.Weights:
+    def weights(self) -> Weights:
         """What a run needs, the forget gate's constant included."""
-        return lstm_cpu.Weights(self.weight_ih, self.full_bias(), self.weight_hh, self.weight_hr)
+        return Weights(self.weight_ih, self.full_bias(), self.weight_hh, self.weight_hr)
 
     def input_products(self, x: Tensor) -> Tensor:
         """The input's part of the gates, without biases: x (2, …, I) -> (2, …, 4H)."""
@@ -122,7 +115,7 @@ class ElmoLSTM(nn.Module):
         self.layers = nn.ModuleList(ElmoLayer(size, hidden_size, projection) for size in sizes)
 
     def initial_state(self, batch: int) -> State:
-        """Zeros."""
+        """The state before the first step: zeros."""
         like = self.stack[0].bias
         sizes = [size for layer in self.stack for size in (layer.output_size, layer.hidden_size)]
         return tuple(like.new_zeros(batch, 2, size) for size in sizes)
@@ -132,26 +125,23 @@ class ElmoLSTM(nn.Module):
         """The layers from the bottom up."""
         return list(self.layers)  # type: ignore[arg-type]
 
-    def forward(self, x: Tensor, state: State | None = None, sizes: Sequence[int] | None = None) -> ElmoOutput:
+    def forward(self, x: Tensor, state: State | None = None, sizes: Sequence[int] | None = None) -> ElmoLSTMOutput:
         """x (2, T, B, I), the backward direction's rows reversed; `sizes` as above where the lengths differ."""
         steps, batch = x.shape[1:3]
         sizes = [batch] * steps if sizes is None else sizes
         state = self.initial_state(batch) if state is None else state
         if self.fast and not torch.is_grad_enabled() and not self.training and infer_gpu.suits(x):
             low = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
-            prepared = self._prepared("bfloat16" if low else "float32")
-            layers, final = infer_gpu.run(prepared, x, None, state, sizes, self.clips, skip=self.skip_connections)
-            return ElmoOutput(tuple(layers), tuple(final))
+            return self._infer_on_gpu(x, state, sizes, "bfloat16" if low else "float32")
         outputs: list[Tensor] = []
         finals: list[Tensor] = []
         for depth, layer in enumerate(self.stack):
             x = drop(x, self.dropout, self.training)
-            h, c = (tensor.transpose(0, 1) for tensor in state[2 * depth : 2 * depth + 2])
-            y, h, c = self._run(layer, x, h, c, sizes)
+            y, h, c = self._run(layer, x, self._steps(depth, state, sizes))
             x = x + y if depth and self.skip_connections else y
             outputs.append(x)
             finals += [h.transpose(0, 1), c.transpose(0, 1)]
-        return ElmoOutput(tuple(outputs), tuple(finals))
+        return ElmoLSTMOutput(tuple(outputs), tuple(finals))
 
     @torch.no_grad()
     def infer(
@@ -162,7 +152,7 @@ class ElmoLSTM(nn.Module):
         sizes: Sequence[int] | None = None,
         *,
         precision: Precision = "float32",
-    ) -> ElmoOutput:
+    ) -> ElmoLSTMOutput:
         """`forward` without gradients, from a table of what the first layer's `input_gates` make of each word.
 
         gates (2, S, 4H); words (2, T, B): the row of the table that each direction reads at each step; `precision` is
@@ -178,32 +168,55 @@ class ElmoLSTM(nn.Module):
         if len(sizes) != steps:
             raise ValueError(f"sizes are of {len(sizes)} steps, where there are {steps}")
         state = self.initial_state(batch) if state is None else state
+        first = Gates(gates, words)
         if self.fast and infer_gpu.suits(gates):
-            layers, final = infer_gpu.run(
-                self._prepared(precision), words, gates, state, sizes, self.clips, skip=self.skip_connections
-            )
-            return ElmoOutput(tuple(layers), tuple(final))
-        compiled = self.fast and lstm_cpu.suits(gates, *state, self.stack[0].bias)
-        if not compiled:  # then a row's bits depend on how many there are, unless these are a multiple of ROWS
-            more = -batch % ROWS
-            words, state = pad(words, (0, more)), tuple(pad(tensor, (0, 0, 0, 0, 0, more)) for tensor in state)
+            return self._infer_on_gpu(first, state, sizes, precision)
+        with torch.autocast(gates.device.type, enabled=False):
+            if self.fast and lstm_cpu.suits(gates, *state, self.stack[0].bias):
+                return self._infer_compiled(first, state, sizes, precision)
+            return self._infer_in_torch(first, state, sizes, precision)
+
+    def _infer_on_gpu(
+        self, first: Gates | Tensor, state: State, sizes: Sequence[int], precision: Precision
+    ) -> ElmoLSTMOutput:
+        prepared = self._prepared(precision)
+        layers, final = infer_gpu.run(prepared, first, state, sizes, self.clips, skip=self.skip_connections)
+        return ElmoLSTMOutput(tuple(layers), tuple(final))
+
+    def _infer_compiled(self, first: Gates, state: State, sizes: Sequence[int], precision: Precision) -> ElmoLSTMOutput:
         outputs: list[Tensor] = []
         finals: list[Tensor] = []
-        with torch.autocast(gates.device.type, enabled=False):
-            for depth, layer in enumerate(self.stack):
-                h, c = (tensor.transpose(0, 1) for tensor in state[2 * depth : 2 * depth + 2])
-                given = outputs[-1] if depth else Gates(gates, words)
-                skip = self.skip_connections and depth > 0
-                if compiled:
-                    y, h, c = infer_cpu.run(
-                        given, h, c, layer.weights(), sizes, self.clips, skip=skip, precision=precision
-                    )
-                else:
-                    y, h, c = _infer_from(layer, given, h, c, sizes, self.clips, precision)
-                    y = y + outputs[-1] if skip else y
-                outputs.append(y)
-                finals += [h.transpose(0, 1)[:batch], c.transpose(0, 1)[:batch]]
-        return ElmoOutput(tuple(layer[:, :, :batch] for layer in outputs), tuple(finals))
+        for depth, layer in enumerate(self.stack):
+            given = outputs[-1] if depth else first
+            skip = self.skip_connections and depth > 0
+            steps = self._steps(depth, state, sizes)
+            y, h, c = infer_cpu.run(given, layer.weights(), steps, skip=skip, precision=precision)
+            outputs.append(y)
+            finals += [h.transpose(0, 1), c.transpose(0, 1)]
+        return ElmoLSTMOutput(tuple(outputs), tuple(finals))
+
+    def _infer_in_torch(self, first: Gates, state: State, sizes: Sequence[int], precision: Precision) -> ElmoLSTMOutput:
+        """A row's bits here depend on how many rows there are, unless these are a multiple of ROWS: so they become."""
+        batch = first.words.shape[2]
+        more = -batch % ROWS
+        given: Gates | Tensor = Gates(first.table, pad(first.words, (0, more)))
+        state = tuple(pad(tensor, (0, 0, 0, 0, 0, more)) for tensor in state)
+        rounded = precision != "float32" and first.table.device.type == "cpu"
+        outputs: list[Tensor] = []
+        finals: list[Tensor] = []
+        for depth, layer in enumerate(self.stack):
+            steps = self._steps(depth, state, sizes)
+            infer = _infer_rounded if rounded else _infer_plain
+            y, h, c = infer(layer, given, steps, precision)
+            given = y + outputs[-1] if self.skip_connections and depth else y
+            outputs.append(given)
+            finals += [h.transpose(0, 1)[:batch], c.transpose(0, 1)[:batch]]
+        return ElmoLSTMOutput(tuple(layer[:, :, :batch] for layer in outputs), tuple(finals))
+
+    def _steps(self, depth: int, state: State, sizes: Sequence[int]) -> Steps:
+        """What the layer at this depth starts from, and how far it goes."""
+        h, c = state[2 * depth : 2 * depth + 2]
+        return Steps(h.transpose(0, 1), c.transpose(0, 1), sizes, self.clips)
 
     def _prepared(self, precision: Precision) -> infer_gpu.Prepared:
         """The weights for a GPU's inference, kept until one of them changes."""
@@ -214,32 +227,29 @@ class ElmoLSTM(nn.Module):
 
         return kept(f"inference in {precision}", list(self.parameters()), prepare)
 
-    def _run(
-        self, layer: ElmoLayer, x: Tensor, h: Tensor, c: Tensor, sizes: Sequence[int]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _run(self, layer: ElmoLayer, x: Tensor, steps: Steps) -> tuple[Tensor, Tensor, Tensor]:
         """One layer. -> y (2, T, B, P), h (2, B, P), c (2, B, H)."""
         if not self.fast:
-            return _define(layer, x, h, c, sizes, self.clips)
+            return _define(layer, x, steps)
         kind, precision = x.device.type, x.dtype
         if torch.is_autocast_enabled(kind):
             precision = torch.get_autocast_dtype(kind)
         weights = layer.weights()
         with torch.autocast(kind, enabled=False):
-            if precision == x.dtype and lstm_cpu.suits(x, h, c, layer.bias):
+            if precision == x.dtype and lstm_cpu.suits(x, steps.h, steps.c, layer.bias):
                 if torch.is_grad_enabled():
-                    return lstm_cpu.run(x, h, c, weights, list(sizes), self.clips)
-                return infer_cpu.run(x, h, c, weights, sizes, self.clips, skip=False, precision="float32")
+                    return lstm_cpu.run(x, weights, steps)
+                return infer_cpu.run(x, weights, steps, skip=False, precision="float32")
             low = weights.to(precision)
-            x, h = x.to(precision), h.to(precision)
+            x, h = x.to(precision), steps.h.to(precision)
             if torch.is_grad_enabled():
-                return Recurrence.apply(x, h, c, *low, list(sizes), self.clips)
-            return infer(layer.input_products(x), low.bias, h, c, low.hh, low.hr, list(sizes), self.clips)
+                return TorchRecurrence.apply(x, h, steps.c, *low, list(steps.sizes), steps.clips)
+            return _infer_steps(layer.input_products(x), low.bias, low.hh, low.hr, steps._replace(h=h))
 
 
-def _define(
-    layer: ElmoLayer, x: Tensor, h: Tensor, c: Tensor, sizes: Sequence[int], clips: Clips
-) -> tuple[Tensor, Tensor, Tensor]:
+def _define(layer: ElmoLayer, x: Tensor, steps: Steps) -> tuple[Tensor, Tensor, Tensor]:
     """The definition of a layer: each direction by itself, the LSTM's equations step by step."""
+    h, c, sizes, clips = steps
     lengths = lengths_of(sizes, x.shape[2]).to(x.device)
     forget = layer.full_bias() - layer.bias
     runs = []
@@ -257,7 +267,7 @@ def _define(
     return y, h, c
 
 
-class Recurrence(torch.autograd.Function):
+class TorchRecurrence(torch.autograd.Function):
     """One layer over all its steps, with its backward pass. One buffer of gates is used throughout: it has the input's
     part, then the gates' values, after the backward pass their gradients; so a graph is walked back once only. The
     final state passes no gradient on."""
@@ -349,78 +359,64 @@ def _kernels_for(gates: Tensor) -> ModuleType:
     return lstm_step_triton if lstm_step_triton.available(gates) else lstm_step
 
 
-def infer(
-    gates: Tensor,
-    bias: Tensor | None,
-    h: Tensor,
-    c: Tensor,
-    weight_hh: Tensor,
-    weight_hr: Tensor | None,
-    sizes: Sequence[int],
-    clips: Clips,
+def _infer_steps(
+    gates: Tensor, bias: Tensor | None, hh: Tensor, hr: Tensor | None, start: Steps
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The recurrence without a backward pass, overwriting `gates`: as `Recurrence`, holding one step's values only.
+    """`TorchRecurrence` without a backward pass: it holds one step's values only, and overwrites `gates`.
 
     A step runs a multiple of ROWS rows as far as there are any; sequences that have ended are computed and dropped.
     """
     steps, batch = gates.shape[1:3]
-    h, c = h.clone(), c.clone()
-    y = gates.new_zeros(2, steps, batch, weight_hh.shape[2])
-    into, project = weight_hh.transpose(1, 2), None if weight_hr is None else weight_hr.transpose(1, 2)
+    h, c = start.h.clone(), start.c.clone()
+    y = gates.new_zeros(2, steps, batch, hh.shape[2])
+    into, project = hh.transpose(1, 2), None if hr is None else hr.transpose(1, 2)
     step = _kernels_for(gates)
     after, m = torch.empty_like(c), gates.new_empty(c.shape)
-    for t, n in enumerate(sizes):
+    for t, n in enumerate(start.sizes):
         rows = min(batch, -(-n // ROWS) * ROWS)
         z, c_next, inner = gates[:, t, :rows], after[:, :rows], m[:, :rows]
-        step.forward(z.baddbmm_(h[:, :rows], into), bias, c[:, :rows], c_next, inner, clips.cell, keep=False)
-        output = inner if project is None else clip(torch.bmm(inner, project), clips.projection)
+        step.forward(z.baddbmm_(h[:, :rows], into), bias, c[:, :rows], c_next, inner, start.clips.cell, keep=False)
+        output = inner if project is None else clip(torch.bmm(inner, project), start.clips.projection)
         c[:, :n] = c_next[:, :n]
         h[:, :n] = output[:, :n]
         y[:, t, :n] = output[:, :n]
     return y, h, c
 
 
-def _infer_from(
-    layer: ElmoLayer,
-    given: Tensor | Gates,
-    h: Tensor,
-    c: Tensor,
-    sizes: Sequence[int],
-    clips: Clips,
-    precision: Precision,
+def _infer_plain(
+    layer: ElmoLayer, given: Gates | Tensor, start: Steps, precision: Precision
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer without gradients in torch's operations, from a table of gates or from its input x (2, T, B, I).
-
-    -> y (2, T, B, P), h (2, B, P), c (2, B, H), all float32 where the weights are.
-    """
+    """One layer in torch's operations, all in one precision. -> y, h and c in the precision of the state."""
+    outside = start.h.dtype
+    inside = torch.bfloat16 if precision == "bfloat16" else outside
     if isinstance(given, Gates):
-        gates = torch.stack([table[rows] for table, rows in zip(*given, strict=True)])  # (2, T, B, 4H)
-    if precision != "float32" and h.device.type == "cpu":
-        if isinstance(given, Tensor):
-            products = Factor(layer.weight_ih, precision).product(given.flatten(1, 2))
-            gates = layer.full_bias()[:, None, None] + products.view(*given.shape[:3], -1)
-        hr = None if layer.weight_hr is None else Factor(layer.weight_hr, precision, levelled=True)
-        return _infer_rounded(gates, h, c, Factor(layer.weight_hh, precision), hr, sizes, clips)
-    dtype = torch.bfloat16 if precision == "bfloat16" else h.dtype
-    bias = layer.full_bias().to(dtype) if isinstance(given, Tensor) else None
-    gates = layer.input_products(given.to(dtype)) if isinstance(given, Tensor) else gates.to(dtype)
-    weight_hr = None if layer.weight_hr is None else layer.weight_hr.to(dtype)
-    y, final_h, c = infer(gates, bias, h.to(dtype), c, layer.weight_hh.to(dtype), weight_hr, sizes, clips)
-    return y.to(h.dtype), final_h.to(h.dtype), c
+        gates, bias = given.rows().to(inside), None
+    else:
+        gates, bias = layer.input_products(given.to(inside)), layer.full_bias().to(inside)
+    hh, hr = layer.weight_hh.to(inside), None if layer.weight_hr is None else layer.weight_hr.to(inside)
+    y, h, c = _infer_steps(gates, bias, hh, hr, start._replace(h=start.h.to(inside)))
+    return y.to(outside), h.to(outside), c
 
 
 def _infer_rounded(
-    gates: Tensor, h: Tensor, c: Tensor, hh: Factor, hr: Factor | None, sizes: Sequence[int], clips: Clips
+    layer: ElmoLayer, given: Gates | Tensor, start: Steps, precision: Precision
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`infer` with products as `quantize` defines them: the definition of what the compiled kernels do."""
-    h, c = h.clone(), c.clone()
+    """One layer with products as `quantize` defines them: the definition of what the compiled kernels do."""
+    hh = Factor(layer.weight_hh, precision)
+    hr = None if layer.weight_hr is None else Factor(layer.weight_hr, precision, levelled=True)
+    if isinstance(given, Gates):
+        gates = given.rows()
+    else:
+        products = Factor(layer.weight_ih, precision).product(given.flatten(1, 2))
+        gates = layer.full_bias()[:, None, None] + products.view(*given.shape[:3], -1)
+    h, c = start.h.clone(), start.c.clone()
     y = h.new_zeros(*gates.shape[:3], h.shape[2])
-    for t, n in enumerate(sizes):
+    for t, n in enumerate(start.sizes):
         rows = min(gates.shape[2], -(-n // ROWS) * ROWS)
         i, f, g, o = (gates[:, t, :rows] + hh.product(h[:, :rows])).chunk(4, dim=-1)
-        after = clip(f.sigmoid() * c[:, :rows] + i.sigmoid() * g.tanh(), clips.cell)
+        after = clip(f.sigmoid() * c[:, :rows] + i.sigmoid() * g.tanh(), start.clips.cell)
         m = o.sigmoid() * after.tanh()
-        output = m if hr is None else clip(hr.product(m), clips.projection)
+        output = m if hr is None else clip(hr.product(m), start.clips.projection)
         c[:, :n] = after[:, :n]
         h[:, :n] = y[:, t, :n] = output[:, :n]
     return y, h, c

@@ -7,7 +7,7 @@
 
 A block's scale is its largest magnitude over 127. A block's products sum up to less than 2^24, so float32 has them
 exactly, whatever the order; the compiled kernels (`kernels/infer_cpu.py`) take int32 and agree within rounding. Weights
-that were stored as int8, by blocks as these (`relmo/weights.py`), are their own int8: they are not rounded twice.
+that were stored as int8, by blocks as these (`store/weights.py`), are their own int8: they are not rounded twice.
 
 One product is levelled first, an LSTM's projection W m of its cells' outputs m. Training makes a few cells speak many
 times louder than the rest, some at every word, and has W hear them less; a scale that fits them leaves few whole

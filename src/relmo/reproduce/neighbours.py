@@ -32,7 +32,7 @@ from relmo.models.vectors import WordVectors
 from relmo.reproduce.controls import Controls
 from relmo.reproduce.data import required
 from relmo.reproduce.table import ComparedRow, Reproduction
-from relmo.text.senses import SenseSentence, Tagged, read_semcor
+from relmo.text.senses import SenseSentence, SenseTag, read_semcor
 
 PAPER = "Peters et al. 2018, Deep contextualized word representations, Table 4"
 WORD = "play"
@@ -80,7 +80,7 @@ class SemCor(NamedTuple):
     sentences: list[SenseSentence]
     sources: list[Place]
     neighbours: list[Place]
-    occurrences: dict[Place, Tagged | None]
+    occurrences: dict[Place, SenseTag | None]
 
     def in_context(self, place: Place) -> str:
         """A word in brackets, and some words on each side."""
@@ -155,7 +155,7 @@ def _static_row(corpus: SemCor, vectors: WordVectors) -> ComparedRow:
 def read_corpus(path: Path) -> SemCor:
     """SemCor with a full stop after each sentence, and the places that the table is about."""
     sentences = [SenseSentence([*words, "."], tagged) for words, tagged in read_semcor(path)]
-    occurrences: dict[Place, Tagged | None] = {}
+    occurrences: dict[Place, SenseTag | None] = {}
     for number, (words, tagged) in enumerate(sentences):
         occurrences |= {Place(number, i): None for i, word in enumerate(words) if word == WORD}
         own = (each for each in tagged if each.lemma.form == WORD and each.end == each.start + 1)

@@ -29,7 +29,8 @@ from relmo.errors import CorpusError, SettingError
 from relmo.models.lm import parameter_count
 from relmo.networks.inputs import TaskBatch
 from relmo.runs.folder import AGAIN, CHECKPOINT, ENCODED, RUN, SCRATCH, remove_scratch, run_folder
-from relmo.runs.run import METRICS, Reporter, go, make_plan, prepare, read_metrics
+from relmo.runs.reporter import Reporter
+from relmo.runs.run import METRICS, go, prepare, read_metrics
 from relmo.store.folder import CARD, CONFIG, COPY_OF_BILM, COPY_OF_VECTORS, SETTINGS, TEXTS, write_json, write_tensors
 from relmo.store.weights import PATTERN, save_weights
 from relmo.tasks.features import WordFeatures
@@ -39,6 +40,7 @@ from relmo.text.corpus import STDIN
 from relmo.training.batch import LengthBuckets
 from relmo.training.loop import Trainer
 from relmo.training.parallel import one_process_only
+from relmo.training.plan import make_plan
 
 LAST, CURVES, REPORT = "last", "curves.png", "report.json"
 COPIED = (*TEXTS, SETTINGS, CARD, METRICS, CURVES, REPORT)

@@ -1,8 +1,8 @@
 """A model <-> a folder: config.json, model.safetensors (`weights.py`), vocabulary.txt, settings.toml and a card,
 README.md.
 
-Nothing is unpickled. Every file is written under a temporary name and renamed (`outputs.py`); config.json comes last,
-so a folder with one is whole. Files of tensors carry a digest of themselves, config.json has those of the text files.
+Nothing is unpickled. Every file is written under a temporary name and renamed (`disk/outputs.py`); config.json comes
+last, so a folder with one is whole. Files of tensors carry a digest of themselves; config.json has those of text files.
 """
 
 import hashlib

@@ -41,7 +41,7 @@ HEADER, HEADER_ENTRY = 1_000, 200  # bytes of a file that are not numbers, and o
 N = TypeVar("N", bound=nn.Module)
 
 
-class Kept(NamedTuple):
+class TensorForm(NamedTuple):
     """What a tensor is in a file; a type that no weights have is None."""
 
     shape: tuple[int, ...]
@@ -131,7 +131,7 @@ def flat(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def encode(name: str, tensor: Tensor, precision: Stored) -> dict[str, Tensor]:
     """A tensor as it is stored."""
-    kept = layout(name, Kept(tuple(tensor.shape), tensor.dtype), precision)
+    kept = layout(name, TensorForm(tuple(tensor.shape), tensor.dtype), precision)
     if kept[name].dtype == tensor.dtype:
         return {name: tensor}
     if kept[name].dtype == torch.int8:
@@ -151,15 +151,15 @@ def decode(name: str, stored: dict[str, Tensor]) -> Tensor:
     return stored[name]
 
 
-def layout(name: str, tensor: Kept, precision: Stored) -> dict[str, Kept]:
+def layout(name: str, tensor: TensorForm, precision: Stored) -> dict[str, TensorForm]:
     """What a network's tensor is in the files, by name; its scales too, where it has any."""
     shape, dtype = tensor
     if precision == "float32" or dtype != torch.float32:
         return {name: tensor}
     if precision == "int8" and len(shape) > 1 and min(shape[-2:]) >= SMALLEST:
         scales = (*shape[:-1], -(-shape[-1] // BLOCK))
-        return {name: Kept(shape, torch.int8), name + SCALE: Kept(scales, torch.float16)}
-    return {name: Kept(shape, torch.float16)}
+        return {name: TensorForm(shape, torch.int8), name + SCALE: TensorForm(scales, torch.float16)}
+    return {name: TensorForm(shape, torch.float16)}
 
 
 class Unfilled(TorchFunctionMode):
@@ -168,7 +168,7 @@ class Unfilled(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Called in place of `func`."""
-        if getattr(func, "__name__", "") in RANDOM:
+        if getattr(func, "__name__", "").removeprefix("_") in RANDOM:  # `_orthogonal_` is our own
             return args[0] if args else kwargs["tensor"]
         return func(*args, **(kwargs or {}))
 
@@ -176,7 +176,7 @@ class Unfilled(TorchFunctionMode):
 def load_weights(folder: Path, config: dict[str, Any], make: Callable[[], N]) -> N:
     """The network that `make` makes, with the folder's weights; first made on no memory, to compare with the files."""
     record = read_record(folder, config)
-    expected: dict[str, Kept] = {}
+    expected: dict[str, TensorForm] = {}
     for name, kept in _described(folder, make).items():
         expected |= layout(name, kept, record.precision)
     compare(folder, record, expected)
@@ -189,11 +189,11 @@ def load_weights(folder: Path, config: dict[str, Any], make: Callable[[], N]) ->
     return network.eval()
 
 
-def _described(folder: Path, make: Callable[[], nn.Module]) -> dict[str, Kept]:
+def _described(folder: Path, make: Callable[[], nn.Module]) -> dict[str, TensorForm]:
     """The tensors of the network that `make` makes, which is made on no memory: config.json may call for any sizes."""
     try:
         with torch.device("meta"), Unfilled():
-            return {name: Kept(tuple(tensor.shape), tensor.dtype) for name, tensor in own_tensors(make()).items()}
+            return {name: TensorForm(tuple(tensor.shape), tensor.dtype) for name, tensor in own_tensors(make()).items()}
     except (SettingError, TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ModelError(f"{folder}: config.json is damaged: {error}") from error
 
@@ -209,14 +209,14 @@ def check_room(folder: Path, config: dict[str, Any], make: Callable[[], nn.Modul
         )
 
 
-def compare(folder: Path, record: Record, expected: dict[str, Kept]) -> None:
+def compare(folder: Path, record: Record, expected: dict[str, TensorForm]) -> None:
     """An error where the files do not hold the tensors that are expected. Their headers are read, not their numbers."""
-    found: dict[str, list[Kept]] = {}
+    found: dict[str, list[TensorForm]] = {}
     for file_name in record.names:
         with open_tensors(folder / file_name) as file:
             for name in file.keys():  # noqa: SIM118
                 part = file.get_slice(name)
-                found.setdefault(name, []).append(Kept(tuple(part.get_shape()), TYPES.get(part.get_dtype())))
+                found.setdefault(name, []).append(TensorForm(tuple(part.get_shape()), TYPES.get(part.get_dtype())))
     for name in sorted(expected.keys() | found.keys()):
         wanted, there = expected.get(name), joined(found.get(name, []), expected.get(name))
         if there != wanted:
@@ -226,7 +226,7 @@ def compare(folder: Path, record: Record, expected: dict[str, Kept]) -> None:
             )
 
 
-def joined(parts: list[Kept], whole: Kept | None) -> Kept | None:
+def joined(parts: list[TensorForm], whole: TensorForm | None) -> TensorForm | None:
     """What the parts of a tensor make: the whole, where they are all of its rows; otherwise what there is of it."""
     if len(parts) < 2 or whole is None:
         return parts[0] if parts else None
@@ -235,10 +235,10 @@ def joined(parts: list[Kept], whole: Kept | None) -> Kept | None:
         if len(part.shape) != len(shape) or part.shape[1:] != shape[1:] or part.dtype != whole.dtype:
             return part
     rows = sum(part.shape[0] for part in parts)
-    return whole if rows == shape[0] else Kept((rows, *shape[1:]), whole.dtype)
+    return whole if rows == shape[0] else TensorForm((rows, *shape[1:]), whole.dtype)
 
 
-def _read_stored(folder: Path, record: Record, expected: dict[str, Kept]) -> dict[str, Tensor]:
+def _read_stored(folder: Path, record: Record, expected: dict[str, TensorForm]) -> dict[str, Tensor]:
     """The tensors in the files, put together where they were cut, after the digests were found right."""
     parts: dict[str, list[Tensor]] = {}
     for file_name, digest in zip(record.names, record.digests or (None,), strict=True):

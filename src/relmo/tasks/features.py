@@ -1,7 +1,7 @@
 """Sentences of words to the numbers that a task's network reads, and that network's inputs.
 
 What a word is looked up in: the vocabulary of the training examples, static vectors, its characters, a biLM. The static
-vectors and the biLM are models of their own (`references.py`); the vocabulary is kept with the task's model.
+vectors and the biLM are models of their own (`store/references.py`); the vocabulary is kept with the task's model.
 """
 
 import dataclasses

@@ -69,6 +69,11 @@ def read_lines(path: str | Path, *, errors: Errors = "strict") -> Iterator[Line]
     return chain.from_iterable(read_blocks(path, errors=errors))
 
 
+def read_text(path: str | Path, *, errors: Errors = "strict") -> str:
+    """The whole text of a file."""
+    return "".join(line.text + ("\n" if line.ended else "") for line in read_lines(path, errors=errors))
+
+
 def read_blocks(path: str | Path, *, errors: Errors = "strict") -> Iterator[Iterable[Line]]:
     """The lines of a file as `read_lines` gives them, those together that were read at once: of a pipe, what has come
     so far. So one who waits for the next lines has seen all that are there."""

@@ -38,7 +38,7 @@ class Lemma(NamedTuple):
     pos: str
 
 
-class Tagged(NamedTuple):
+class SenseTag(NamedTuple):
     """A word or phrase of a sentence, words `start` to `end`, and its senses' keys: several where annotators allowed
     for several. `name` is that of the evaluation set, "" elsewhere."""
 
@@ -53,7 +53,7 @@ class SenseSentence(NamedTuple):
     """The words of a sentence, and those with senses."""
 
     words: list[str]
-    tagged: list[Tagged]
+    tagged: list[SenseTag]
 
 
 @dataclass
@@ -106,13 +106,13 @@ def read_semcor(path: str | Path) -> Iterator[SenseSentence]:
         place = f"{path}:{number}"
         tokens, keys = _semcor_line(line.text, place)
         words: list[str] = []
-        tagged: list[Tagged] = []
+        tagged: list[SenseTag] = []
         for token, senses in zip(tokens, keys, strict=True):
             start = len(words)
             words += split_phrase(token, "_")
             if senses:
                 plain = tuple(_PLACE.sub("", key) for key in senses)
-                tagged.append(Tagged(start, len(words), _lemma_of(plain[0], place), plain))
+                tagged.append(SenseTag(start, len(words), _lemma_of(plain[0], place), plain))
         yield SenseSentence(words, tagged)
 
 
@@ -143,7 +143,7 @@ def read_framework(data: str | Path, gold: str | Path) -> list[SenseSentence]:
     sentences = []
     for element in _xml(data).iter("sentence"):
         words: list[str] = []
-        tagged: list[Tagged] = []
+        tagged: list[SenseTag] = []
         for token in element:
             start = len(words)
             words += split_phrase(token.text or "", " ")
@@ -153,7 +153,7 @@ def read_framework(data: str | Path, gold: str | Path) -> list[SenseSentence]:
                     raise CorpusError(f"{gold}: has no line for {shown(name)} of {data}; the two files belong together")
                 if lemma.pos not in POS or start == len(words):
                     raise CorpusError(f"{data}: {name} has no text, or pos {lemma.pos!r}, not {', '.join(POS)}")
-                tagged.append(Tagged(start, len(words), lemma, keys[name], name))
+                tagged.append(SenseTag(start, len(words), lemma, keys[name], name))
         sentences.append(SenseSentence(words, tagged))
     found, asked = sum(len(sentence.tagged) for sentence in sentences), len(keys)
     if found != asked:

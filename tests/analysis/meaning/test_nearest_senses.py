@@ -21,7 +21,7 @@ from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings
-from relmo.text.senses import Lemma, SenseIndex, SenseSentence, Tagged
+from relmo.text.senses import Lemma, SenseIndex, SenseSentence, SenseTag
 from relmo.text.vocabulary import SentenceVocabulary, Vocabulary
 
 BANK, RIVER, MONEY = Lemma("bank", "NOUN"), "bank%1:17:01::", "bank%1:14:00::"
@@ -38,7 +38,7 @@ AXES = {"river": (1, 0, 0), "money": (0, 1, 0), "trust": (0, 0, 1)}
 
 def tagged(word: str, lemma: Lemma, *senses: str, end: int = 2) -> SenseSentence:
     """'word bank', the second of which is tagged."""
-    return SenseSentence([word, "bank"], [Tagged(1, end, lemma, senses)])
+    return SenseSentence([word, "bank"], [SenseTag(1, end, lemma, senses)])
 
 
 def neighbours(sentences: Iterable[Sequence[str]]) -> Iterator[np.ndarray]:
@@ -75,12 +75,12 @@ def test_rounding_does_not_choose_between_senses_with_the_same_mean() -> None:
     rng = np.random.default_rng(0)
     for _ in range(100):
         vector = rng.normal(size=(1, 64)).astype(np.float32)
-        same = [TaggedOccurrence(Tagged(0, 1, BANK, (key,)), 0, vector) for key in [MONEY] * 7 + [RIVER] * 3]
+        same = [TaggedOccurrence(SenseTag(0, 1, BANK, (key,)), 0, vector) for key in [MONEY] * 7 + [RIVER] * 3]
         assert SenseAverages(same, INDEX).nearest(BANK, vector) == [RIVER]
 
 
 def test_a_lemma_not_seen_gets_its_first_sense_in_every_layer() -> None:
-    heron = SenseSentence(["money", "heron"], [Tagged(1, 2, Lemma("heron", "NOUN"), ("heron%1:05:00::",))])
+    heron = SenseSentence(["money", "heron"], [SenseTag(1, 2, Lemma("heron", "NOUN"), ("heron%1:05:00::",))])
     found = disambiguate(neighbours, CORPUS, [heron, tagged("money", BANK, MONEY)], INDEX)
     assert [layer[0] for layer in found.nearest] == ["heron%1:05:00::"] * 2
     assert found.most_frequent[0] == "heron%1:05:00::"
@@ -106,7 +106,7 @@ def test_a_phrase_is_the_mean_of_its_words() -> None:
     def place(sentences: Iterable[Sequence[str]]) -> Iterator[np.ndarray]:
         yield from (np.arange(len(words), dtype=np.float32)[None, :, None] for words in sentences)
 
-    sentence = SenseSentence(list("abcde"), [Tagged(1, 4, BANK, (RIVER,)), Tagged(4, 5, BANK, (MONEY,))])
+    sentence = SenseSentence(list("abcde"), [SenseTag(1, 4, BANK, (RIVER,)), SenseTag(4, 5, BANK, (MONEY,))])
     assert [found.vectors.item() for found in occurrences(place, [sentence])] == [2.0, 4.0]
 
 
@@ -120,8 +120,8 @@ def test_several_right_senses_are_all_right_and_all_are_averaged() -> None:
 
 def test_only_sentences_with_the_lemmas_asked_for_are_read() -> None:
     assert [sentence.words[0] for sentence in only(CORPUS, {TO_BANK})] == ["trust"]
-    mixed = SenseSentence(["a", "b"], [Tagged(0, 1, BANK, (RIVER,)), Tagged(1, 2, TO_BANK, (TRUST,))])
-    assert only([mixed], {BANK}) == [SenseSentence(["a", "b"], [Tagged(0, 1, BANK, (RIVER,))])]
+    mixed = SenseSentence(["a", "b"], [SenseTag(0, 1, BANK, (RIVER,)), SenseTag(1, 2, TO_BANK, (TRUST,))])
+    assert only([mixed], {BANK}) == [SenseSentence(["a", "b"], [SenseTag(0, 1, BANK, (RIVER,))])]
 
 
 def make_bilm(*, lowercase: bool = False) -> BiLM:

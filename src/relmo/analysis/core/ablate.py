@@ -27,8 +27,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from relmo.analysis.core.stack import Change, Changes, Stack, flat_states, mirror, recurrent_part, stack_of
 from relmo.errors import SettingError
 from relmo.nn.cells import State
-from relmo.nn.elmo_lstm import ElmoLSTM, ElmoOutput
-from relmo.nn.kernels.infer_gpu import lengths_of
+from relmo.nn.elmo_lstm import ElmoLSTM, ElmoLSTMOutput
+from relmo.nn.kernels.layer import lengths_of
 from relmo.nn.quantize import Precision
 from relmo.nn.recurrent import Recurrent, RecurrentOutput
 
@@ -225,7 +225,9 @@ def both_ways(x: Tensor, stack: Stack, lengths: Tensor | None) -> Tensor:
     return x if stack.directions == 1 else torch.cat([x, mirror(x, lengths)])
 
 
-def _run_elmo(part: ElmoLSTM, x: Tensor, state: State | None = None, sizes: Sequence[int] | None = None) -> ElmoOutput:
+def _run_elmo(
+    part: ElmoLSTM, x: Tensor, state: State | None = None, sizes: Sequence[int] | None = None
+) -> ElmoLSTMOutput:
     """`ElmoLSTM.forward`, changed."""
     return _elmo_output(part, prepared(part, part.dropout), x, None, state, sizes, *x.shape[1:3])
 
@@ -238,7 +240,7 @@ def _infer_elmo(
     sizes: Sequence[int] | None = None,
     *,
     precision: Precision = "float32",
-) -> ElmoOutput:
+) -> ElmoLSTMOutput:
     """`ElmoLSTM.infer`, changed."""
     if precision != "float32":
         raise SettingError(f"interventions are computed in float32, and the model's precision is {precision}; set it")
@@ -256,7 +258,7 @@ def _elmo_output(
     sizes: Sequence[int] | None,
     steps: int,
     batch: int,
-) -> ElmoOutput:
+) -> ElmoLSTMOutput:
     """The two stacks with the changes, from their input, or from the first layer's gates."""
     stack, changes = with_changes
     state = part.initial_state(batch) if state is None else state
@@ -266,7 +268,7 @@ def _elmo_output(
         lengths = lengths_of(sizes, batch).to(x.device)
     run = stack.run(x, states, lengths, changes=changes, first=first)
     final = tuple(tensor.transpose(0, 1) for each in run.states for tensor in each)
-    return ElmoOutput(tuple(run.outputs), final)
+    return ElmoLSTMOutput(tuple(run.outputs), final)
 
 
 def _run_torch(part: nn.RNNBase, given: Tensor | PackedSequence, hx: Any = None) -> tuple[Any, Any]:

@@ -22,7 +22,7 @@ import numpy as np
 from relmo.analysis.meaning.neighbours import unit
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
-from relmo.text.senses import Lemma, SenseIndex, SenseSentence, Tagged
+from relmo.text.senses import Lemma, SenseIndex, SenseSentence, SenseTag
 
 Embed = Callable[[Iterable[Sequence[str]]], Iterator[np.ndarray]]
 """Sentences to their words' vectors, (layers, words, dim) each."""
@@ -59,7 +59,7 @@ def static_layer(vectors: WordVectors) -> Embed:
 class TaggedOccurrence(NamedTuple):
     """A tagged word or phrase, the number of its sentence, and its vectors (layers, dim)."""
 
-    tagged: Tagged
+    tagged: SenseTag
     sentence: int
     vectors: np.ndarray
 

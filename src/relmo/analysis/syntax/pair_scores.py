@@ -25,7 +25,6 @@ from relmo.analysis.core.ablate import active_changes
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.stack import Change, Changes, Layer, Run, Stack, recurrent_part, stack_of
 from relmo.analysis.core.trace import embedded, network_of
-from relmo.embedding.engine import EmbedOptions
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
@@ -33,6 +32,7 @@ from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import RecurrentLM
 from relmo.nn.softmax import FullSoftmax
 from relmo.settings.arguments import Progress
+from relmo.settings.embedding import EmbedOptions
 from relmo.text.characters import BOS, EOS
 from relmo.text.encode import encode_text
 from relmo.text.minimal_pairs import MinimalPair

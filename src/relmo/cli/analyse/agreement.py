@@ -50,7 +50,7 @@ class UnitOptions:
         """What was asked for, by name."""
         from relmo.analysis.syntax import agreement as library
         from relmo.analysis.syntax.gate_traces import gate_traces
-        from relmo.cli.analyse.given import share_bar
+        from relmo.cli.terminal import share_bar
 
         done: dict[str, Any] = {}
         most = self.per_condition or None
@@ -113,9 +113,8 @@ def agreement(
         Show no progress.
     """
     from relmo.analysis.syntax import agreement as library
-    from relmo.cli.analyse.given import load_language_model, print_tables, share_bar
-    from relmo.cli.report import print_json
-    from relmo.cli.reproduce import sayer, warnings_said
+    from relmo.cli.terminal import print_json, print_tables, sayer, share_bar, warnings_said
+    from relmo.loading import FORWARDS, load
     from relmo.text.minimal_pairs import read_pairs
 
     check_plot(plot, overwrite=overwrite)
@@ -123,7 +122,7 @@ def agreement(
         raise SettingError("minimal pairs are needed: relmo analyse agreement MODEL PAIRS…")
     asked.check()
     pairs = [pair for file in files for pair in read_pairs(file)]
-    loaded = load_language_model(model, device)
+    loaded = load(model, kinds=FORWARDS, device=device)
     with warnings_said(sayer(quiet=quiet)):
         with share_bar("reading pairs", quiet=quiet) as progress:
             done: dict[str, Any] = {

@@ -134,10 +134,10 @@ def cells(
     quiet
         Show no progress.
     """
+    from relmo.analysis.core.files import read_document
     from relmo.analysis.units.cells import find_cells
-    from relmo.cli.analyse.given import load_language_model, print_tables, read_document, share_bar
-    from relmo.cli.report import print_json
-    from relmo.cli.reproduce import sayer, warnings_said
+    from relmo.cli.terminal import print_json, print_tables, sayer, share_bar, warnings_said
+    from relmo.loading import FORWARDS, load
 
     if list_features:
         _print_features()
@@ -148,7 +148,7 @@ def cells(
     checks.check()
     if symbols is not None and symbols < 1:
         raise SettingError(f"--symbols must be 1 or more, not {symbols}")
-    loaded = load_language_model(model, device)
+    loaded = load(model, kinds=FORWARDS, device=device)
     document = read_document(loaded, file, language=asked.language, symbols=symbols or _most_symbols(loaded))
     found = asked.tracks(document)
     with warnings_said(sayer(quiet=quiet)), share_bar("looking at the units", quiet=quiet) as progress:

@@ -79,9 +79,9 @@ def compare(
     quiet
         Show no progress.
     """
+    from relmo.analysis.core.files import read_document
     from relmo.analysis.units import compare as library
-    from relmo.cli.analyse.given import print_tables, read_document, share_bar
-    from relmo.cli.report import print_json
+    from relmo.cli.terminal import print_json, print_tables, share_bar
 
     beside.check()
     check_plot(plot, overwrite=overwrite)
@@ -134,7 +134,7 @@ def _with_ngram(models: "dict[str, LanguageModel]", beside: Beside, *, quiet: bo
     import numpy as np
 
     from relmo.analysis.units.ngram import ngram_like
-    from relmo.cli.analyse.given import share_bar
+    from relmo.cli.terminal import share_bar
     from relmo.text.encode import encode_file
 
     assert beside.train is not None

@@ -80,8 +80,7 @@ def counting(
     from relmo.analysis.memory.counting_report import counting_table, draw_counting
     from relmo.analysis.memory.counting_training import CountingOptions
     from relmo.analysis.memory.languages import language_of
-    from relmo.cli.analyse.given import print_tables, share_bar
-    from relmo.cli.report import print_json
+    from relmo.cli.terminal import print_json, print_tables, share_bar
 
     check_plot(plot, overwrite=overwrite)
     language_of(language)

@@ -89,8 +89,8 @@ def gradients(
     from relmo.analysis.core.untrained import untrained
     from relmo.analysis.memory import gradients as library
     from relmo.analysis.memory.fresh import fresh_flows
-    from relmo.cli.analyse.given import load_language_model, print_tables, share_bar
-    from relmo.cli.report import print_json
+    from relmo.cli.terminal import print_json, print_tables, share_bar
+    from relmo.loading import FORWARDS, load
 
     check_plot(plot, overwrite=overwrite)
     if jacobian < 0:
@@ -101,7 +101,7 @@ def gradients(
     flows = []
     with share_bar("gradients", quiet=quiet) as progress:
         for source in models:
-            model, name = load_language_model(source, device), Path(source).name
+            model, name = load(source, kinds=FORWARDS, device=device), Path(source).name
             twins = {name: model} | ({f"{name}, untrained": untrained(model, seed)} if fresh.untrained else {})
             for twin, network in twins.items():
                 more: dict[str, Any] = {"name": twin, "direction": direction, "progress": progress}
@@ -141,7 +141,7 @@ def numbers(given: str | None, flag: str) -> list[float]:
 
 def text_or_bundled(file: str | None, symbols: int = SYMBOLS) -> str:
     """The beginning of a text file, or of the text that ships."""
-    from relmo.cli.analyse.given import read_text
+    from relmo.text.corpus import read_text
 
     if file is not None:
         return read_text(file)[:symbols]
@@ -187,11 +187,11 @@ def connectivity(
         Print one JSON object.
     """
     from relmo.analysis.memory.connectivity import connectivity as find
-    from relmo.cli.analyse.given import load_language_model, print_tables
-    from relmo.cli.analyse.trace import print_coloured
-    from relmo.cli.report import print_json
+    from relmo.cli.terminal import print_coloured, print_json, print_tables
+    from relmo.loading import FORWARDS, load
 
-    found = find(load_language_model(model, device), text, position=position, symbol=symbol, direction=direction)
+    loaded = load(model, kinds=FORWARDS, device=device)
+    found = find(loaded, text, position=position, symbol=symbol, direction=direction)
     if json:
         print_json({"model": model} | found.as_dict())
         return

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -39,7 +38,7 @@ class CorpusOptions:
         """A word of a sentence in the index."""
         from relmo.analysis.meaning.lookup import meaning as found
         from relmo.analysis.meaning.occurrences import OccurrenceIndex
-        from relmo.cli.reproduce import load_vectors
+        from relmo.loading import load_vectors
 
         assert self.index is not None
         which = int(word) if word.isdecimal() and word not in model.tokens(sentence) else word
@@ -95,9 +94,7 @@ def meaning(
         Show no progress.
     """
     from relmo.analysis.meaning.lookup import mix_table
-    from relmo.cli.analyse.given import print_tables
-    from relmo.cli.report import print_json
-    from relmo.cli.reproduce import sayer, warnings_said
+    from relmo.cli.terminal import print_json, print_tables, sayer, warnings_said
     from relmo.loading import load
 
     _check(sentence, word, corpus, layers)
@@ -140,10 +137,8 @@ def _check(sentence: str | None, word: str | None, corpus: CorpusOptions, layers
 
 def _build_from(corpus: CorpusOptions, model: "BiLM", *, quiet: bool) -> dict[str, Any]:
     """An index of all sentences of files. -> where it is, and how many words it has."""
-    from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
-
     from relmo.analysis.meaning.occurrences import build_index
-    from relmo.cli.console import make_console, text_column
+    from relmo.cli.terminal import count_bar
     from relmo.embedding.files import read_source
 
     def sentences() -> Iterator[list[str]]:
@@ -151,13 +146,9 @@ def _build_from(corpus: CorpusOptions, model: "BiLM", *, quiet: bool) -> dict[st
             yield from (list(sentence.tokens) for sentence in read_source(file, model, "strict"))
 
     assert corpus.index is not None
-    console = make_console(quiet=quiet)
-    columns = (SpinnerColumn(), text_column("{task.completed:,.0f} words"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
-        task = bar.add_task("words", total=None)
-        told: Callable[..., None] = partial(bar.update, task)
-        how: dict[str, Any] = {"dtype": corpus.dtype, "overwrite": corpus.overwrite}
-        made = build_index(corpus.index, model, sentences(), progress=lambda count: told(completed=count), **how)
+    how: dict[str, Any] = {"dtype": corpus.dtype, "overwrite": corpus.overwrite}
+    with count_bar("words", quiet=quiet) as progress:
+        made = build_index(corpus.index, model, sentences(), progress=progress, **how)
     return {"folder": str(corpus.index), "words": len(made)}
 
 
@@ -179,8 +170,8 @@ def _measured(
     """Tables that `relmo reproduce` makes, printed where `show` says so."""
     from relmo import reproduce as library
     from relmo.analysis.core.untrained import untrained
-    from relmo.cli.reproduce import load_vectors, warnings_said
-    from relmo.cli.reproduce import show as print_reproduction
+    from relmo.cli.terminal import print_reproduction, warnings_said
+    from relmo.loading import load_vectors
     from relmo.reproduce.controls import Controls
     from relmo.reproduce.data import data_folder
 

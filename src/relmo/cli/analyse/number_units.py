@@ -114,15 +114,14 @@ def number_units(
         Show no progress.
     """
     from relmo.analysis.syntax import number_units as library
-    from relmo.cli.analyse.given import load_language_model, print_tables, share_bar
-    from relmo.cli.report import print_json
-    from relmo.cli.reproduce import sayer, warnings_said
+    from relmo.cli.terminal import print_json, print_tables, sayer, share_bar, warnings_said
+    from relmo.loading import FORWARDS, load
 
     check_plot(plot, overwrite=overwrite)
     check_plot(gates, overwrite=overwrite)
     numbers.check()
     sentences = _read_trees(trees)
-    loaded = load_language_model(model, device)
+    loaded = load(model, kinds=FORWARDS, device=device)
     pairs = _read_or_make(files, loaded, numbers, seed)
     done: dict[str, Any] = {}
     with warnings_said(sayer(quiet=quiet)):
@@ -189,7 +188,7 @@ def syntax(
     """The regression, its syntax units off together, and what they do to number units."""
     from relmo.analysis.syntax.agreement import ablate_together
     from relmo.analysis.syntax.syntax_units import MEASURES, syntax_units
-    from relmo.cli.analyse.given import share_bar
+    from relmo.cli.terminal import share_bar
 
     measure = MEASURES[trees.depth]
     with share_bar("depths of words", quiet=quiet) as progress:

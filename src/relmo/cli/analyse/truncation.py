@@ -49,9 +49,9 @@ def truncation(
         Show no progress.
     """
     from relmo.analysis.memory import truncation as library
-    from relmo.cli.analyse.given import load_language_model, print_tables, share_bar
     from relmo.cli.analyse.gradients import numbers, text_or_bundled
-    from relmo.cli.report import print_json
+    from relmo.cli.terminal import print_json, print_tables, share_bar
+    from relmo.loading import FORWARDS, load
 
     if not models:
         raise SettingError("no model to look at: relmo analyse truncation MODEL…")
@@ -65,7 +65,7 @@ def truncation(
         with share_bar(source, quiet=quiet) as progress:
             curves.append(
                 library.truncation(
-                    load_language_model(source, device),
+                    load(source, kinds=FORWARDS, device=device),
                     given,
                     lengths=[int(number) for number in chosen],
                     positions=positions,

@@ -36,7 +36,7 @@ def maxima(ids: Sequence[Tensor], embedding: Tensor, weights: Sequence[Tensor], 
             raise IndexError(f"character ids go from 1 to {len(embedding)}")
     groups = [(group - 1).contiguous() for group in ids]
     if torch.is_grad_enabled():
-        y = Windows.apply(groups, end - 1, *_make_tables(embedding, weights))
+        y = WindowMaxima.apply(groups, end - 1, *_make_tables(embedding, weights))
     else:
         blocks = kept("tables", [embedding, *weights], lambda: _make_blocks(embedding, weights))
         y = embedding.new_empty(sum(map(len, groups)), sum(block.shape[2] for block in blocks))
@@ -91,7 +91,7 @@ def _fill(groups: Sequence[Tensor], end: int, tables: Sequence[Tensor], y: Tenso
         row += len(ids)
 
 
-class Windows(torch.autograd.Function):
+class WindowMaxima(torch.autograd.Function):
     """Words and tables (width, characters, filters) -> maxima (N, all filters)."""
 
     @staticmethod

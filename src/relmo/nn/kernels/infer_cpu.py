@@ -17,7 +17,8 @@ from torch.nn.functional import pad
 
 from relmo.nn.kernels import linear_cpu, lstm_cpu
 from relmo.nn.kernels.kept import kept
-from relmo.nn.kernels.lstm_cpu import LONG, POINTER, Weights, at, check, kernels, spread, whole
+from relmo.nn.kernels.layer import Clips, Gates, Steps, Weights
+from relmo.nn.kernels.lstm_cpu import LONG, POINTER, at, check, kernels, spread, whole
 from relmo.nn.quantize import BLOCK, PRECISIONS, Precision, level, quantize, rounded
 
 VECTORS = 4  # of columns in a panel
@@ -35,7 +36,7 @@ class Matrix(ctypes.Structure):
     )
 
 
-class Layer(ctypes.Structure):
+class InferenceLayer(ctypes.Structure):
     """One direction, as `infer.c` has it."""
 
     _fields_ = (
@@ -70,28 +71,14 @@ class Packed(NamedTuple):
         return Matrix(*pointers, self.depth, self.columns)
 
 
-class Gates(NamedTuple):
-    """What a layer's gates start from: rows of a table (2, S, 4H), by number (2, T, B)."""
-
-    table: Tensor
-    words: Tensor
-
-
 def run(
-    given: Gates | Tensor,
-    h: Tensor,
-    c: Tensor,
-    weights: Weights,
-    sizes: Sequence[int],
-    clips: tuple[float | None, float | None],
-    *,
-    skip: bool,
-    precision: Precision,
+    given: Gates | Tensor, weights: Weights, start: Steps, *, skip: bool, precision: Precision
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One layer, from a table of gates or from its input x (2, T, B, I), which with `skip` is added to the output.
 
-    -> y (2, T, B, P), h (2, B, P), c (2, B, H). `sizes` says how many rows go on at each step.
+    -> y (2, T, B, P), h (2, B, P), c (2, B, H).
     """
+    h, c, sizes, clips = start
     (four, outputs), inputs = weights.hh.shape[1:], weights.ih.shape[2]
     steps, batch = (given.words if isinstance(given, Gates) else given).shape[1:3]
     check("h", h, (2, batch, outputs))
@@ -140,7 +127,7 @@ def input_gates(x: Tensor, ih: Tensor, bias: Tensor, d: int, precision: Precisio
     room = _rooms("x", len(x), inputs, precision)
     buffers = {"x": x, "gates": bias[d]} | {name: tensor[0] for name, tensor in room.items() if tensor is not None}
     matrix = packed(ih, precision, by_gates=True)
-    layer = Layer(
+    layer = InferenceLayer(
         steps=1,
         batch=len(x),
         inputs=inputs,
@@ -159,15 +146,15 @@ def input_gates(x: Tensor, ih: Tensor, bias: Tensor, d: int, precision: Precisio
 def directions(
     numbers: dict[str, int],
     sizes: Sequence[int],
-    clips: tuple[float | None, float | None],
+    clips: Clips,
     buffers: dict[str, Tensor | None],
     matrices: dict[str, Packed],
-) -> list[Layer]:
+) -> list[InferenceLayer]:
     """What both directions are given."""
     cell_clip, projection_clip = (math.inf if clip is None else clip for clip in clips)
     found = []
     for d in range(2):
-        layer = Layer(
+        layer = InferenceLayer(
             **numbers,
             sizes=(LONG * len(sizes))(*sizes),
             cell_clip=cell_clip,

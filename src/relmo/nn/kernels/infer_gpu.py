@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from relmo.nn.kernels import lstm_step_triton as kernels
-from relmo.nn.kernels.lstm_cpu import Weights
+from relmo.nn.kernels.layer import Clips, Gates, Steps, Weights, lengths_of
 
 State = tuple[Tensor, ...]
-Clips = tuple[float | None, float | None]
 
 ROWS, STEPS = 512, 128  # more of either are not recorded
 ROUND = 8  # steps of a graph come in multiples of this
@@ -28,7 +27,7 @@ MOST = 64  # graphs that are kept
 REPLAYING = Lock()  # of all models: nothing else may be recorded meanwhile
 
 
-class Recorded(NamedTuple):
+class RecordedStack(NamedTuple):
     """A graph, what it reads and what it leaves."""
 
     graph: torch.cuda.CUDAGraph
@@ -43,7 +42,7 @@ class Prepared(NamedTuple):
     """A stack's weights in the precision of its products, layer by layer, and the graphs recorded with them."""
 
     weights: list[Weights]
-    graphs: OrderedDict[tuple[object, ...], Recorded]  # the least recently used first
+    graphs: OrderedDict[tuple[object, ...], RecordedStack]  # the least recently used first
 
 
 def suits(given: Tensor) -> bool:
@@ -53,22 +52,16 @@ def suits(given: Tensor) -> bool:
 
 @torch.autocast("cuda", enabled=False)
 def run(
-    prepared: Prepared,
-    given: Tensor,
-    table: Tensor | None,
-    state: State,
-    sizes: Sequence[int],
-    clips: Clips,
-    *,
-    skip: bool,
+    prepared: Prepared, first: Gates | Tensor, state: State, sizes: Sequence[int], clips: Clips, *, skip: bool
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """As `ElmoLSTM.infer`, from the words (2, T, B) that are read and a table of their gates; or, without a table, as
-    `ElmoLSTM.forward`, from the input (2, T, B, I). -> each layer's output (2, T, B, P), and each one's h (B, 2, P) and
-    c (B, 2, H) at the end; float32."""
+    """All layers, as `ElmoLSTM.infer` from a table of the first one's gates, or as `ElmoLSTM.forward` from its input
+    (2, T, B, I). -> each layer's output (2, T, B, P), and each one's h (B, 2, P) and c (B, 2, H) at the end; float32.
+    """
+    given, table = (first.words, first.table) if isinstance(first, Gates) else (first, None)
     steps, batch = given.shape[1:3]
     weights, graphs = prepared
     if not 0 < steps <= STEPS or not 0 < batch <= ROWS or torch.cuda.is_current_stream_capturing():
-        return unroll(weights, given, table, state, clips, sizes=list(sizes), skip=skip)
+        return unroll(weights, first, state, clips, sizes=list(sizes), skip=skip)
     wide, long = 1 << (batch - 1).bit_length(), -(-steps // ROUND) * ROUND
     stream = torch.cuda.current_stream(given.device).cuda_stream
     key = (stream, wide, long, given.dtype, None if table is None else (table.data_ptr(), table.stride()))
@@ -90,7 +83,7 @@ def run(
         return layers, [tensor[:batch].clone() for tensor in recorded.final]
 
 
-def _record(weights: list[Weights], given: Tensor, table: Tensor | None, clips: Clips, *, skip: bool) -> Recorded:
+def _record(weights: list[Weights], given: Tensor, table: Tensor | None, clips: Clips, *, skip: bool) -> RecordedStack:
     """A graph for as many rows and steps as are given."""
     device, batch = given.device, given.shape[2]
     lengths = torch.zeros(batch, dtype=torch.int64, device=device)
@@ -99,18 +92,21 @@ def _record(weights: list[Weights], given: Tensor, table: Tensor | None, clips: 
     aside = torch.cuda.Stream(device)
     aside.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(aside):  # libraries take what they need, kernels are compiled
-        unroll(weights, given[:, :1], table, state, clips, lengths=lengths, skip=skip)
+        unroll(weights, _first(given[:, :1], table), state, clips, lengths=lengths, skip=skip)
     torch.cuda.current_stream(device).wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # others may take memory meanwhile
-        layers, final = unroll(weights, given, table, state, clips, lengths=lengths, skip=skip)
-    return Recorded(graph, given, lengths, state, layers, final)
+        layers, final = unroll(weights, _first(given, table), state, clips, lengths=lengths, skip=skip)
+    return RecordedStack(graph, given, lengths, state, layers, final)
+
+
+def _first(given: Tensor, table: Tensor | None) -> Gates | Tensor:
+    return given if table is None else Gates(table, given)
 
 
 def unroll(
     weights: list[Weights],
-    given: Tensor,
-    table: Tensor | None,
+    first: Gates | Tensor,
     state: State,
     clips: Clips,
     *,
@@ -120,6 +116,7 @@ def unroll(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """All layers, step by step. Where sequences end is said by `sizes`, how many go on at each step, or by `lengths`
     (B,), on the device; then all rows take all steps, and a row past its end stays as it is."""
+    given = first.words if isinstance(first, Gates) else first
     steps, batch = given.shape[1:3]
     if lengths is None:
         assert sizes is not None
@@ -131,50 +128,33 @@ def unroll(
     row = torch.arange(batch, device=given.device)
     for depth, layer in enumerate(weights):
         h, c = (tensor.transpose(0, 1) for tensor in state[2 * depth : 2 * depth + 2])
-        x = layers[-1] if depth else given if table is None else None
-        y, c = _one_layer(layer, x, table, given, h, c, clips, sizes, lengths)
+        y, c = _one_layer(layer, layers[-1] if depth else first, Steps(h, c, sizes, clips), lengths)
         out = y[:, 1:].float()
         layers.append(out + layers[-1] if skip and depth else out)
         final += [y[:, ends, row].float().transpose(0, 1), c.transpose(0, 1)]
     return layers, final
 
 
-def _one_layer(
-    weights: Weights,
-    x: Tensor | None,
-    table: Tensor | None,
-    words: Tensor,
-    h: Tensor,
-    c: Tensor,
-    clips: Clips,
-    sizes: list[int],
-    lengths: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """From its input x or, where that is None, from the words' rows of the table. -> h before each step and after the
-    last (2, T + 1, B, P), zero past a row's end; c (2, B, H) at the end."""
+def _one_layer(weights: Weights, given: Gates | Tensor, start: Steps, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    """-> h before each step and after the last (2, T + 1, B, P), zero past a row's end; c (2, B, H) at the end."""
     ih, bias, hh, hr = weights
-    steps, batch = len(sizes), h.shape[1]
-    c = c.clone(memory_format=torch.contiguous_format)
+    steps, batch = len(start.sizes), start.h.shape[1]
+    c = start.c.clone(memory_format=torch.contiguous_format)
     y = torch.zeros(2, steps + 1, batch, hh.shape[2], dtype=hh.dtype, device=hh.device)
-    y[:, 0] = h
+    y[:, 0] = start.h
     m = torch.empty(2, batch, c.shape[2], dtype=hh.dtype, device=hh.device)
     into = hh.transpose(1, 2)
-    if x is not None:
-        gates = torch.bmm(x.to(ih.dtype).flatten(1, 2), ih.transpose(1, 2)).view(2, steps, batch, -1)
-    for t, n in enumerate(sizes):
+    if isinstance(given, Tensor):
+        gates = torch.bmm(given.to(ih.dtype).flatten(1, 2), ih.transpose(1, 2)).view(2, steps, batch, -1)
+    for t, n in enumerate(start.sizes):
         before, after = y[:, t, :n], y[:, t + 1, :n]
         inner = after if hr is None else m[:, :n]
-        if x is None:
-            z, start, index = torch.bmm(before, into), table, words[:, t, :n]
+        if isinstance(given, Gates):
+            z, added, index = torch.bmm(before, into), given.table, given.words[:, t, :n]
         else:
-            z, start, index = gates[:, t, :n].baddbmm_(before, into), bias, None
+            z, added, index = gates[:, t, :n].baddbmm_(before, into), bias, None
         cell = c[:, :n]
-        kernels.forward(z, start, cell, cell, inner, clips[0], index=index, lengths=lengths, step=t, keep=False)
+        kernels.forward(z, added, cell, cell, inner, start.clips.cell, index=index, lengths=lengths, step=t, keep=False)
         if hr is not None:
-            kernels.project(inner, hr, after, clips[1])
+            kernels.project(inner, hr, after, start.clips.projection)
     return y, c
-
-
-def lengths_of(sizes: Sequence[int], batch: int) -> Tensor:
-    """How long each sequence is, from how many go on at each step; (B,)."""
-    return (torch.tensor(list(sizes)).unsqueeze(1) > torch.arange(batch)).sum(dim=0)

@@ -11,7 +11,7 @@ Made = TypeVar("Made")
 SAMPLE = 256  # of a weight's values are looked at for change
 
 
-class Kept(NamedTuple):
+class Derived(NamedTuple):
     """What was made, of which weights, and by what to see that they are still the same."""
 
     weights: list[ref[Tensor]]
@@ -20,7 +20,7 @@ class Kept(NamedTuple):
     made: Any
 
 
-KEPT: dict[Hashable, Kept] = {}
+KEPT: dict[Hashable, Derived] = {}
 
 
 def kept(name: str, weights: Sequence[Tensor], make: Callable[[], Made]) -> Made:
@@ -39,7 +39,7 @@ def kept(name: str, weights: Sequence[Tensor], make: Callable[[], Made]) -> Made
     ):
         KEPT.pop(key, None)  # before another takes its memory
         owners = [ref(weight, lambda _: KEPT.pop(key, None)) for weight in weights]
-        found = KEPT[key] = Kept(owners, state, sample, make())
+        found = KEPT[key] = Derived(owners, state, sample, make())
     return found.made
 
 

@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from relmo.nn.kernels.layer import Clips, Steps, Weights
+
 VERSION = 4  # of the arguments that `lstm.c` expects
 ALONE = 2_000_000  # multiplications of a pass up to which another thread is not worth its start
 MOVED = 8  # multiplications that take as long as writing one number somewhere else
@@ -57,7 +59,7 @@ BUFFERS = ["x", "bias", "gates", "h", "c", "inner", "final_h", "final_c", "w_ih"
 BUFFERS += ["dy", "dx", "dh", "dc", "later"]  # of the backward pass
 
 
-class Layer(ctypes.Structure):
+class TrainingLayer(ctypes.Structure):
     """One direction, as `lstm.c` has it."""
 
     _fields_ = (
@@ -69,20 +71,6 @@ class Layer(ctypes.Structure):
     )
     holds: Any
     """What it points into, which lives as long as it does: a thread may work on after an interruption."""
-
-
-class Weights(NamedTuple):
-    """Of a layer, both directions: (2, 4H, I), (2, 4H), (2, 4H, P), (2, P, H) or None."""
-
-    ih: Tensor
-    bias: Tensor
-    hh: Tensor
-    hr: Tensor | None
-
-    def to(self, precision: torch.dtype) -> "Weights":
-        """In another precision."""
-        ih, bias, hh = (weight.to(precision) for weight in self[:3])
-        return Weights(ih, bias, hh, None if self.hr is None else self.hr.to(precision))
 
 
 @cache
@@ -118,19 +106,9 @@ def suits(*tensors: Tensor) -> bool:
     return all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors) and available()
 
 
-def run(
-    x: Tensor,
-    h: Tensor,
-    c: Tensor,
-    weights: Weights,
-    sizes: Sequence[int],
-    clips: tuple[float | None, float | None],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer, from its input x (2, T, B, I).
-
-    -> y (2, T, B, P), h (2, B, P), c (2, B, H). `sizes` says how many rows go on at each step.
-    """
-    return Recurrence.apply(x, h, c, *weights, sizes, clips)
+def run(x: Tensor, weights: Weights, start: Steps) -> tuple[Tensor, Tensor, Tensor]:
+    """One layer, from its input x (2, T, B, I). -> y (2, T, B, P), h (2, B, P), c (2, B, H)."""
+    return CompiledRecurrence.apply(x, start.h, start.c, *weights, list(start.sizes), start.clips)
 
 
 class Buffers(NamedTuple):
@@ -144,7 +122,7 @@ class Buffers(NamedTuple):
     final_c: Tensor
 
 
-class Recurrence(torch.autograd.Function):
+class CompiledRecurrence(torch.autograd.Function):
     """`run`, with its backward pass. As the gates' buffer gets their gradients a graph is walked back once only. The
     final state passes no gradient on."""
 
@@ -159,9 +137,9 @@ class Recurrence(torch.autograd.Function):
         hh: Tensor,
         hr: Tensor | None,
         sizes: Sequence[int],
-        clips: tuple[float | None, float | None],
+        clips: Clips,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        buffers = forward(x, h, c, Weights(ih, bias, hh, hr), sizes, clips)
+        buffers = forward(x, Weights(ih, bias, hh, hr), Steps(h, c, sizes, clips))
         ctx.save_for_backward(x, ih, bias, hh, hr)
         ctx.rest = buffers[:4], sizes, clips
         ctx.mark_non_differentiable(buffers.final_h, buffers.final_c)
@@ -177,15 +155,9 @@ class Recurrence(torch.autograd.Function):
         return dx, None, None, *of, None, None
 
 
-def forward(
-    x: Tensor,
-    h: Tensor,
-    c: Tensor,
-    weights: Weights,
-    sizes: Sequence[int],
-    clips: tuple[float | None, float | None],
-) -> Buffers:
+def forward(x: Tensor, weights: Weights, start: Steps) -> Buffers:
     """All steps, and what the backward pass needs of them."""
+    h, c, sizes, clips = start
     hidden, outputs, hr = weights.hh.shape[1] // 4, weights.hh.shape[2], weights.hr
     steps, batch = x.shape[1:3]
     check("x", x, (2, steps, batch, weights.ih.shape[2]))
@@ -214,7 +186,7 @@ def backward(
     buffers: dict[str, Tensor | None],
     weights: Weights,
     sizes: Sequence[int],
-    clips: tuple[float | None, float | None],
+    clips: Clips,
     *,
     to_x: bool,
 ) -> tuple[Tensor | None, Weights]:
@@ -250,15 +222,15 @@ def layers(
     steps: int,
     batch: int,
     sizes: Sequence[int],
-    clips: tuple[float | None, float | None],
+    clips: Clips,
 ) -> list[Any]:
-    """References to both directions' `Layer`."""
+    """References to both directions' `TrainingLayer`."""
     four, outputs = weights.hh.shape[1:]
     counts = dict(zip(COUNTS, (steps, batch, weights.ih.shape[2], four // 4, outputs), strict=True))
     cell_clip, projection_clip = (math.inf if clip is None else clip for clip in clips)
     found = []
     for d in range(2):
-        layer = Layer(
+        layer = TrainingLayer(
             **counts,
             sizes=(LONG * steps)(*sizes),
             cell_clip=cell_clip,

@@ -1,10 +1,15 @@
-"""How the cost of a token grows: with the length of its sentence, with how many sentences are read side by side, and
-with how many different words there are; for relmo, float32, no word known, and for the textbook loop. And the plot.
+"""Draws how the cost of a token grows: with the length of its sentence, with how many sentences are read side by side,
+and with how many different words there are. One curve is relmo's, in float32 and with all words new; the other is that
+of the textbook loop.
 
-Sentences are made of the text's own words; all have the same length, so that sorting helps nobody.
+    python recipes/growth.py growth.png [--geometry small] [--device cpu]
+
+Sentences are made of the words of alice.txt. All have the same length, so that sorting helps nobody.
 """
 
-from collections.abc import Callable, Sequence
+import argparse
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +18,9 @@ import torch
 
 from relmo.bench.clock import Case, measure
 from relmo.bench.embedding import EmbeddingBench, vectors
-from relmo.bench.machine import Calibration
-from relmo.disk.outputs import atomic
+from relmo.bench.machine import Calibration, describe
+from relmo.bench.table import GEOMETRIES, read_text
+from relmo.config import build, read_preset
 from relmo.settings.bilm import BiLMSettings
 
 LENGTHS = (1, 2, 5, 10, 20, 40, 80)  # of 16 sentences
@@ -30,25 +36,19 @@ PANELS = {
 }
 
 
-def growth(
-    settings: BiLMSettings,
-    words: Sequence[str],
-    *,
-    device: torch.device,
-    watch: Callable[[str], object] = lambda _: None,
-) -> dict[str, Any]:
+def growth(settings: BiLMSettings, words: Sequence[str], device: torch.device) -> dict[str, Any]:
     """Microseconds a token, by panel: a list of [size, relmo's, the textbook's]."""
     found: dict[str, Any] = {}
     calibration = Calibration(device)
     for panel, sizes in (("length", LENGTHS), ("batch", BATCHES), ("vocabulary", VOCABULARIES)):
         found[panel] = []
         for size in sizes:
-            watch(f"growth with {panel}: {size}")
             at = {"length": LENGTH, "batch": SENTENCES[panel], "vocabulary": WORDS} | {panel: size}
             text = made_of(words, SENTENCES[panel], at["length"], at["vocabulary"])
-            cases = _growth_cases(settings, text, at["batch"], device)
+            cases = growth_cases(settings, text, at["batch"], device)
             timed = measure(cases, rounds=ROUNDS, device=device, calibration=calibration)
             found[panel].append([size, *(1e6 / entry.rate for entry in timed)])
+            print(f"{PANELS[panel]}: {size:>5}  microseconds a token: {found[panel][-1][1:]}", flush=True)
     return found
 
 
@@ -59,7 +59,7 @@ def made_of(words: Sequence[str], count: int, length: int, vocabulary: int) -> l
     return [[words[i] for i in row] for row in places.reshape(count, length)]
 
 
-def _growth_cases(settings: BiLMSettings, sentences: list[list[str]], batch: int, device: torch.device) -> list[Case]:
+def growth_cases(settings: BiLMSettings, sentences: list[list[str]], batch: int, device: torch.device) -> list[Case]:
     """relmo and the textbook loop, `batch` sentences side by side."""
     bench = EmbeddingBench(settings, sentences, device=device, peer="float32", precisions=["float32"])
     columns = settings.model.max_characters
@@ -92,5 +92,21 @@ def draw(points: dict[str, Any], title: str, path: Path) -> None:
         axes.grid(True, which="both", alpha=0.3)
     figure.axes[0].set_ylabel("microseconds a token")
     figure.axes[0].legend()
-    with atomic(path) as temporary:
-        figure.savefig(temporary, format=path.suffix.lower().removeprefix("."))
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("picture", type=Path, help="a .png or .svg file")
+    parser.add_argument("--geometry", default="small", choices=GEOMETRIES)
+    parser.add_argument("--device", default="cpu")
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    settings = build(BiLMSettings, read_preset(arguments.geometry, "bilm"))
+    words = [word for word, _ in Counter(word for sentence in read_text(None) for word in sentence).most_common()]
+    points = growth(settings, words, device)
+    draw(points, f"{arguments.geometry}, {describe(device)['machine']}", arguments.picture)
+
+
+if __name__ == "__main__":
+    main()
