@@ -41,7 +41,7 @@ LARGEST_TRAIN = 1 << 30  # bytes
 def compare(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     """Two models on one text: the loss of each symbol, by kind and by distance to the bracket; two samples whose makers
     are told apart only by their names; and what of those stands in a training text, where one is named."""
-    mine, text = one_way(worker.model, worker.session.name), string(given, "text")
+    mine, text = _one_way(worker.model, worker.session.name), string(given, "text")
     document = worker.document(text, number(given, "symbols", 20_000, 100, 200_000))
     symbols, other = document.symbols, string(given, "other")
     if other == "n-gram":
@@ -51,7 +51,7 @@ def compare(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     elif other == "untrained":
         second, named = untrained(mine), "the same untrained"
     else:
-        second, named = one_way(worker.other(other), other), other
+        second, named = _one_way(worker.other(other), other), other
     models = {worker.session.name: mine, named: second}
     train = string(given, "train")
     comparing, copying = split_progress(progress, [0.4, 0.6] if train else [0.6, 0.4])
@@ -75,11 +75,11 @@ def compare(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
         "samples": [{"model": each.model, "text": each.text} for each in made],
     }
     if train:
-        answer |= copies(worker, models, answer, train, (seed, options), copying)
+        answer |= _copies(worker, models, answer, train, (seed, options), copying)
     return answer
 
 
-def one_way(model: Any, name: str) -> LanguageModel:
+def _one_way(model: Any, name: str) -> LanguageModel:
     """A model, which must be a language model that reads one way."""
     if not isinstance(model, LanguageModel):
         raise SettingError(f"{name} reads both ways; language models that read one way can be compared")
@@ -93,7 +93,7 @@ def counted(model: LanguageModel, symbols: list[str], order: int) -> LanguageMod
     return LanguageModel(network, model.vocabulary, settings)
 
 
-def copies(
+def _copies(
     worker: Any,
     models: Mapping[str, LanguageModel],
     answer: Mapping[str, Any],
@@ -186,13 +186,13 @@ def parts_of(document: Document | None, text: str, inside: np.ndarray) -> list[l
 def emerge(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     """When a unit came to go with a feature: its correlation in the same network untrained, in each model beside that
     is of the same shape, and in this one; and what it did on one stretch of the text in each of them."""
-    mine, text = one_way(worker.model, worker.session.name), string(given, "text")
+    mine, text = _one_way(worker.model, worker.session.name), string(given, "text")
     document = worker.document(text, number(given, "symbols", 10_000, 100, 50_000))
     feature = string(given, "feature")
     track = tracks(document, [feature])[feature]
     if np.ptp(track) == 0:
         raise SettingError(f"{feature} does not change in this text; choose another feature, or another text")
-    frames, left_out = checkpoints(worker, mine, document)
+    frames, left_out = _checkpoints(worker, mine, document)
     named = string(given, "unit")
     unit = unit_of({"unit": named}) if named else None
     correlating, tracing = split_progress(progress, [0.8, 0.2])
@@ -217,7 +217,7 @@ def emerge(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     }
 
 
-def checkpoints(worker: Any, mine: LanguageModel, document: Document) -> tuple[dict[str, LanguageModel], list[str]]:
+def _checkpoints(worker: Any, mine: LanguageModel, document: Document) -> tuple[dict[str, LanguageModel], list[str]]:
     """The network untrained, those beside that have the same units, in their order, and this one; and the names of the
     others."""
     short = document.head(20).texts

@@ -72,7 +72,7 @@ def make_bundle(
     chosen = [about["opened"]]
     if find:
         worker = Worker(session)
-        given = {"model": session.name, "text": text, "features": usual(session), "ablate": "zero", "symbols": 20_000}
+        given = {"model": session.name, "text": text, "features": _usual(session), "ablate": "zero", "symbols": 20_000}
         found = worker.do("find", given, lambda share: tell(0.5 * share))
         kept.answers["job:find"] = found
         chosen = list(dict.fromkeys([*chosen, *(card["unit"] for card in found["found"])]))
@@ -140,27 +140,27 @@ class BundledAnswers:
             reached.append(pages)
         if not reached[0]:
             raise SettingError(f"not even one page of the text fits into {self.largest / 1e6:.0f} MB")
-        return told(of, reached, self.largest)
+        return _told(of, reached, self.largest)
 
 
-def told(of: int, reached: list[int], largest: int) -> str:
+def _told(of: int, reached: list[int], largest: int) -> str:
     """How many of a text's pages are in a bundle, and how many of those with all that there is to see."""
     pages, expected, states, gates = reached
     limit = f"as many as fit into {largest / 1e6:.0f} MB"
     first = f"{of} of {of} pages" if pages == of else f"the first {pages} of {of} pages, {limit}"
     if min(expected, states, gates) == pages:
         return f"{first}, with all units"
-    more = f"{first}; with all units' states {some(states, pages)}, with all gates {some(gates, pages)}"
-    more += "" if expected == pages else f", with what was expected {some(expected, pages)}"
+    more = f"{first}; with all units' states {_some(states, pages)}, with all gates {_some(gates, pages)}"
+    more += "" if expected == pages else f", with what was expected {_some(expected, pages)}"
     return more + ("" if pages < of else f", {limit}")
 
 
-def some(reached: int, of: int) -> str:
+def _some(reached: int, of: int) -> str:
     """On which pages something is."""
     return "on all" if reached == of else f"on the first {reached}" if reached else "on none"
 
 
-def usual(session: Session) -> list[str]:
+def _usual(session: Session) -> list[str]:
     """Features that suit the session's first text and change in it."""
     import numpy as np
 

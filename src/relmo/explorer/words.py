@@ -62,7 +62,7 @@ class Indexes:
             self.scratch = None
 
 
-def both_ways(worker: Any) -> BiLM:
+def _both_ways(worker: Any) -> BiLM:
     """The model, which must be bidirectional."""
     if not isinstance(worker.model, BiLM):
         raise SettingError("words in context are looked up with a model that reads both ways, such as small")
@@ -72,7 +72,7 @@ def both_ways(worker: Any) -> BiLM:
 def mean(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     """The nearest occurrences of a word of a sentence in the text, layer by layer, beside its static neighbours; and
     the word's occurrences on a plane."""
-    model, sentence, text = both_ways(worker), string(given, "sentence")[:2000], string(given, "text")
+    model, sentence, text = _both_ways(worker), string(given, "sentence")[:2000], string(given, "text")
     words = sentence.split()  # as the page offers them to choose from
     place = number(given, "position", 0, 0, max(len(words) - 1, 0))
     if not words:
@@ -87,7 +87,7 @@ def mean(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     looking(0.66)
     static = [[word, round(float(cosine), 3)] for word, cosine in found.static or []]
     answer = {"words": words, "position": place, "layers": found.as_dict()["layers"], "static": static}
-    return answer | {"symbols": len(document), "plane": plane(model, index, words, place, tags_of(document))}
+    return answer | {"symbols": len(document), "plane": _plane(model, index, words, place, tags_of(document))}
 
 
 def tags_of(document: Document) -> list[str] | None:
@@ -99,7 +99,7 @@ def tags_of(document: Document) -> list[str] | None:
     return [tags[word] for word in inside.tolist()]  # a word with a space in it is read as several
 
 
-def plane(model: BiLM, index: OccurrenceIndex, words: list[str], place: int, tags: list[str] | None) -> dict[str, Any]:
+def _plane(model: BiLM, index: OccurrenceIndex, words: list[str], place: int, tags: list[str] | None) -> dict[str, Any]:
     """The occurrences of a word in each layer, on the two directions in which their vectors differ most (principal
     components), and the word that was asked about among them."""
     places = index.places_of(words[place])
@@ -138,7 +138,7 @@ def projected(vectors: np.ndarray, own: np.ndarray) -> dict[str, Any]:
 def tag_layers(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     """How often a linear classifier of each layer's vectors finds a word's universal tag, on sentences of the text that
     it has not seen; beside the same network untrained, and each word's most frequent tag."""
-    model = both_ways(worker)
+    model = _both_ways(worker)
     document = worker.document(string(given, "text"), TAGGED)
     tags = tags_of(document)
     if tags is None:

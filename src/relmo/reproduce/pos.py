@@ -92,7 +92,7 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
         published = {ALL: PUBLISHED[name]} if name in PUBLISHED else None
         rows.append(ComparedRow(name, score(right[name]), published))
     rows += [ComparedRow(name, published={ALL: accuracy}) for name, accuracy in PEERS.items()]
-    extra |= {"unseen": int(score.unseen.sum()), "differences": differences(right, names, dev.sentence)}
+    extra |= {"unseen": int(score.unseen.sum()), "differences": _differences(right, names, dev.sentence)}
     return Reproduction("pos", "parts of speech by a linear classifier", PAPER, COLUMNS, rows, _notes(extra), extra)
 
 
@@ -138,7 +138,7 @@ class TagAccuracy:
         return found
 
 
-def differences(right: dict[str, np.ndarray], names: Sequence[str], sentence: np.ndarray) -> dict[str, list[float]]:
+def _differences(right: dict[str, np.ndarray], names: Sequence[str], sentence: np.ndarray) -> dict[str, list[float]]:
     """How much better each layer is than the one before and than its untrained self, in points, with 95% intervals."""
     pairs = [(b, a) for a, b in pairwise(names)] + [(name, f"untrained, {name}") for name in names]
     return {

@@ -83,7 +83,7 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
         static = disambiguate(static_layer(controls.vectors), corpus, test, index)
         rows.append(ComparedRow("skip-gram vectors", measure(static.nearest[0])))
     rows += _layer_rows(fresh, measure, "untrained, ")
-    extra = {"instances": len(names), "seen": int(trained.seen.sum()), "differences": differences(trained, measure)}
+    extra = {"instances": len(names), "seen": int(trained.seen.sum()), "differences": _differences(trained, measure)}
     return Reproduction("wsd", "word senses by the nearest neighbour", PAPER, COLUMNS, rows, _notes(extra), extra)
 
 
@@ -124,7 +124,7 @@ class Measure:
         return {name: 100 * float(found[where].mean()) for name, where in self.columns.items() if where.any()}
 
 
-def differences(answers: Answers, measure: Measure) -> dict[str, Any]:
+def _differences(answers: Answers, measure: Measure) -> dict[str, Any]:
     """How much better one way is than another, in points, on both sets and each, with 95% intervals."""
     top = len(answers.nearest) - 2
     ways = {"first sense": answers.first, **{f"layer {k}": answers.nearest[k] for k in range(top + 1)}}

@@ -300,12 +300,12 @@ def _text_losses(
         x = network.encoder.embedding(inputs).view(1, len(inputs), 1, -1).expand(shape)
         run = stack.run(x, states, changes=changes, first=gates[inputs].view(1, len(inputs), 1, -1).expand(shape))
         states = run.states
-        found.append(losses_of(network, run.outputs[-1][0], numbers[begin + 1 : begin + 1 + len(inputs)]))
+        found.append(_losses_of(network, run.outputs[-1][0], numbers[begin + 1 : begin + 1 + len(inputs)]))
         told.add(len(inputs))
     return np.concatenate(found, axis=1)
 
 
-def losses_of(network: RecurrentLM, output: Tensor, targets: Tensor) -> np.ndarray:
+def _losses_of(network: RecurrentLM, output: Tensor, targets: Tensor) -> np.ndarray:
     """Negative log-likelihoods of targets (T,) from the top layer's output (T, B, H); (B, T)."""
     x = output if network.bottleneck is None else network.bottleneck(output)
     nll = network.softmax.nll(x.flatten(0, 1), targets.repeat_interleave(x.shape[1]))

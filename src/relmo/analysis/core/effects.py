@@ -86,7 +86,7 @@ def best_threshold(values: np.ndarray, order: np.ndarray, truth: np.ndarray, *, 
     return float(ordered[best]), float(f1[best])
 
 
-def f1_score(predicted: np.ndarray, truth: np.ndarray) -> float:
+def _f1_score(predicted: np.ndarray, truth: np.ndarray) -> float:
     """Of two arrays of bool."""
     both = np.count_nonzero(predicted & truth)
     total = np.count_nonzero(predicted) + np.count_nonzero(truth)
@@ -99,7 +99,7 @@ def held_out_f1(values: np.ndarray, order: np.ndarray, truth: np.ndarray, *, hig
     threshold, _ = best_threshold(values, order[order < half], truth, high=high)
     if np.isnan(threshold):
         return np.nan, np.nan
-    return threshold, f1_score(switched_on(values[half:], threshold, high=high), truth[half:])
+    return threshold, _f1_score(switched_on(values[half:], threshold, high=high), truth[half:])
 
 
 def switched_on(values: np.ndarray, threshold: float, *, high: bool) -> np.ndarray:

@@ -81,7 +81,7 @@ class OccurrenceIndex:
         sizes = [self.about.get(name) for name in ("words", "layers", "size")]
         whole = all(type(size) is int and 0 < size < 1 << 40 for size in sizes) and self.layers <= MOST_LAYERS
         if not whole or self.about.get("dtype") not in DTYPES or not isinstance(self.about.get("files"), dict):
-            raise damaged(self.folder / "index.json")
+            raise _damaged(self.folder / "index.json")
 
     def __len__(self) -> int:
         return int(self.about["words"])
@@ -98,7 +98,7 @@ class OccurrenceIndex:
         try:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            raise damaged(path) from None
+            raise _damaged(path) from None
         return [unescape(line, str(path)) for line in text.split("\n")[:-1]]
 
     @cached_property
@@ -107,7 +107,7 @@ class OccurrenceIndex:
         path = self._known("tokens.npy")
         found = _read_array(path, np.int32)
         if len(found) != len(self) or found.min() < 0 or found.max() >= len(self.words):
-            raise damaged(path)
+            raise _damaged(path)
         return found
 
     @cached_property
@@ -116,7 +116,7 @@ class OccurrenceIndex:
         path = self._known("starts.npy")
         found = _read_array(path, np.int64)
         if found[0] != 0 or found[-1] != len(self) or (np.diff(found) < 1).any():
-            raise damaged(path)
+            raise _damaged(path)
         return found
 
     def sentence(self, place: int) -> tuple[list[str], int]:
@@ -188,7 +188,7 @@ class OccurrenceIndex:
         files = [self._known(f"layer-{layer}.checks") for layer in range(self.layers)]
         for file in files:
             if file.stat().st_size != 4 * self._checked.shape[1]:
-                raise damaged(file)
+                raise _damaged(file)
         return [np.fromfile(file, dtype="<u4") for file in files]
 
     @cached_property
@@ -223,7 +223,7 @@ class OccurrenceIndex:
             try:
                 opened[layer] = faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
             except RuntimeError:
-                raise damaged(path) from None
+                raise _damaged(path) from None
         return opened[layer]
 
     def _candidates(self, layer: int, vector: np.ndarray, count: int) -> np.ndarray:
@@ -233,7 +233,7 @@ class OccurrenceIndex:
         return np.sort(places[0][places[0] >= 0]).astype(np.int64)
 
 
-def damaged(path: Path) -> ModelError:
+def _damaged(path: Path) -> ModelError:
     """What to say of a file of an index that can be none, though its checksum is right."""
     return ModelError(f"{path}: is not a file of an index; {REBUILD}")
 
@@ -243,9 +243,9 @@ def _read_array(path: Path, dtype: Any) -> np.ndarray:
     try:
         found = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, EOFError, SyntaxError, TypeError, OverflowError, TokenError):
-        raise damaged(path) from None
+        raise _damaged(path) from None
     if found.ndim != 1 or found.dtype != dtype or not len(found):
-        raise damaged(path)
+        raise _damaged(path)
     return found
 
 
@@ -293,7 +293,7 @@ def _write_vectors(
         layers = range(model.network.layer_count)
         files = [stack.enter_context((folder / f"layer-{layer}.vectors").open("wb")) for layer in layers]
         scales = [stack.enter_context((folder / f"layer-{layer}.scale").open("wb")) for layer in layers]
-        for group in groups(sentences):
+        for group in _groups(sentences):
             words = [model.tokens(each) if isinstance(each, str) else list(each) for each in group]
             words = [each for each in words if each]
             for each, vectors in zip(words, model.embed(words), strict=True):  # (layers, n, D)
@@ -330,7 +330,7 @@ def _write_checks(index: OccurrenceIndex, layer: int) -> str:
     return name
 
 
-def groups(sentences: Iterable[str | Sequence[str]]) -> Iterator[list[str | Sequence[str]]]:
+def _groups(sentences: Iterable[str | Sequence[str]]) -> Iterator[list[str | Sequence[str]]]:
     """Some sentences at a time."""
     rest = iter(sentences)
     while group := list(islice(rest, SENTENCES)):

@@ -294,7 +294,7 @@ def sweep(
     """
     kept = drawn_pairs(pairs, per_condition, seed)
     plan = plan_of(model, kept)
-    chosen = all_units(model, state) if units is None else list(units)
+    chosen = _all_units(model, state) if units is None else list(units)
     if not chosen:
         raise SettingError("there are no units to set; give some")
     base = gaps(model, plan)
@@ -344,7 +344,7 @@ def drawn_pairs(pairs: Sequence[MinimalPair], most: int | None, seed: int) -> li
     return [pairs[place] for place in sorted(kept)]
 
 
-def all_units(model: LanguageModel | BiLM, state: str) -> list[Unit]:
+def _all_units(model: LanguageModel | BiLM, state: str) -> list[Unit]:
     """The units of a state of every layer, of the forward direction."""
     layers = Reader(model).stack.layers
     if state not in layers[0].states:

@@ -106,7 +106,7 @@ def decode(
         found += np.where(sign[:, None], here, 1 - here) / 2
         own += np.where(late, here[:, -1], 1 - here[:, -1]) / 2
         signs.append(sign)
-    together = np.mean([all_units(values, answer, learn, ask) for learn, ask in sides], axis=0)
+    together = np.mean([_together(values, answer, learn, ask) for learn, ask in sides], axis=0)
     made = Decoding(units, found, own, signs[0], together)
     for unit in dict.fromkeys(made.keeping(matrices) + made.turning(matrices) + made.best(1)):
         row = values[units.index(unit)]
@@ -135,7 +135,7 @@ def _area_at(values: np.ndarray, answer: np.ndarray, where: np.ndarray, place: i
     return areas(ranks, answer[where, None].astype(np.float32))[:, 0]
 
 
-def all_units(values: np.ndarray, answer: np.ndarray, learn: np.ndarray, ask: np.ndarray) -> np.ndarray:
+def _together(values: np.ndarray, answer: np.ndarray, learn: np.ndarray, ask: np.ndarray) -> np.ndarray:
     """Areas of the best sum of all units (U, N, T), by ridge regression of the answers at one place, at each other;
     (T, T).
 

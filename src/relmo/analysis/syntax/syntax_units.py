@@ -118,7 +118,7 @@ class SyntaxReport:
 
     def plot(self, path: str | Path) -> None:
         """The weights of all units in order, outliers named, as a picture."""
-        z = scores(self.weights)
+        z = _z_scores(self.weights)
         with picture(path, width=7, height=3.5) as drawn:
             axes = drawn.subplots()
             axes.plot(np.arange(len(z)), z, ".", color="tab:gray", markersize=3)
@@ -151,7 +151,7 @@ def syntax_units(
     if not isinstance(model, BiLM) and model.settings.text.unit == "char":
         raise SettingError("syntax units are looked for at words; this model reads characters")
     kept = _first_words(sentences, words)
-    texts = [symbols(model, each.words) for each in kept]
+    texts = [_symbols(model, each.words) for each in kept]
     values = np.concatenate([each.values for each in kept])
     own, other = split_progress(progress, [1, 1 if control else 0])
     traced = forward_trace(model, texts, states or ("h",))
@@ -191,10 +191,10 @@ def depth_regression(
     y = np.asarray(values, dtype=np.float64)
     plain = nested(known, y, fold, folds, None)
     found = nested(np.concatenate([standard(x, axis=0), known], axis=1), y, fold, folds, progress)
-    z = np.stack([scores(weights[: len(units)]) for weights in found.by_fold])  # (folds, U)
+    z = np.stack([_z_scores(weights[: len(units)]) for weights in found.by_fold])  # (folds, U)
     outlying = (np.abs(z) > OUTLIER).all(axis=0) & (np.ptp(np.sign(z), axis=0) == 0)
     r = standard(x, axis=0).T @ standard(y[:, None], axis=0)[:, 0] / len(y)  # (U,)
-    own = scores(found.weights[: len(units)])
+    own = _z_scores(found.weights[: len(units)])
     order = [u for u in np.argsort(-np.abs(own), kind="stable") if outlying[u]]
     controls = {"position and frequency of the word": plain.r2, "the last three words": _by_words(traced, y, fold)}
     return SyntaxReport(
@@ -299,7 +299,7 @@ def _by_words(traced: Trace, y: np.ndarray, fold: np.ndarray) -> Explained:
     return Explained(float(np.mean(shares)), float(np.std(shares)))
 
 
-def scores(weights: np.ndarray) -> np.ndarray:
+def _z_scores(weights: np.ndarray) -> np.ndarray:
     """Weights (U,) in standard deviations from their mean."""
     spread = weights.std()
     return (weights - weights.mean()) / (spread if spread > 0 else 1.0)
@@ -318,7 +318,7 @@ def _first_words(sentences: Sequence[DepthSentence], most: int) -> list[DepthSen
     return kept
 
 
-def symbols(model: LanguageModel | BiLM, words: Sequence[str]) -> list[str]:
+def _symbols(model: LanguageModel | BiLM, words: Sequence[str]) -> list[str]:
     """Words as a model reads them, one by one."""
     lower = not isinstance(model, BiLM) and model.settings.text.lowercase
     return [word.lower() if lower else word for word in words]
