@@ -13,10 +13,11 @@
     layer-K.checks    a checksum for each 256 vectors and their scales
     layer-K.faiss     where there are many and faiss is installed: an inverted file, asked for candidates
 
-Vectors are mapped from the files, and memory holds a piece of them at a time. A search goes through all of them and is
-exact, up to how they are stored; with faiss (pip install relmo[index]) it looks at some hundred cells of a partition
-and then at the stored vectors of the candidates. Among the occurrences of one word it is always exact. A folder is
-written under another name and renamed when it is whole. What is read is compared with its checksum the first time.
+Vectors are mapped from the files, and memory holds a piece of them at a time. A search goes through all vectors and is
+exact, up to the rounding of how they are stored. With faiss (pip install relmo[index]) a search looks at some hundred
+cells of a partition, and then at the stored vectors of the candidates; among the occurrences of one word it is exact
+all the same. A folder is written under another name and renamed when it is whole. What is read is compared with its
+checksum the first time.
 """
 
 import re
@@ -77,7 +78,7 @@ class OccurrenceIndex:
         return index
 
     def check_about(self) -> None:
-        """An error where index.json has not what it must have."""
+        """Raises where index.json does not have what it must have."""
         sizes = [self.about.get(name) for name in ("words", "layers", "size")]
         whole = all(type(size) is int and 0 < size < 1 << 40 for size in sizes) and self.layers <= MOST_LAYERS
         if not whole or self.about.get("dtype") not in DTYPES or not isinstance(self.about.get("files"), dict):
@@ -172,13 +173,13 @@ class OccurrenceIndex:
         return np.memmap(self.folder / f"layer-{layer}.scale", np.float32, mode="r", shape=(len(self),))
 
     def _sizes(self, layer: int) -> dict[Path, int]:
-        """How many bytes the files of a layer must have that are not read at once."""
+        """How many bytes each of a layer's mapped files must have."""
         numbers, scaled = len(self) * int(self.about["size"]), self.about["dtype"] == "int8"
         sizes = {"vectors": numbers * (1 if scaled else 2), "scale": len(self) * 4 if scaled else 0}
         return {self.folder / f"layer-{layer}.{name}": size for name, size in sizes.items()}
 
     def _known(self, name: str) -> Path:
-        """The path of a file, after it was found to be the one that index.json was written for."""
+        """The path of a file, after a check that it is the one that index.json was written for."""
         check_file(self.folder / name, self.about["files"].get(name), REBUILD)
         return self.folder / name
 
@@ -197,7 +198,7 @@ class OccurrenceIndex:
         return np.zeros((self.layers, -(-len(self) // BLOCK)), dtype=bool)
 
     def _check(self, layer: int, places: np.ndarray | slice) -> None:
-        """An error where a vector at these places is in a block that is not as it was written."""
+        """Raises where a vector at these places is in a block that has changed since it was written."""
         if isinstance(places, slice):
             begin, end, _ = places.indices(len(self))
             blocks = np.arange(begin // BLOCK, -(-end // BLOCK))
@@ -234,7 +235,7 @@ class OccurrenceIndex:
 
 
 def _damaged(path: Path) -> ModelError:
-    """What to say of a file of an index that can be none, though its checksum is right."""
+    """The error for a file whose checksum is right but whose content cannot be that of an index."""
     return ModelError(f"{path}: is not a file of an index; {REBUILD}")
 
 
@@ -259,8 +260,8 @@ def build_index(
     overwrite: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> OccurrenceIndex:
-    """The words of sentences with their vectors, in a new folder, or with `overwrite` in place of an older one that
-    relmo made. `progress` is told of the words that are in."""
+    """Writes the words of sentences with their vectors to a new folder; with `overwrite`, in place of an older one that
+    relmo made. `progress` is told how many words are in."""
     folder = Path(folder)
     if dtype not in DTYPES:
         raise SettingError(f"dtype is {dtype!r}; it can be {' or '.join(DTYPES)}")
@@ -316,7 +317,7 @@ def _write_vectors(
 
 
 def _checksums(index: OccurrenceIndex, layer: int, blocks: Iterable[int]) -> Iterator[int]:
-    """Of some blocks of a layer's vectors, each with its scales."""
+    """The checksums of some blocks of a layer's vectors, each with its scales."""
     stored, scales = index._stored(layer), index._scales(layer)
     for block in blocks:
         rows = slice(block * BLOCK, (block + 1) * BLOCK)
@@ -331,7 +332,6 @@ def _write_checks(index: OccurrenceIndex, layer: int) -> str:
 
 
 def _groups(sentences: Iterable[str | Sequence[str]]) -> Iterator[list[str | Sequence[str]]]:
-    """Some sentences at a time."""
     rest = iter(sentences)
     while group := list(islice(rest, SENTENCES)):
         yield group
