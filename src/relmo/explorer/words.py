@@ -1,5 +1,5 @@
-"""What the explorer does with words in context: their nearest occurrences, all occurrences on a plane, and what their
-vectors tell of tags, layer by layer."""
+"""Words in context: their nearest occurrences, all their occurrences on a plane, and how well the vectors of each layer
+tell their tags."""
 
 import shutil
 import tempfile
@@ -63,15 +63,15 @@ class Indexes:
 
 
 def _both_ways(worker: Any) -> BiLM:
-    """The model, which must be bidirectional."""
+    """Returns the model where it is bidirectional; else raises."""
     if not isinstance(worker.model, BiLM):
         raise SettingError("words in context are looked up with a model that reads both ways, such as small")
     return worker.model
 
 
 def mean(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
-    """The nearest occurrences of a word of a sentence in the text, layer by layer, beside its static neighbours; and
-    the word's occurrences on a plane."""
+    """The nearest occurrences in the text of a word of a sentence, layer by layer; its static neighbours; and all its
+    occurrences on a plane."""
     model, sentence, text = _both_ways(worker), string(given, "sentence")[:2000], string(given, "text")
     words = sentence.split()  # as the page offers them to choose from
     place = number(given, "position", 0, 0, max(len(words) - 1, 0))
@@ -118,8 +118,8 @@ def _plane(model: BiLM, index: OccurrenceIndex, words: list[str], place: int, ta
 
 
 def projected(vectors: np.ndarray, own: np.ndarray) -> dict[str, Any]:
-    """Vectors (n, D) and one more (1, D) of length 1 on the first two principal components of them all, with the share
-    of their variance that each of the two has, and the cosine of each to that one; no shares where all are the same."""
+    """Vectors (n, D) and one's own (1, D), all of length 1, on their first two principal components; the share of the
+    variance that each component has, None where all vectors are the same; and the cosine of each to one's own."""
     rows = unit(np.concatenate([own, vectors]).astype(np.float64))  # eight bits leave a length of nearly 1
     centred = rows - rows.mean(axis=0)
     total = float(np.square(centred).sum())
@@ -136,8 +136,8 @@ def projected(vectors: np.ndarray, own: np.ndarray) -> dict[str, Any]:
 
 
 def tag_layers(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
-    """How often a linear classifier of each layer's vectors finds a word's universal tag, on sentences of the text that
-    it has not seen; beside the same network untrained, and each word's most frequent tag."""
+    """How often a linear classifier of each layer's vectors finds a word's universal tag, on sentences that it has not
+    seen. The same is asked of the network untrained, and of each word's most frequent tag."""
     model = _both_ways(worker)
     document = worker.document(string(given, "text"), TAGGED)
     tags = tags_of(document)
@@ -176,6 +176,5 @@ def _embedded(model: BiLM, sentences: list[list[str]], progress: Progress) -> np
 
 
 def _share_of(right: np.ndarray) -> dict[str, float]:
-    """In percent, with the ends of its 95% interval."""
     share = wilson(float(right.sum()), len(right))
     return {"value": 100 * share.value, "low": 100 * share.low, "high": 100 * share.high}
