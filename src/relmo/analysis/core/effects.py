@@ -5,7 +5,6 @@ Units are rows (U, T), features columns (T, F). A unit's score is compared with 
 few symbols (`ngram_predictions`), by all units together (`probe_predictions`), by chance (`shifted`).
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -214,14 +213,13 @@ def ngram_predictions(ids: np.ndarray, features: np.ndarray, order: int) -> np.n
     return found
 
 
-def probe_predictions(
-    rows: np.ndarray, features: np.ndarray, progress: Callable[[float], object] | None = None
-) -> np.ndarray:
+def probe_predictions(rows: np.ndarray, features: np.ndarray) -> np.ndarray:
     """Each feature (T, F) predicted by ridge regression on all standard rows (U, T), with weights learnt on the other
     half of the text; (T, F)."""
     half = rows.shape[1] // 2
     found = np.empty(features.shape)
-    for number, (seen, other) in enumerate([(slice(0, half), slice(half, None)), (slice(half, None), slice(0, half))]):
+    first, second = slice(0, half), slice(half, None)
+    for seen, other in ((first, second), (second, first)):
         x, y = rows[:, seen], features[seen]
         count = max(x.shape[1], 1)
         mean, level = x.mean(axis=1, dtype=np.float64), y.mean(axis=0, dtype=np.float64)
@@ -229,6 +227,4 @@ def probe_predictions(
         gram[np.diag_indices_from(gram)] += RIDGE
         weights = np.linalg.solve(gram, (x @ y).astype(np.float64) / count - np.outer(mean, level))
         found[other] = rows[:, other].T @ weights.astype(np.float32) + (level - mean @ weights)
-        if progress is not None:
-            progress((number + 1) / 2)
     return found
