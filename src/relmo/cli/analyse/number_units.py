@@ -133,8 +133,9 @@ def number_units(
         done |= {f"together_{name}": each for name, each in found.together.items()}
         if sentences is not None:
             done |= _find_syntax(loaded, sentences, trees, control=control, seed=seed, quiet=quiet)
-            done |= _without_syntax(loaded, pairs, done["syntax"], numbers, seed)
-            done |= _connected(loaded, done["syntax"], found)
+            done |= _syntax_off(loaded, pairs, done["syntax"], numbers, seed) | _connected(
+                loaded, done["syntax"], found
+            )
         if gates is not None:
             _draw_first(loaded, pairs, found, gates)
     if plot is not None:
@@ -188,7 +189,7 @@ def _find_syntax(
     return {"syntax": found}
 
 
-def _without_syntax(
+def _syntax_off(
     model: "LanguageModel | BiLM", pairs: "list[MinimalPair]", syntax: Any, numbers: Numbers, seed: int
 ) -> dict[str, Any]:
     """What is right with all syntax units off, where there are any."""
