@@ -126,16 +126,14 @@ def number_units(
     done: dict[str, Any] = {}
     with warnings_said(sayer(quiet=quiet)):
         with share_bar("units off one by one", quiet=quiet) as progress:
-            found = library.number_units(
-                loaded, pairs, control=control, seed=seed, progress=progress, **numbers.options
-            )
+            options = numbers.options | {"control": control, "seed": seed, "progress": progress}
+            found = library.number_units(loaded, pairs, **options)
         done["number"] = found
         done |= {f"together_{name}": each for name, each in found.together.items()}
         if sentences is not None:
             done |= _find_syntax(loaded, sentences, trees, control=control, seed=seed, quiet=quiet)
-            done |= _syntax_off(loaded, pairs, done["syntax"], numbers, seed) | _connected(
-                loaded, done["syntax"], found
-            )
+            done |= _syntax_off(loaded, pairs, done["syntax"], numbers, seed)
+            done |= _connected(loaded, done["syntax"], found)
         if gates is not None:
             _draw_first(loaded, pairs, found, gates)
     if plot is not None:
