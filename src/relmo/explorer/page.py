@@ -49,7 +49,7 @@ def shell() -> str:
 
 
 def digest(text: str) -> str:
-    """Of a script or a style, as a policy names it."""
+    """The digest of a script or a style, as a policy names it."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 

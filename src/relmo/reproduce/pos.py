@@ -63,7 +63,7 @@ class TaggedCorpus(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """Of all sentences, one after the other."""
+        """The words of all sentences, one after the other."""
         return [word for sentence in self.sentences for word in sentence]
 
 

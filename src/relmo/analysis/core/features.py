@@ -118,7 +118,7 @@ def read(
     *,
     language: Language | None = None,
 ) -> Document:
-    """A text, or the sentences of a CoNLL-U file, as a model reads it; of a bidirectional model each line is a
+    """A text, or the sentences of a CoNLL-U file, as a model reads it. For a bidirectional model each line is a
     sentence."""
     words, spans = None, np.zeros((0, 2), dtype=np.int64)
     if not isinstance(text, str):

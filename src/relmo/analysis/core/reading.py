@@ -86,7 +86,7 @@ class Reading:
         return self.softmax.nll(self.features(y), targets)
 
     def logits(self, y: Tensor, targets: Tensor) -> Tensor:
-        """The targets' scores before they are normalised (B,); of an adaptive softmax, their log-probabilities."""
+        """The targets' scores before they are normalised (B,); for an adaptive softmax, their log-probabilities."""
         x = self.features(y)
         whole = self.softmax.logits(x) if isinstance(self.softmax, FullSoftmax) else self.softmax.log_probs(x)
         return whole.gather(1, targets.unsqueeze(1)).squeeze(1)

@@ -35,7 +35,7 @@ class Table:
         return self.html()
 
     def html(self) -> str:
-        """As an HTML table; the first column is text, the others numbers."""
+        """The table as HTML; the first column is text, the others are numbers."""
         cell = "padding:2px 8px;border-bottom:1px solid #ddd"
 
         def row(values: Sequence[str], tag: str) -> str:
@@ -68,7 +68,7 @@ class ColouredText:
         return self.html()
 
     def html(self) -> str:
-        """As HTML with the value in each symbol's title, and a legend."""
+        """The text as HTML, with the value in each symbol's title, and a legend."""
         size = scale_of(self.values)
         spans = []
         for symbol, value in zip(self.symbols, self.values.tolist(), strict=True):
@@ -99,7 +99,7 @@ def colour(value: float) -> tuple[int, int, int]:
 
 
 def hexadecimal(rgb: tuple[int, int, int]) -> str:
-    """As HTML and matplotlib write it."""
+    """A colour as HTML and matplotlib write it."""
     return "#{:02x}{:02x}{:02x}".format(*rgb)
 
 

@@ -32,9 +32,9 @@ class Probe:
     mean: Tensor  # (D,)
     scale: Tensor  # (D,)
     strength: float
-    """Of the L2 penalty, as it was chosen."""
+    """The strength of the L2 penalty that was chosen."""
     held_out_accuracy: float
-    """Of the rows that chose it, before they were used for training."""
+    """The accuracy on the rows that chose it, before they were used for training."""
 
     def predict(self, vectors: np.ndarray) -> np.ndarray:
         """The labels of vectors (N, D), as places in `labels`; (N,)."""

@@ -93,7 +93,7 @@ class SenseAverages:
         for keys in self.senses.values():
             keys.sort(key=lambda key: index.rank[key])
         self.directions = {key: unit(total) for key, total in sums.items()}
-        """Of each sense, its mean vector with length 1; (layers, dim)."""
+        """The mean vector of each sense, with length 1; (layers, dim)."""
 
     def nearest(self, lemma: Lemma, vectors: np.ndarray) -> list[str] | None:
         """For each layer of a place (layers, dim), the sense whose mean is nearest; None for a lemma not seen."""

@@ -88,11 +88,11 @@ class Blocks(Language):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """As it is written: anbn."""
+        """The name as it is written: anbn."""
         return "".join(f"{letter}n" for letter in self.symbols)
 
     def spell(self, sizes: list[int]) -> str:
-        """So many of each letter."""
+        """A word with so many of each letter."""
         return "".join(letter * max(size, 0) for letter, size in zip(self.symbols, sizes, strict=True))
 
     def examples(self, limit: int, seed: int) -> list[LearntWord]:

@@ -237,7 +237,7 @@ class Sweep:
         }
 
     def table(self) -> Table:
-        """Of each condition the unit that costs most."""
+        """The unit that costs most, for each condition."""
         columns = [
             "condition",
             "pairs",

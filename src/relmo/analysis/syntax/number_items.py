@@ -73,7 +73,7 @@ class Items:
 
     @property
     def conditions(self) -> list[str]:
-        """Those of what is tested, in their order."""
+        """The conditions of the sentences that are tested, in their order."""
         return list(dict.fromkeys(pair.condition for pair, yes in zip(self.pairs, self.tested, strict=True) if yes))
 
 

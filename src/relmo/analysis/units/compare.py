@@ -163,7 +163,7 @@ def _bracket_classes(symbols: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def bracket_distances(symbols: Sequence[str]) -> np.ndarray:
-    """At each closing bracket that closes one of its kind, how far back that is; 0 elsewhere; (T,)."""
+    """How far back the bracket stands that each closing bracket closes; 0 at every other symbol; (T,)."""
     found = np.zeros(len(symbols), dtype=np.int64)
     opened: list[tuple[str, int]] = []
     for place, symbol in enumerate(symbols):
@@ -219,8 +219,8 @@ def samples(
 
 
 def copied(sample: np.ndarray, training: np.ndarray, lengths: Sequence[int]) -> dict[int, float]:
-    """Of a text's stretches of each length, the share that stands in the training text as it is; nan where the text is
-    shorter. Ids (S,) and (T,); the training text may be mapped from a file."""
+    """The share of a text's stretches, for each length, that stand in the training text; nan where the text is shorter.
+    Ids (S,) and (T,); the training text may be mapped from a file."""
     found = {}
     for length in lengths:
         if length < 1:
@@ -279,7 +279,7 @@ class Emergence:
     unit: Unit
 
     def as_dict(self) -> dict[str, Any]:
-        """In plain numbers: of each model the unit's r, and the best unit with its r."""
+        """For each model the unit's r, and the best unit with its r, in plain numbers."""
         rows = []
         for name, r in zip(self.models, self.r, strict=True):
             best = int(np.abs(r).argmax())
