@@ -169,7 +169,7 @@ class PartialCorrelation:
         self.inverse = np.linalg.pinv(gram)
 
     def of(self, rows: np.ndarray) -> np.ndarray:
-        """The partial correlations (U, F) of rows (U, T); nan for a feature that the others and the symbol determine."""
+        """The partial correlations of rows (U, T); (U, F), nan where the others and the symbol determine a feature."""
         left = self.groups.without_means(rows)
         b = left @ self.features  # (U, F)
         beta = b @ self.inverse
