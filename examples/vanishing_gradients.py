@@ -6,7 +6,10 @@ decides how long an LSTM remembers from the first step on.
 
 import torch
 
-from relmo.nn.cells import Cell, ElmanCell, GRUCell, LSTMCell
+from relmo.nn.cells import Cell
+from relmo.nn.cells.elman import ElmanCell
+from relmo.nn.cells.gru import GRUCell
+from relmo.nn.cells.lstm import LSTMCell
 
 STEPS, SIZE = 40, 64
 

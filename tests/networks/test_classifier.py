@@ -11,7 +11,8 @@ from torch.nn.functional import log_softmax
 
 from relmo.networks.classifier import BCN, PooledClassifier
 from relmo.nn.attention import biattention
-from relmo.nn.cells import Cell, LSTMCell
+from relmo.nn.cells import Cell
+from relmo.nn.cells.lstm import LSTMCell
 from relmo.store.weights import load_weights, save_weights
 from sentence_batches import (
     assert_each_sentence_stands_alone,

@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from relmo.networks.language_model import NeuralLM, RecurrentLM, Window, make_cell, make_softmax
-from relmo.nn.cells import ElmanCell, GRUCell, LSTMCell
+from relmo.networks.language_model import NeuralLM, RecurrentLM, Window, make_softmax
+from relmo.nn.cells.elman import ElmanCell
+from relmo.nn.cells.gru import GRUCell
+from relmo.nn.cells.lstm import LSTMCell
 from relmo.nn.softmax import AdaptiveSoftmax, FullSoftmax, SampledSoftmax
 from relmo.settings.lm import LanguageModelSettings
 
@@ -162,10 +164,10 @@ def test_every_dropout_acts_in_training_and_not_in_evaluation(option: str, varia
 def test_settings_choose_cell_and_softmax() -> None:
     cells = {"elman": ElmanCell, "gru": GRUCell, "lstm": LSTMCell}
     for name, kind in cells.items():
-        cell = make_cell(LanguageModelSettings(cell=name, hidden=7))(3)  # type: ignore[arg-type]
+        cell = network(name, hidden=7, embedding=3).encoder.recurrent.cells[0][0]
         assert type(cell) is kind
         assert (cell.input_size, cell.hidden_size) == (3, 7)
-    lstm = make_cell(LanguageModelSettings(hidden=7, projection=2, forget_bias=-2.5))(3)
+    lstm = network("lstm", hidden=7, projection=2, forget_bias=-2.5).encoder.recurrent.cells[0][0]
     assert lstm.output_size == 2
     assert lstm.bias_ih[7:14].eq(-2.5).all()
     softmaxes = {"full": FullSoftmax, "sampled": SampledSoftmax, "adaptive": AdaptiveSoftmax}

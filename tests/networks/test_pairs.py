@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from relmo.networks.pairs import ESIM, CosineRegression, DecomposableAttention, EncoderPair
 from relmo.networks.sentence_encoder import Encoded
-from relmo.nn.cells import Cell, LSTMCell
+from relmo.nn.cells import Cell
+from relmo.nn.cells.lstm import LSTMCell
 from relmo.store.weights import load_weights, save_weights
 from sentence_batches import (
     assert_each_sentence_stands_alone,

@@ -1,5 +1,6 @@
 """The written-out cells equal torch's, their docstrings and their numerical derivatives; the LSTM's clips hold."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,7 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from relmo.nn.cells import Cell, ElmanCell, GRUCell, LSTMCell, State, clip
+from relmo.nn.cells import Cell, State, make_cell
+from relmo.nn.cells.elman import ElmanCell
+from relmo.nn.cells.gru import GRUCell
+from relmo.nn.cells.lstm import LSTMCell, clip
+from relmo.settings.cells import CELLS as TABLE
 
 
 def lstm_projected(input_size: int, hidden_size: int) -> LSTMCell:
@@ -340,3 +345,56 @@ def test_weights_given_in_place_of_the_cells_own_are_the_ones_used(name: str) ->
     x, state = torch.randn(2, 3), tuple(torch.randn(2, size) for size in cell.state_sizes)
     torch.testing.assert_close(cell(x, state, other.weights()), other(x, state), rtol=0, atol=0)
     assert not torch.equal(cell(x, state)[0], other(x, state)[0])
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_cell_says_of_itself_what_its_step_gives(name: str) -> None:
+    torch.manual_seed(1)
+    cell = make_cell(name, 5)(3)
+    x, state = torch.randn(2, 3), tuple(torch.randn(2, size) for size in cell.state_sizes)
+    gates = cell.gates(x, state)
+    assert cell.name == name
+    assert {*gates._fields} == {*cell.words}
+    assert all(len(letter) == 1 for letter in cell.words)  # units are named by them: c0.27
+    assert cell.states[0] == "h"
+    assert cell.memory in cell.states
+    assert cell.keeps is None or cell.keeps in cell.gate_names
+    assert all(getattr(gates, gate).min() > 0 and getattr(gates, gate).max() < 1 for gate in cell.gate_names)
+    assert {*cell.inputs, *cell.recurrent} <= dict(cell.named_parameters()).keys()
+    assert {*TABLE[name]} <= inspect.signature(type(cell)).parameters.keys()
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_new_state_can_be_changed_before_anything_reads_it(name: str) -> None:
+    torch.manual_seed(1)
+    cell = make_cell(name, 5)(3)
+    weights, state = cell.weights(), cell.initial_state(2)
+    met: list[str] = []
+
+    def halve(letter: str, value: Tensor) -> Tensor:
+        met.append(letter)
+        return value / 2
+
+    from_x = cell.from_input(torch.randn(2, 3), weights)
+    plain, changed = cell.step(from_x, state, weights), cell.step(from_x, state, weights, halve)
+    assert sorted(met) == sorted(cell.states)
+    assert torch.equal(getattr(changed, cell.memory), getattr(plain, cell.memory) / 2)
+    if name == "lstm":
+        assert torch.equal(changed.h, plain.o * torch.tanh(plain.c / 2) / 2)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_matrices_by_block_are_the_rows_with_which_a_block_reads(name: str) -> None:
+    cell = make_cell(name, 5)(3)
+    weights = cell.weights()
+    assert torch.equal(torch.cat([*cell.input_matrices(weights).values()]), cell.weight_ih)
+    assert torch.equal(torch.cat([*cell.recurrent_matrices(weights).values()]), cell.weight_hh)
+    assert list(cell.recurrent_matrices(weights)) == list(cell.blocks)
+
+
+def test_a_bare_cell_computes_with_the_weights_that_it_is_given_and_draws_nothing() -> None:
+    cell, before = LSTMCell(3, 5, projection=2, cell_clip=0.1), torch.get_rng_state()
+    bare = LSTMCell.bare(3, 5, projection=2, cell_clip=0.1)
+    assert torch.equal(torch.get_rng_state(), before)
+    x, state = torch.randn(2, 3), cell.initial_state(2)
+    torch.testing.assert_close(bare(x, state, cell.weights()), cell(x, state), rtol=0, atol=0)

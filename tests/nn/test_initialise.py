@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from relmo.nn.cells import Cell, ElmanCell, GRUCell, LSTMCell
+from relmo.nn.cells import Cell
+from relmo.nn.cells.elman import ElmanCell
+from relmo.nn.cells.gru import GRUCell
+from relmo.nn.cells.lstm import LSTMCell
 from relmo.nn.initialise import initialise
 from relmo.store.weights import Unfilled
 
@@ -17,7 +20,7 @@ from relmo.store.weights import Unfilled
 def test_each_gate_s_recurrent_weights_are_orthogonal_its_inputs_within_xavier_s_bound(cell: Cell) -> None:
     initialise(cell)
     bound = math.sqrt(6 / (7 + 20))
-    for gate in range(cell.blocks):
+    for gate in range(len(cell.blocks)):
         rows = slice(20 * gate, 20 * gate + 20)
         W = cell.weight_hh[rows]
         torch.testing.assert_close(W @ W.T, torch.eye(20), rtol=0, atol=1e-5)

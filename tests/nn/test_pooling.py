@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from relmo.nn.cells import LSTMCell
+from relmo.nn.cells.lstm import LSTMCell
 from relmo.nn.pooling import blank, final, inside, maximum, mean, minimum
 from relmo.nn.recurrent import Recurrent
 

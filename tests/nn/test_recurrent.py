@@ -1,9 +1,10 @@
 """Recurrent stacks: the fused path is the written-out one; padding and batch mates change nothing; state carries."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
+from typing import ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -11,7 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from relmo.nn.cells import Cell, ElmanCell, GRUCell, LSTMCell
+from relmo.nn.cells import Cell, State
+from relmo.nn.cells.base import Intervene, unchanged
+from relmo.nn.cells.elman import ElmanCell
+from relmo.nn.cells.gru import GRUCell
+from relmo.nn.cells.lstm import LSTMCell
 from relmo.nn.dropout import SequenceDropout, drop_weights, drop_words
 from relmo.nn.recurrent import Recurrent, RecurrentOutput, unroll_fused
 
@@ -387,3 +392,50 @@ def test_sequences_of_length_one_are_one_step_of_the_cell(name: str, bidirection
             )
             torch.testing.assert_close(run.state[own], new, rtol=1e-5, atol=1e-6)
         assert not run.output[:, 1:].any()
+
+
+class LeakyGates(NamedTuple):
+    h: Tensor
+
+
+class LeakyCell(Cell):
+    """h' = a * h + W x: a recurrence without gates, which needs no steps."""
+
+    blocks: ClassVar = {"h": "what others read"}
+    recurrent = ("weight_h",)
+    parallel = True
+
+    def __init__(self, input_size: int, hidden_size: int):
+        super().__init__(input_size, hidden_size)
+        self.weight_ih = nn.Parameter(torch.randn(hidden_size, input_size))
+        self.weight_h = nn.Parameter(torch.rand(hidden_size))
+
+    def from_input(self, x: Tensor, weights: Sequence[Tensor]) -> Tensor:
+        return x @ weights[0].T
+
+    def step(
+        self, from_x: Tensor, state: State, weights: Sequence[Tensor], intervene: Intervene = unchanged
+    ) -> LeakyGates:
+        return LeakyGates(intervene("h", weights[1] * state[0] + from_x))
+
+    def sequence(self, from_x: Tensor, state: State, weights: Sequence[Tensor]) -> State:
+        time = torch.arange(from_x.shape[1])
+        lags = (time.unsqueeze(1) - time).unsqueeze(2)  # (T, T, 1)
+        shares = torch.where(lags >= 0, weights[1] ** lags.clamp(min=0), 0.0)  # (T, T, H)
+        before = weights[1] ** (time + 1).unsqueeze(1) * state[0].unsqueeze(1)
+        return (torch.einsum("tsh,bsh->bth", shares, from_x) + before,)
+
+
+@pytest.mark.parametrize("lengths", [None, torch.tensor([5, 2, 0])])
+def test_a_cell_that_computes_all_steps_side_by_side_equals_its_steps(lengths: Tensor | None) -> None:
+    torch.manual_seed(0)
+    stack = Recurrent(partial(LeakyCell, hidden_size=4), input_size=3, layers=2, bidirectional=True)
+    x = torch.randn(3, 5, 3)
+    state = tuple(torch.randn(tensor.shape) for tensor in stack.initial_state(3))
+    side_by_side = stack(x, state, lengths, every_layer=True)
+    stack.fast = False
+    stepped = stack(x, state, lengths, every_layer=True)
+    torch.testing.assert_close(side_by_side, stepped, rtol=1e-5, atol=1e-6)
+    weights = list(stack.parameters())
+    own, definition = (torch.autograd.grad(run.output.square().sum(), weights) for run in (side_by_side, stepped))
+    torch.testing.assert_close(own, definition, rtol=1e-4, atol=1e-5)

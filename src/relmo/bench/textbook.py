@@ -19,7 +19,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from relmo.networks.bilm import BiLMNetwork, BiWindow, CharacterEncoder
 from relmo.networks.language_model import Loss
-from relmo.nn.cells import State, clip
+from relmo.nn.cells import State
+from relmo.nn.cells.lstm import clip
 from relmo.nn.elmo_lstm import ElmoLayer, ElmoLSTM
 from relmo.nn.kernels.layer import Clips
 from relmo.text.characters import CHARACTERS

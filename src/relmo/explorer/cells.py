@@ -71,23 +71,20 @@ def weights(model: LanguageModel | BiLM, stack: Stack, unit: Unit) -> dict[str, 
     of the first layer; and from a unit of the top layer to the symbols it makes more and less likely."""
     layer = stack.layers[unit.layer]
     d = 1 if unit.direction == "backward" else 0
-    hidden = layer.sizes["h"] if layer.hr is None else layer.sizes["c"]
-    gates = {"lstm": "ifgo", "gru": "rzn"}.get(layer.kind, "h")
+    cell, given, inside = layer.cell, layer.weights[d], unit.number < layer.cell.hidden_size
     found: dict[str, Any] = {"from": {}, "symbols": {}}
-    if unit.number < hidden:
-        for number, gate in enumerate(gates):
-            row = number * hidden + unit.number
-            found["from"][gate] = _strongest(layer.hh[d, row].cpu().numpy())
+    if inside:
+        for gate, matrix in cell.recurrent_matrices(given).items():
+            found["from"][gate] = _strongest(matrix[unit.number].cpu().numpy())
     network = model.network
     if not isinstance(network, RecurrentLM) or not isinstance(model, LanguageModel):
         return found
     names = model.vocabulary.symbols
-    if unit.layer == 0 and unit.number < hidden:
-        for number, gate in enumerate(gates):
-            weight = layer.ih[d, number * hidden + unit.number]
-            reach = (network.encoder.embedding.weight @ weight).cpu().numpy()
+    if unit.layer == 0 and inside:
+        for gate, matrix in cell.input_matrices(given).items():
+            reach = (network.encoder.embedding.weight @ matrix[unit.number]).cpu().numpy()
             found["symbols"][gate] = [[names[int(i)], w] for i, w in _strongest(reach)]
-    top = unit.layer == len(stack.layers) - 1 and layer.hr is None
+    top = unit.layer == len(stack.layers) - 1 and layer.projection is None
     if top and isinstance(network.softmax, FullSoftmax):
         matrix = network.softmax.weight  # (V, H), or (V, E) after a bottleneck
         own = (

@@ -32,6 +32,8 @@ from relmo.explorer.reader import PagedReader
 from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel, parameter_count
+from relmo.nn.cells import cell_class
+from relmo.settings.cells import CELLS
 from relmo.tasks.task import Task
 from relmo.text.conllu import ConlluWord
 from relmo.text.corpus import STDIN
@@ -150,18 +152,23 @@ class Session:
         that a page has it at once."""
         reader = self.reader(self.first)
         stack, bidirectional = reader.recorder.stack, isinstance(self.model, BiLM)
-        opened = self.unit or f"{stack.layers[0].states[-1]}0.0"
+        cell = stack.layers[0].cell
+        opened = self.unit or f"{cell.memory}0.0"
         first = {"text": self.first, "page": "0"}
         asks = [("page", first), ("values", first | {"unit": opened})] if "opening" in asked else []
         return {
             "name": self.name,
             "kind": "bilm" if bidirectional else "lm",
-            "cell": stack.layers[0].kind.replace("rnn_tanh", "elman").replace("rnn_relu", "elman"),
+            "cell": cell.name,
+            "cells": {name: _turned(name) for name in sorted(CELLS)},
             "unit": "word" if bidirectional else self.model.settings.text.unit,  # type: ignore[union-attr]
             "layers": len(stack.layers),
             "directions": stack.directions,
             "states": reader.states,
-            "carried": list(stack.layers[0].states),
+            "words": cell.words,
+            "carried": list(cell.states),
+            "memory": cell.memory,
+            "gates": cell.gate_names,
             "parameters": parameter_count(self.model.network),
             "texts": [
                 {"name": p.name, "title": p.title, "length": len(p.text), "tagged": p.name in self.annotated}
@@ -257,9 +264,8 @@ class Session:
     def cell(self, asked: Asked) -> Answer:
         """What a unit is wired to, what its gates do, and its course around an event of the text."""
         reader = self.reader(_text_of(asked))
-        unit, first = reader.checked(unit_of(asked)), reader.page(0)
-        saturation = {}
-        for gate in set(first.states) & {"i", "f", "o", "r", "z"}:
+        unit, saturation = reader.checked(unit_of(asked)), {}
+        for gate in reader.recorder.stack.layers[unit.layer].cell.gate_names:
             if unit.number < reader.recorder.stack.layers[unit.layer].sizes[gate]:
                 values = reader.values(0, unit._replace(state=gate))
                 saturation[gate] = [round(float(share), 3) for share in ((values < 0.1).mean(), (values > 0.9).mean())]
@@ -295,6 +301,13 @@ def key(model: str, what: str, asked: Asked) -> str:
 def summary(made: Callable[..., Any]) -> str:
     """A function's docstring in one line."""
     return " ".join((made.__doc__ or "").split())
+
+
+def _turned(cell: str) -> str | None:
+    """What is turned of a fresh network of this cell: the forget gate's bias, else the size of recurrent weights."""
+    if "forget_bias" in CELLS[cell]:
+        return "forget_bias"
+    return "spectral_radius" if cell_class(cell).recurrent else None
 
 
 def _checked_text(text: str) -> str:

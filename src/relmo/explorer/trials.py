@@ -15,6 +15,7 @@ from relmo.errors import SettingError
 from relmo.explorer.given import Given, listed, number, plain_unit, string
 from relmo.explorer.session import unit_of
 from relmo.settings.arguments import Progress
+from relmo.settings.cells import CELLS
 from relmo.text.minimal_pairs import MinimalPair
 
 CONDITIONS = 6  # whose gates are drawn
@@ -26,7 +27,7 @@ PLACES = (("near the car", "near the cars"), ("behind the table", "behind the ta
 
 def count(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     """Small networks learn to count, and are tested far beyond what they have seen."""
-    cells = listed(given, "cells") or ["elman", "gru", "lstm"]
+    cells = listed(given, "cells") or sorted(CELLS)
     options = CountingOptions(
         limit=number(given, "limit", 30, 5, 100),
         steps=number(given, "steps", 1500, 50, 10_000),

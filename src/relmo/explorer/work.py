@@ -310,7 +310,7 @@ def fresh(given: Given) -> Fresh:
     """A network before training, of what was asked for."""
     radius = given.get("spectral_radius")
     return Fresh(
-        cell=string(given, "cell") or "lstm",  # type: ignore[arg-type]
+        cell=string(given, "cell") or "lstm",
         hidden=number(given, "hidden", 64, 1, 256),
         forget_bias=real(given, "forget_bias", 0.0),
         spectral_radius=None if radius is None else real(given, "spectral_radius", 1.0),

@@ -128,9 +128,7 @@ class LanguageModel:
         """The embedding and the recurrent layers with their trained weights, to start another network from (Dai & Le
         2015)."""
         if not isinstance(self.network, RecurrentLM):
-            raise ModelError(
-                f"a {self.settings.model.cell} model has no recurrent encoder; train one with --cell lstm, gru or elman"
-            )
+            raise ModelError(f"a {self.settings.model.cell} model has no recurrent encoder; train one with --cell lstm")
         return self.network.encoder
 
     def encode(self, text: str) -> np.ndarray:

@@ -14,5 +14,5 @@ def make_language_model(
     """The network that the settings describe; `sizes` are those of an n-gram model's tables."""
     if settings.cell == "ngram":
         return NGramLM(vocab_size=vocab_size, order=settings.order, sizes=sizes)
-    kinds = {"feedforward": FeedforwardLM, "lstm": RecurrentLM, "gru": RecurrentLM, "elman": RecurrentLM}
-    return kinds[settings.cell](settings, vocab_size=vocab_size)
+    network = FeedforwardLM if settings.cell == "feedforward" else RecurrentLM
+    return network(settings, vocab_size=vocab_size)

@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from relmo.errors import ModelError
-from relmo.networks.sentence_encoder import CellName, PooledEncoder, PoolName, SentenceEncoder, make_encoder, read
+from relmo.networks.sentence_encoder import PooledEncoder, PoolName, SentenceEncoder, make_encoder, read
 from relmo.nn.attention import AttentivePool, biattention
-from relmo.nn.cells import LSTMCell
+from relmo.nn.cells.lstm import LSTMCell
 from relmo.nn.dropout import drop
 from relmo.nn.initialise import initialise
 from relmo.nn.mlp import MLP, Maxout
 from relmo.nn.pooling import blank, maximum, mean, minimum
 from relmo.nn.recurrent import Recurrent
+from relmo.settings.cells import CellName
 
 
 def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:

@@ -13,18 +13,17 @@ Those that are trained by gradients are `NeuralLM`s and have `loss(window, carry
     Dai & Le 2015, Semi-supervised sequence learning (an LM's encoder starts a classifier)
 """
 
-from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from relmo.errors import SettingError
-from relmo.nn.cells import Cell, ElmanCell, GRUCell, LSTMCell, State
+from relmo.nn.cells import State, make_cell
 from relmo.nn.dropout import SequenceDropout, drop_words
 from relmo.nn.recurrent import Recurrent, RecurrentOutput
 from relmo.nn.softmax import AdaptiveSoftmax, FullSoftmax, SampledSoftmax
+from relmo.settings.cells import cell_options
 from relmo.settings.lm import LanguageModelSettings
 
 
@@ -120,7 +119,7 @@ class RecurrentLM(NeuralLM):
         self.vocab_size = vocab_size
         size = settings.embedding or settings.hidden
         recurrent = Recurrent(
-            make_cell(settings),
+            make_cell(settings.cell, settings.hidden, **cell_options(settings)),
             input_size=size,
             layers=settings.layers,
             residual=settings.residual,
@@ -147,17 +146,6 @@ class RecurrentLM(NeuralLM):
         run = self.encoder(inputs, state)
         x = self.dropout(run.output)
         return (x if self.bottleneck is None else self.bottleneck(x)), run.state
-
-
-def make_cell(settings: LanguageModelSettings) -> Callable[[int], Cell]:
-    """The settings' cell, but for its input size."""
-    if settings.cell == "elman":
-        return partial(ElmanCell, hidden_size=settings.hidden, nonlinearity=settings.nonlinearity)
-    if settings.cell == "gru":
-        return partial(GRUCell, hidden_size=settings.hidden)
-    return partial(
-        LSTMCell, hidden_size=settings.hidden, projection=settings.projection, forget_bias=settings.forget_bias
-    )
 
 
 def make_softmax(settings: LanguageModelSettings, size: int, vocab_size: int) -> FullSoftmax | AdaptiveSoftmax:

@@ -19,7 +19,6 @@ from torch.nn.functional import cosine_similarity, mse_loss
 
 from relmo.networks.classifier import classification_loss
 from relmo.networks.sentence_encoder import (
-    CellName,
     Encoded,
     PooledEncoder,
     PoolName,
@@ -32,6 +31,7 @@ from relmo.nn.dropout import drop
 from relmo.nn.initialise import initialise
 from relmo.nn.mlp import MLP
 from relmo.nn.pooling import blank, maximum, mean
+from relmo.settings.cells import CellName
 
 
 def _regression_loss(values: Tensor, targets: Tensor) -> Tensor:

@@ -8,8 +8,6 @@ one vector of a sentence.
     Wieting et al. 2016, Towards universal paraphrastic sentence embeddings (no recurrent layers: an average of words)
 """
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -18,12 +16,12 @@ from torch.nn.functional import pad
 
 from relmo.errors import ModelError
 from relmo.nn.attention import AttentivePool
-from relmo.nn.cells import Cell, ElmanCell, GRUCell, LSTMCell
+from relmo.nn.cells import make_cell
 from relmo.nn.dropout import SequenceDropout
 from relmo.nn.pooling import blank, final, maximum, mean
 from relmo.nn.recurrent import Recurrent
+from relmo.settings.cells import CellName
 
-CellName = Literal["elman", "gru", "lstm"]
 PoolName = Literal["final", "mean", "max", "attention"]
 
 
@@ -40,7 +38,7 @@ class SentenceEncoder(nn.Module):
 
     again_size    the size of the ELMo vectors put beside the output; 0 where there are none
     dropout       on the input and between layers, variational: one mask for all words of a sentence
-    projection    LSTM only: the size to which its output is projected
+    projection    of cells that have one: the size to which the output is projected
     residual      a layer whose input and output sizes agree adds its input to its output
     """
 
@@ -61,7 +59,7 @@ class SentenceEncoder(nn.Module):
         self.again_size = again_size
         self.dropout = SequenceDropout(dropout, variational=True)
         self.recurrent = Recurrent(
-            _make_cell(cell, hidden, projection),
+            make_cell(cell, hidden, **({"projection": projection} if projection else {})),
             input_size=input_size,
             layers=layers,
             bidirectional=bidirectional,
@@ -148,15 +146,6 @@ def make_encoder(
     return SentenceEncoder(**sizes, layers=layers, **recurrent) if layers else LinearEncoder(**sizes)
 
 
-def _make_cell(cell: CellName, hidden: int, projection: int | None) -> Callable[[int], Cell]:
-    """The cell of this name, but for its input size."""
-    if cell == "elman":
-        return partial(ElmanCell, hidden_size=hidden)
-    if cell == "gru":
-        return partial(GRUCell, hidden_size=hidden)
-    return partial(LSTMCell, hidden_size=hidden, projection=projection)
-
-
 def read(recurrent: Recurrent, x: Tensor, lengths: Tensor) -> Tensor:
     """The output (B, T, O) of recurrent layers over x (B, T, D), zero past the end; empty sentences are all past it.
 
@@ -179,17 +168,12 @@ def with_again(y: Tensor, lengths: Tensor, again: Tensor | None, size: int) -> T
 def _describe(recurrent: Recurrent) -> dict[str, str]:
     """What must agree between recurrent layers for weights to be taken over, in words."""
     first = recurrent.cells[0][0]
-    name = type(first).__name__.removesuffix("Cell").lower()
-    if isinstance(first, ElmanCell):
-        name += f" with {first.nonlinearity}"
-    clips = [getattr(first, clip, None) for clip in ("cell_clip", "projection_clip")]
     return {
-        "cell": name,
+        "cell": first.describe(),
         "number of layers": str(len(recurrent.layers)),
         "number of directions": str(recurrent.directions),
         "input size": str(first.input_size),
         "hidden size": str(first.hidden_size),
         "output size": str(first.output_size),
         "residual connection": "on" if recurrent.residual else "off",
-        "clipping": "off" if clips == [None, None] else f"{clips[0]} and {clips[1]}",
     }

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from relmo.networks.sentence_encoder import CellName, SentenceEncoder
+from relmo.networks.sentence_encoder import SentenceEncoder
 from relmo.nn.crf import CRF
 from relmo.nn.dropout import SequenceDropout
 from relmo.nn.initialise import initialise
+from relmo.settings.cells import CellName
 
 IGNORED = -100  # a target past a sentence's end
 

@@ -5,7 +5,7 @@
 Choices:
 - Both directions are one tensor with a leading 2, and each step computes both in one batched product. The backward
   direction's input comes already reversed, so both run from step 0 on.
-- The definition (`fast=False`) steps `cells.lstm_gates` through time. The fast path computes the input's part of all
+- The definition (`fast=False`) steps the LSTM's cell through time. The fast path computes the input's part of all
   gates in one product before the loop, and has its own backward pass: the loop backwards in time gives the gradients of
   the gates, and from these all weight gradients follow in one large product each, after the loop.
 - Sequences of different lengths stand sorted, longest first; `sizes[t]` says how many are still going on at step t. So
@@ -29,7 +29,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from relmo.nn.cells import State, clip, lstm_gates
+from relmo.nn.cells import State
+from relmo.nn.cells.lstm import LSTMCell, clip
 from relmo.nn.dropout import drop
 from relmo.nn.kernels import infer_cpu, infer_gpu, lstm_cpu, lstm_step, lstm_step_triton
 from relmo.nn.kernels.kept import kept
@@ -71,6 +72,12 @@ class ElmoLayer(nn.Module):
         constant = torch.zeros_like(self.bias[:1])
         constant[:, self.hidden_size : 2 * self.hidden_size] = FORGET_BIAS
         return self.bias + constant
+
+    def cell(self, clips: Clips) -> LSTMCell:
+        """The equations of a step, without weights."""
+        projection = None if self.weight_hr is None else self.output_size
+        sizes = self.weight_ih.shape[2], self.hidden_size
+        return LSTMCell.bare(*sizes, projection=projection, cell_clip=clips.cell, projection_clip=clips.projection)
 
     def weights(self) -> Weights:
         """What a run needs, the forget gate's constant included."""
@@ -252,15 +259,11 @@ def _define(layer: ElmoLayer, x: Tensor, steps: Steps) -> tuple[Tensor, Tensor, 
     h, c, sizes, clips = steps
     lengths = lengths_of(sizes, x.shape[2]).to(x.device)
     forget = layer.full_bias() - layer.bias
+    cell = layer.cell(clips)
     runs = []
     for d in range(2):
         weights = [layer.weight_ih[d], layer.weight_hh[d], layer.bias[d], forget[0].detach()]
         weights += [] if layer.weight_hr is None else [layer.weight_hr[d]]
-
-        def cell(x: Tensor, state: State, weights: Sequence[Tensor]) -> tuple[Tensor, State]:
-            gates = lstm_gates(x, state, weights, *clips)
-            return gates.h, (gates.h, gates.c)
-
         runs.append(unroll(cell, x[d].transpose(0, 1), (h[d], c[d]), lengths, weights=weights))
     y = torch.stack([y for y, _ in runs]).transpose(1, 2)
     h, c = (torch.stack(tensors) for tensors in zip(*(state for _, state in runs), strict=True))

@@ -1,8 +1,8 @@
 """Stacks of recurrent layers over any cell: directions, padding, residual connections, dropout.
 
-`unroll` is the definition: one cell stepped through time in plain Python. `unroll_fused` hands a layer, or the whole
-stack, to torch's fused kernels (oneDNN on a CPU, cuDNN on a GPU) and is taken automatically where they compute the same
-thing: every cell without clips. The state is explicit: nothing is kept between calls.
+`unroll` is the definition: one cell stepped through time in plain Python. Two faster ways are taken where the cell has
+them: `unroll_fused` hands a layer, or the whole stack, to torch's fused kernels (oneDNN on a CPU, cuDNN on a GPU), and
+`unroll_whole` computes all steps side by side. The state is explicit: nothing is kept between calls.
 
 Padding: with `lengths`, a sequence is read to its end and no further, in both directions; outputs past the end are
 exactly zero and the final state is the one at each sequence's own end, so nothing depends on the batch mates.
@@ -32,12 +32,12 @@ class RecurrentOutput(NamedTuple):
 
 
 class Recurrent(nn.Module):
-    """A stack of layers. `make_cell(input_size)` makes one cell: `partial(LSTMCell, hidden_size=512)`.
+    """A stack of layers. `make_cell(input_size)` makes one cell; `cells.make_cell("lstm", 512)` is such a function.
 
     bidirectional   each layer reads both ways and concatenates (forward first) before the next layer
     residual        a layer whose input and output sizes agree adds its input to its output
     dropout         between layers; `variational` holds one mask over all steps of a sequence
-    weight_drop     DropConnect on the recurrent weights W_hh
+    weight_drop     DropConnect on the cells' recurrent weights
     fast            False steps through the written-out cells always
     """
 
@@ -88,7 +88,7 @@ class Recurrent(nn.Module):
         if every_layer or not self._runs_whole():
             run = self._run_layers(x, states, lengths)
             return run if every_layer else run._replace(layers=())
-        weights = [self._dropped(cell.weights()) for cells in self.cells for cell in cells]
+        weights = [self._dropped(cell) for cells in self.cells for cell in cells]
         fused = self.cells[0][0].fused
         assert fused is not None
         shape = FusedShape(len(self.layers), self.directions, self.dropout.p if self.training else 0.0)
@@ -119,18 +119,23 @@ class Recurrent(nn.Module):
     def _run_layer(
         self, cells: list[Cell], x: Tensor, states: list[State], lengths: Tensor | None
     ) -> tuple[Tensor, list[State]]:
-        weights = [self._dropped(cell.weights()) for cell in cells]
+        weights = [self._dropped(cell) for cell in cells]
         if self.fast and cells[0].fused is not None:
             return unroll_fused(cells[0].fused, FusedShape(1, self.directions, 0.0), weights, x, states, lengths)
+        run = unroll_whole if self.fast and cells[0].parallel else unroll
         runs = [
-            unroll(cell, x, state, lengths, reverse=direction == 1, weights=w)
+            run(cell, x, state, lengths, reverse=direction == 1, weights=w)
             for direction, (cell, state, w) in enumerate(zip(cells, states, weights, strict=True))
         ]
         return torch.cat([y for y, _ in runs], dim=-1), [state for _, state in runs]
 
-    def _dropped(self, weights: list[Tensor]) -> list[Tensor]:
-        W_ih, W_hh, *rest = weights
-        return [W_ih, drop_weights(W_hh, self.weight_drop, self.training), *rest]
+    def _dropped(self, cell: Cell) -> list[Tensor]:
+        if not (self.training and self.weight_drop):
+            return cell.weights()
+        return [
+            drop_weights(weight, self.weight_drop, self.training) if name in cell.recurrent else weight
+            for name, weight in cell.named_parameters(recurse=False)
+        ]
 
 
 class FusedShape(NamedTuple):
@@ -142,7 +147,7 @@ class FusedShape(NamedTuple):
 
 
 def unroll(
-    cell: Callable[..., tuple[Tensor, State]],
+    cell: Cell,
     x: Tensor,
     state: State,
     lengths: Tensor | None = None,
@@ -155,17 +160,41 @@ def unroll(
 
     Beyond a sequence's end the state stands still and the output is zero.
     """
+    weights = weights or cell.weights()
     steps = range(x.shape[1] - 1, -1, -1) if reverse else range(x.shape[1])
-    inputs = x.unbind(dim=1)
+    inputs = cell.from_input(x, weights).unbind(dim=1)
     outputs = list(inputs)
     for t in steps:
-        y, new_state = cell(inputs[t], state, weights)
+        new_state = cell.next_state(cell.step(inputs[t], state, weights))
+        y = new_state[0]
         if lengths is not None:
             inside = (t < lengths.to(x.device)).unsqueeze(1)  # (B, 1)
             y = torch.where(inside, y, 0.0)
             new_state = tuple(torch.where(inside, new, old) for new, old in zip(new_state, state, strict=True))
         outputs[t], state = y, new_state
     return torch.stack(outputs, dim=1), state
+
+
+def unroll_whole(
+    cell: Cell,
+    x: Tensor,
+    state: State,
+    lengths: Tensor | None = None,
+    *,
+    reverse: bool = False,
+    weights: Sequence[Tensor] | None = None,
+) -> tuple[Tensor, State]:
+    """The same as `unroll`, by a cell that computes all steps side by side."""
+    weights = weights or cell.weights()
+    batch, steps = x.shape[:2]
+    rows, time = torch.arange(batch, device=x.device).unsqueeze(1), torch.arange(steps, device=x.device)
+    sizes = torch.full((batch, 1), steps, device=x.device) if lengths is None else lengths.to(x.device).unsqueeze(1)
+    inside = time < sizes  # (B, T)
+    order = torch.where(inside, sizes - 1 - time, time) if reverse else time.expand(batch, -1)
+    states = cell.sequence(cell.from_input(x[rows, order], weights), state, weights)
+    paths = [torch.cat([old.unsqueeze(1), new], dim=1) for old, new in zip(state, states, strict=True)]
+    final = tuple(path[rows, sizes][:, 0] for path in paths)
+    return torch.where(inside.unsqueeze(2), states[0][rows, order], 0.0), final
 
 
 def unroll_fused(

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from relmo.errors import SettingError
 from relmo.settings.bounds import check_bounds, refuse
+from relmo.settings.cells import cells_with
 from relmo.settings.task import (
     OF_SENTENCES,
     InputSettings,
@@ -86,8 +87,9 @@ def check_classifier(settings: ClassifierSettings) -> None:
         refuse(text, ["subtrees"], f"format {text.format}")
     if model.network == "bcn":
         refuse(model, [*OF_SENTENCES, "projection", "residual"], "network bcn")
-    if model.projection is not None and model.cell != "lstm":
-        raise SettingError(f"projection has no meaning for cell {model.cell} (only for lstm); leave it out")
+    if model.projection is not None and model.cell not in cells_with("projection"):
+        some = ", ".join(cells_with("projection"))
+        raise SettingError(f"projection has no meaning for cell {model.cell} (only for {some}); leave it out")
     if model.projection is not None and model.projection >= model.hidden:
         raise SettingError(f"projection {model.projection} must be smaller than hidden {model.hidden}")
     if not model.layers:

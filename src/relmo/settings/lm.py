@@ -2,11 +2,19 @@
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from relmo.errors import SettingError, shown
 from relmo.settings.bounds import check_bounds, refuse
+from relmo.settings.cells import CELLS, cells_with
 from relmo.settings.training import TrainSettings, check_optimizer
+
+RECURRENT = tuple(CELLS)
+
+if TYPE_CHECKING:
+    NetworkName = str
+else:
+    NetworkName = Literal[(*RECURRENT, "ngram", "feedforward")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +52,7 @@ class TextSettings:
 class LanguageModelSettings:
     """The network of a language model."""
 
-    cell: Literal["lstm", "gru", "elman", "ngram", "feedforward"] = "lstm"
+    cell: NetworkName = "lstm"
     """The recurrent cell; or, to compare with, an interpolated Kneser-Ney n-gram model or Bengio's fixed-window
     network."""
     layers: int = 1
@@ -105,20 +113,13 @@ class LMSettings:
 
 
 SOME_CELLS: dict[str, tuple[str, ...]] = {
-    "layers": ("lstm", "gru", "elman"),
-    "projection": ("lstm",),
-    "nonlinearity": ("elman",),
-    "forget_bias": ("lstm",),
-    "residual": ("lstm", "gru", "elman"),
     "order": ("ngram", "feedforward"),
-    "word_dropout": ("lstm", "gru", "elman"),
-    "weight_drop": ("lstm", "gru", "elman"),
-    "variational": ("lstm", "gru", "elman"),
-    "tied": ("lstm", "gru", "elman"),
+    **dict.fromkeys(("layers", "residual", "word_dropout", "weight_drop", "variational", "tied"), RECURRENT),
     **dict.fromkeys(
         ("hidden", "embedding", "dropout", "output_dropout", "input_dropout", "softmax", "cutoffs", "samples"),
-        ("lstm", "gru", "elman", "feedforward"),
+        (*RECURRENT, "feedforward"),
     ),
+    **{option: cells_with(option) for options in CELLS.values() for option in options},
 }
 """Which cells a setting of the model has a meaning for, where that is not all."""
 

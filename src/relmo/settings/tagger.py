@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from relmo.errors import SettingError
 from relmo.settings.bounds import check_bounds, refuse
+from relmo.settings.cells import CellName
 from relmo.settings.task import InputSettings, TaskTextSettings, TaskTrainSettings, check_inputs, check_task_training
 
 
@@ -23,7 +24,7 @@ class TaggerTextSettings(TaskTextSettings):
 class TaggerModelSettings:
     """The network of a tagger: bidirectional recurrent layers, then a tag for each word."""
 
-    cell: Literal["lstm", "gru", "elman"] = "lstm"
+    cell: CellName = "lstm"
     """The recurrent cell."""
     layers: int = 1
     """How many recurrent layers."""

@@ -5,6 +5,7 @@ from typing import Literal
 
 from relmo.errors import SettingError, shown
 from relmo.settings.bounds import BOUNDS, check_bounds, parse_filters, refuse
+from relmo.settings.cells import CellName
 from relmo.settings.training import TrainSettings, check_optimizer
 
 NO_CACHE = "none"
@@ -108,7 +109,7 @@ class TaskTrainSettings(TrainSettings):
 class SentenceModelSettings:
     """A network that makes one vector of a sentence: recurrent layers and a pool over their output."""
 
-    cell: Literal["lstm", "gru", "elman"] = "lstm"
+    cell: CellName = "lstm"
     """The recurrent cell."""
     layers: int = 1
     """How many recurrent layers; with 0 each word goes through a linear layer of its own."""

@@ -20,6 +20,7 @@ from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.models.lm import LanguageModel
 from relmo.networks.classifier import BCN, PooledClassifier
 from relmo.settings.arguments import check_sentences
+from relmo.settings.cells import CELLS
 from relmo.settings.classifier import ClassifierSettings, ClassifierTextSettings, check_classifier
 from relmo.tasks.features import WordFeatures, Words, WordVocabulary
 from relmo.tasks.scores import Report, class_report
@@ -190,8 +191,8 @@ def _open_start(source: str) -> LanguageModel:
         raise ModelError(
             f"--init {source}: reads characters; give a language model of words (relmo train lm --unit word)"
         )
-    if model.settings.model.cell not in ("lstm", "gru", "elman"):
-        raise ModelError(f"--init {source}: has no recurrent layers; give one with cell lstm, gru or elman")
+    if model.settings.model.cell not in CELLS:
+        raise ModelError(f"--init {source}: has no recurrent layers; give one with a recurrent cell, such as lstm")
     return model
 
 

@@ -17,7 +17,8 @@ from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
 from relmo.networks import make_language_model
 from relmo.networks.bilm import BiLMNetwork
-from relmo.nn.cells import GRUCell, LSTMCell
+from relmo.nn.cells.gru import GRUCell
+from relmo.nn.cells.lstm import LSTMCell
 from relmo.nn.recurrent import Recurrent
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.settings.lm import LanguageModelSettings, LMSettings

@@ -48,7 +48,7 @@ def test_outputs_states_and_all_gradients_are_those_of_torchs_module(name: str) 
     theirs = torch.autograd.grad((expected * weight).sum(), by)
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, **EXACT)
-    assert [layer.kind for layer in layers] == [{"rectified": "elman"}.get(name, name.split()[0])] * 2 or name in (
+    assert [layer.cell.name for layer in layers] == [{"rectified": "elman"}.get(name, name.split()[0])] * 2 or name in (
         "no biases",
         "projected",
     )

@@ -17,7 +17,7 @@ from small_models import bilm, language_model
 def test_weights_are_what_h_changes_in_the_arguments_of_gates(cell: str) -> None:
     reader = Reader(language_model(cell, scale=0.5))
     layer = reader.stack.layers[0]
-    zero = layer.hh.new_zeros(1, 1, 1, layer.ih.shape[2])
+    zero = torch.zeros(1, 1, 1, layer.cell.input_size)
     gates = ("i", "f", "o") if cell == "lstm" else ("r", "z")
     rows = {"i": 0, "f": 1, "o": 3, "r": 0, "z": 1}
 
@@ -40,7 +40,7 @@ def test_a_projected_cell_reaches_gates_through_its_projection() -> None:
     model = bilm()
     layer = Reader(model).stack.layers[1]
     found = connections(model, [Unit("c", 1, 3), Unit("c", 0, 1)], [Unit("c", 1, 5)])
-    forget = (layer.hh[0][9 + 5] @ layer.hr[0]).detach().numpy()  # gates of nine cells: i, f, g, o
+    forget = (layer.weights[0][1][9 + 5] @ layer.projection).detach().numpy()  # gates of nine cells: i, f, g, o
     assert found.gates[1] == "f"
     assert found.z[0, 0, 1] == pytest.approx((forget[3] - forget.mean()) / forget.std(), abs=1e-4)
     assert np.isnan(found.z[1]).all()  # of another layer

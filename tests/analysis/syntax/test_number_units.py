@@ -169,7 +169,7 @@ def test_a_projected_cells_output_weights_are_its_change_of_logits(layer: int) -
     part = model.network.softmax.weight[model.vocabulary.ids(["cat", "mat", "sat"]).tolist()]
     from relmo.analysis.syntax.pair_scores import Reader
 
-    own = (part @ Reader(model).stack.layers[layer].hr[0][:, 2]).tolist()
+    own = (part @ Reader(model).stack.layers[layer].projection[:, 2]).tolist()
     assert weights.singular == pytest.approx(own[0], abs=1e-5)
     assert weights.plural == pytest.approx(sum(own[1:]) / 2, abs=1e-5)
 

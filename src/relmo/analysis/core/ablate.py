@@ -60,7 +60,7 @@ def intervene(
     how: How = "zero",
     value: float | Sequence[float] | np.ndarray | None = None,
     *,
-    state: Literal["h", "c"] = "h",
+    state: str = "h",
     direction: Direction = "forward",
 ) -> Iterator[None]:
     """Within the block, these units of a layer are not what the network computes.
@@ -70,7 +70,7 @@ def intervene(
     units       one or several; a c of a projected LSTM has other units than its h
     how         "zero"; "mean" and "hold": at `value`, a number or one for each unit, which for "mean" is what you
                 measured, such as `trace.mean("c", layer)[units]`; "scale": times `value`
-    state       "h", what others read, or "c", an LSTM's memory
+    state       one that the cell carries: "h", what others read, or "c", an LSTM's memory
     direction   of a network that reads both ways
     """
     part = recurrent_part(_module_of(network))
@@ -148,8 +148,7 @@ def active_changes(part: nn.Module, stack: Stack) -> Changes:
         key = (edit.layer, edit.state)
         layer = stack.layers[edit.layer]
         if key not in changes:
-            one = layer.hh.new_ones(stack.directions, 1, layer.sizes[edit.state])
-            changes[key] = Change(one, torch.zeros_like(one))
+            changes[key] = layer.no_change(edit.state)
         scale, offset = changes[key]
         for d in edit.directions:
             units = torch.tensor(edit.units, device=scale.device)
@@ -282,7 +281,7 @@ def _run_torch(part: nn.RNNBase, given: Tensor | PackedSequence, hx: Any = None)
         x = given.unsqueeze(1) if alone else given.transpose(0, 1) if part.batch_first else given
     states = None
     if hx is not None:
-        tensors = [tensor.unsqueeze(1) if alone else tensor for tensor in (hx if part.mode == "LSTM" else (hx,))]
+        tensors = [tensor.unsqueeze(1) if alone else tensor for tensor in (hx if isinstance(hx, tuple) else (hx,))]
         split = [tensor.view(part.num_layers, stack.directions, *tensor.shape[1:]) for tensor in tensors]
         states = [tuple(tensor[depth] for tensor in split) for depth in range(part.num_layers)]
     run = stack.run(both_ways(x, stack, lengths), states, lengths, changes=changes)
@@ -294,4 +293,4 @@ def _run_torch(part: nn.RNNBase, given: Tensor | PackedSequence, hx: Any = None)
         y = PackedSequence(data, given.batch_sizes, given.sorted_indices, given.unsorted_indices)
     else:
         y = y.squeeze(1) if alone else y.transpose(0, 1) if part.batch_first else y
-    return y, final if part.mode == "LSTM" else final[0]
+    return y, final if len(final) > 1 else final[0]

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from relmo.analysis.core.ablate import intervene
 from relmo.analysis.core.features import Document
-from relmo.analysis.core.stack import Change, Changes, Layer, LayerState, Stack, stack_of
+from relmo.analysis.core.stack import Change, Changes, LayerState, Stack, stack_of
 from relmo.analysis.core.trace import Trace, network_of
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
@@ -276,10 +276,9 @@ def _row_changes(stack: Stack, units: Sequence[Unit], values: np.ndarray) -> Cha
     """Row r of a batch has units[r] at values[r]."""
     changes: dict[tuple[int, str], Change] = {}
     for row, (unit, value) in enumerate(zip(units, values.tolist(), strict=True)):
-        layer: Layer = stack.layers[unit.layer]
+        layer = stack.layers[unit.layer]
         if (unit.layer, unit.state) not in changes:
-            one = layer.hh.new_ones(1, len(units), layer.sizes[unit.state])
-            changes[unit.layer, unit.state] = Change(one, torch.zeros_like(one))
+            changes[unit.layer, unit.state] = layer.no_change(unit.state, len(units))
         change = changes[unit.layer, unit.state]
         change.scale[0, row, unit.number], change.offset[0, row, unit.number] = 0.0, value
     return changes

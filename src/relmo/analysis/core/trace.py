@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from relmo.analysis.core.ablate import active_changes, both_ways
 from relmo.analysis.core.show import ColouredText, Table, picture, visible, write_arrays
-from relmo.analysis.core.stack import NAMES, LayerState, mirror, recurrent_part, stack_of
+from relmo.analysis.core.stack import LayerState, mirror, recurrent_part, stack_of
 from relmo.embedding.engine import CutWords
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.models.bilm import BiLM
@@ -44,10 +44,12 @@ SIDE_BY_SIDE = 64  # texts
 class Trace:
     """Symbols, and what a network holds after each of them.
 
-    states      by name, each (layers, T, units) float32: "h"; of an LSTM "c" and the gates i, f, o, g; of a GRU r, z
-                and n. Of a network that reads both ways, the forward units come before the backward ones
+    states      by name, each (layers, T, units) float32: all quantities of the cell's step, such as "h", an LSTM's
+                "c", its gates i, f, o and candidate g. Of a network that reads both ways, the forward units come before
+                the backward ones
     starts      where each text, or sentence, begins among the symbols
     layers      the numbers of the layers that are there
+    carried     which of the states are carried from step to step, h first
     """
 
     symbols: list[str]
@@ -55,7 +57,7 @@ class Trace:
     starts: np.ndarray
     layers: tuple[int, ...]
     directions: int = 1
-    kind: str = "lstm"
+    carried: tuple[str, ...] = ("h",)
 
     def __len__(self) -> int:
         return len(self.symbols)
@@ -186,7 +188,7 @@ def trace_torch(
         raise SettingError(f"{len(names)} symbols for {sum(sizes)} steps; give one for each")
     recorder = Recorder(module, layers, keep)
     stack = recorder.stack
-    read = both_ways(x.detach().to(stack.layers[0].ih).transpose(0, 1), stack, torch.tensor(sizes))
+    read = both_ways(x.detach().to(stack.like).transpose(0, 1), stack, torch.tensor(sizes))
     found, _ = recorder.run(read, stack.initial_state(len(x)), torch.tensor(sizes))
     return recorder.trace(names, found, sizes)
 
@@ -197,7 +199,7 @@ class Recorder:
     def __init__(self, network: nn.Module, layers: Sequence[int] | None, keep: Sequence[str] | None):
         self.part = recurrent_part(network)
         self.stack = stack_of(self.part)
-        there, count = NAMES[self.stack.layers[0].kind], len(self.stack.layers)
+        there, count = tuple(self.stack.layers[0].cell.words), len(self.stack.layers)
         self.layers = tuple(range(count)) if layers is None else tuple(layers)
         self.keep = there if keep is None else tuple(keep)
         if wrong := [layer for layer in self.layers if not 0 <= layer < count]:
@@ -232,15 +234,13 @@ class Recorder:
             for name, array in found.items()
         }
         starts = np.cumsum([0, *sizes[:-1]])
-        return Trace(symbols, states, starts, self.layers, self.stack.directions, self.stack.layers[0].kind)
+        return Trace(symbols, states, starts, self.layers, self.stack.directions, self.stack.layers[0].states)
 
 
 def network_of(model: LanguageModel | BiLM) -> RecurrentLM | BiLMNetwork:
     """The model's network, which must have recurrent layers."""
     if not isinstance(model.network, RecurrentLM | BiLMNetwork):
-        raise ModelError(
-            f"a {model.settings.model.cell} model has no recurrent layers; train one with --cell lstm, gru or elman"
-        )
+        raise ModelError(f"a {model.settings.model.cell} model has no recurrent layers; train one with --cell lstm")
     return model.network
 
 
@@ -333,7 +333,9 @@ def draw_unit(traced: Trace, layer: int, unit: int, path: str | Path, *, title: 
     names = [name for name, array in traced.states.items() if unit < array.shape[2]]
     with picture(path, width=min(4 + 0.12 * len(traced), 40), height=1.1 * len(names) + 0.6) as figure:
         for axes, name in zip(np.atleast_1d(figure.subplots(len(names), 1, sharex=True)), names, strict=True):
-            axes.plot(traced.unit(name, layer, unit), color="tab:blue" if name in "hc" else "tab:gray", linewidth=1)
+            axes.plot(
+                traced.unit(name, layer, unit), color="tab:blue" if name in traced.carried else "tab:gray", linewidth=1
+            )
             axes.axhline(0, color="black", linewidth=0.5)
             axes.set_ylabel(name, rotation=0, labelpad=12)
             axes.margins(x=0.005)

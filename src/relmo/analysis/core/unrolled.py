@@ -11,19 +11,14 @@ default: products of many small Jacobians leave float32's range.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from relmo.analysis.core.stack import Layer, Stack, stack_of
+from relmo.analysis.core.stack import Stack, stack_of
 from relmo.errors import ModelError
-from relmo.nn.cells import Cell, ElmanCell, ElmanGates, GRUCell, GRUGates, LSTMCell, LSTMGates, State
-
-Gates = ElmanGates | GRUGates | LSTMGates
-CELLS = {"lstm": "lstm", "gru": "gru", "rnn_tanh": "elman", "rnn_relu": "elman"}
-GATES = {"lstm": "ifgo", "gru": "rzn", "elman": "h"}
-"""The blocks of rows that a cell's weights stack, in their order."""
+from relmo.nn.cells import Cell, State
 
 
 @dataclass(frozen=True)
@@ -34,34 +29,16 @@ class UnrolledLayer:
     weights: list[Tensor]
     adds_input: bool
 
-    @property
-    def kind(self) -> str:
-        """elman, gru or lstm."""
-        return CELLS[self.cell.fused or "lstm"]  # clipped LSTMs have no fused twin
-
-    @property
-    def states(self) -> tuple[str, ...]:
-        """The names of what is carried."""
-        return ("h", "c") if self.kind == "lstm" else ("h",)
-
-    @property
-    def hidden_size(self) -> int:
-        """H."""
-        return self.cell.hidden_size
-
-    def gates(self, x: Tensor, state: State) -> Gates:
+    def gates(self, x: Tensor, state: State) -> Any:
         """Reads x (B, I) from the state: every quantity of the cell's equations."""
-        return self.cell.gates(x, state, self.weights)  # type: ignore[operator]
-
-    def next_state(self, gates: Gates) -> State:
-        """What of it is carried."""
-        return tuple(getattr(gates, name) for name in self.states)
+        return self.cell.gates(x, state, self.weights)
 
     def recurrent_matrices(self) -> dict[str, Tensor]:
         """The square matrix by which each gate reads h, by the gate's letter: W_hh (H, H) or, where there is a
         projection, W_hr W_hh (P, P), whose eigenvalues are those of W_hh W_hr."""
-        gates = zip(GATES[self.kind], self.weights[1].split(self.hidden_size), strict=True)
-        return {gate: W_hh if len(self.weights) < 5 else self.weights[4] @ W_hh for gate, W_hh in gates}
+        W_hr = self.cell.projection_matrix(self.weights)
+        matrices = self.cell.recurrent_matrices(self.weights)
+        return matrices if W_hr is None else {gate: W_hr @ W_hh for gate, W_hh in matrices.items()}
 
 
 class Unrolled(NamedTuple):
@@ -69,7 +46,7 @@ class Unrolled(NamedTuple):
     by step, each (B, O), and each layer's state after the last step."""
 
     inputs: list[Tensor]
-    gates: list[list[Gates]]
+    gates: list[list[Any]]
     output: list[Tensor]
     states: list[State]
 
@@ -93,50 +70,32 @@ def _unrolled_layer(
 ) -> UnrolledLayer:
     """One of a stack's layers."""
     layer = stack.layers[depth]
-    tensors = [layer.ih, layer.hh, layer.b_ih, layer.b_hh, *([] if layer.hr is None else [layer.hr])]
-    weights = [tensor[direction].detach().to(dtype=dtype, device=device) for tensor in tensors]
+    weights = [tensor.detach().to(dtype=dtype, device=device) for tensor in layer.weights[direction]]
     adds = (stack.residual == "above the first" and depth > 0) or (
-        stack.residual == "where sizes agree" and layer.ih.shape[2] == layer.hh.shape[2]
+        stack.residual == "where sizes agree" and layer.cell.input_size == layer.cell.output_size
     )
-    return UnrolledLayer(_bare_cell(layer), weights, adds)
-
-
-def _bare_cell(layer: Layer) -> Cell:
-    """A cell of a layer's kind and sizes without memory for weights of its own."""
-    inputs, hidden = layer.ih.shape[2], layer.ih.shape[1] // {"lstm": 4, "gru": 3}.get(layer.kind, 1)
-    with torch.device("meta"):
-        if layer.kind == "gru":
-            return GRUCell(inputs, hidden)
-        if layer.kind != "lstm":
-            return ElmanCell(inputs, hidden, nonlinearity="tanh" if layer.kind == "rnn_tanh" else "relu")
-        return LSTMCell(
-            inputs,
-            hidden,
-            projection=None if layer.hr is None else layer.hr.shape[1],
-            cell_clip=layer.cell_clip,
-            projection_clip=layer.projection_clip,
-        )
+    return UnrolledLayer(layer.cell, weights, adds)
 
 
 def initial_states(layers: Sequence[UnrolledLayer], batch: int) -> list[State]:
     """Zeros, each layer's by itself."""
-    return [tuple(layer.weights[1].new_zeros(batch, size) for size in layer.cell.state_sizes) for layer in layers]
+    return [tuple(layer.weights[0].new_zeros(batch, size) for size in layer.cell.state_sizes) for layer in layers]
 
 
 def unroll(layers: Sequence[UnrolledLayer], x: Tensor, states: Sequence[State]) -> Unrolled:
     """Steps the layers through x (B, T, I) from these states on."""
     inputs: list[Tensor] = []
-    kept: list[list[Gates]] = []
+    kept: list[list[Any]] = []
     finals: list[State] = []
     x = x.to(layers[0].weights[0])
     outputs = list(x.unbind(1))
     for layer, state in zip(layers, states, strict=True):
         inputs.append(x if not inputs else torch.stack(outputs, dim=1))
-        steps: list[Gates] = []
+        steps: list[Any] = []
         read, outputs = outputs, []
         for x_t in read:
             gates = layer.gates(x_t, state)
-            state = layer.next_state(gates)
+            state = layer.cell.next_state(gates)
             steps.append(gates)
             outputs.append(gates.h + x_t if layer.adds_input else gates.h)
         kept.append(steps)

@@ -18,10 +18,11 @@ from typing import NamedTuple
 import numpy as np
 
 from relmo.analysis.core.progress import split_progress
+from relmo.analysis.core.stack import stack_of
 from relmo.analysis.core.trace import trace
 from relmo.analysis.memory.counting_report import Counting, CountingUnit
 from relmo.analysis.memory.counting_training import CountingOptions, Tried, accepts, share_of, train_best
-from relmo.analysis.memory.fresh import CELL_NAMES, CellName
+from relmo.analysis.memory.fresh import check_cell
 from relmo.analysis.memory.languages import Language, intervals, language_of
 from relmo.errors import SettingError
 from relmo.models.lm import LanguageModel
@@ -32,7 +33,7 @@ COUNTED = 12  # sizes up to the limit in whose words counters are looked for
 
 def counting(
     language: str,
-    cell: CellName = "lstm",
+    cell: str = "lstm",
     options: CountingOptions | None = None,
     *,
     progress: Progress | None = None,
@@ -46,7 +47,7 @@ def counting(
 
 
 def counting_each(
-    language: str, cell: CellName, options: CountingOptions, *, progress: Progress | None = None
+    language: str, cell: str, options: CountingOptions, *, progress: Progress | None = None
 ) -> list[Counting]:
     """As `counting`, but the network of every seed is trained and judged, each by itself."""
     return [
@@ -57,8 +58,7 @@ def counting_each(
 
 def check(cell: str, options: CountingOptions) -> None:
     """Raises where the options make no sense."""
-    if cell not in CELL_NAMES:
-        raise SettingError(f"cell is {cell!r}; it can be {', '.join(CELL_NAMES)}")
+    check_cell(cell)
     for name in ("hidden", "steps", "batch", "seeds", "strings"):
         if getattr(options, name) < 1:
             raise SettingError(f"{name} must be 1 or more, not {getattr(options, name)}")
@@ -128,9 +128,7 @@ def find_counters(model: LanguageModel, language: Language, limit: int) -> tuple
     how many units have |r| > 0.99 with some count."""
     sizes = np.unique(np.linspace(1, limit, COUNTED).astype(int)).tolist()
     words = [language.right(n)[-1] for n in sizes]
-    traced = trace(
-        model, words, keep=[name for name in ("h", "c") if model.settings.model.cell == "lstm" or name == "h"]
-    )
+    traced = trace(model, words, keep=stack_of(model.network).layers[0].states)
     counts: dict[str, list[np.ndarray]] = {}
     places: dict[str, list[np.ndarray]] = {}
     for begin, word in zip(traced.starts, words, strict=True):

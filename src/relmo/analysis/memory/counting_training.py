@@ -21,7 +21,6 @@ from torch import Tensor
 
 from relmo.analysis.core.progress import split_progress
 from relmo.analysis.core.untrained import seeded
-from relmo.analysis.memory.fresh import CellName
 from relmo.analysis.memory.languages import Language, LearntWord
 from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import RecurrentLM
@@ -104,7 +103,7 @@ class WeightedBatch(NamedTuple):
 
 
 def train_best(
-    language: Language, cell: CellName, options: CountingOptions, progress: Progress | None
+    language: Language, cell: str, options: CountingOptions, progress: Progress | None
 ) -> tuple[LanguageModel, list[Tried]]:
     """Trains seed after seed, until one makes no mistake in validation. -> the best network, and all that were
     tried."""
@@ -125,7 +124,7 @@ def train_best(
 
 
 def train(
-    language: Language, cell: CellName, options: CountingOptions, seed: int, progress: Progress
+    language: Language, cell: str, options: CountingOptions, seed: int, progress: Progress
 ) -> tuple[LanguageModel, Tried]:
     """One network, as it was at its best moment in validation."""
     began = time.monotonic()
@@ -181,7 +180,7 @@ def _rate(step: int, steps: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
 
 
-def new_model(cell: CellName, hidden: int, vocabulary: Vocabulary, seed: int) -> LanguageModel:
+def new_model(cell: str, hidden: int, vocabulary: Vocabulary, seed: int) -> LanguageModel:
     """An untrained language model over single characters, each word a text."""
     settings = LanguageModelSettings(cell=cell, hidden=hidden, embedding=4)
     with seeded(seed):

@@ -25,21 +25,20 @@ from relmo.analysis.memory.jacobian import spectral_radius
 from relmo.errors import SettingError
 from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import RecurrentLM
-from relmo.nn.cells import Cell, LSTMCell
+from relmo.nn.cells import Cell
 from relmo.settings.arguments import Progress
+from relmo.settings.cells import CELLS, CellName, cells_with
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
 from relmo.text.vocabulary import SPECIALS, Vocabulary
-
-CellName = Literal["elman", "gru", "lstm"]
-CELL_NAMES: tuple[CellName, ...] = ("elman", "gru", "lstm")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fresh:
     """What a fresh network is like.
 
-    forget_bias        added to the LSTM's forget gate
-    spectral_radius    of W_hh, of each gate by itself, which is scaled to it; None leaves it as it was drawn
+    forget_bias        added to that of the gate which keeps memory, of cells with such a setting
+    spectral_radius    of the recurrent weights, of each gate by itself, which is scaled to it; None leaves it as it was
+                       drawn
     """
 
     cell: CellName = "lstm"
@@ -59,11 +58,16 @@ class Fresh:
         return f"{self.cell}, fresh{turned}{scaled}"
 
 
+def check_cell(name: str) -> None:
+    """Raises where there is no such cell."""
+    if name not in CELLS:
+        raise SettingError(f"cell is {name!r}; it can be {', '.join(sorted(CELLS))}")
+
+
 def fresh_model(fresh: Fresh, vocabulary: Vocabulary, text: TextSettings | None = None) -> LanguageModel:
     """An untrained language model over a vocabulary; torch's random state stays as it was."""
-    if fresh.cell not in CELL_NAMES:
-        raise SettingError(f"cell is {fresh.cell!r}; it can be {', '.join(CELL_NAMES)}")
-    if fresh.forget_bias and fresh.cell != "lstm":
+    check_cell(fresh.cell)
+    if fresh.forget_bias and fresh.cell not in cells_with("forget_bias"):
         raise SettingError(f"a {fresh.cell} has no forget gate; leave the forget bias out")
     if fresh.spectral_radius is not None and fresh.spectral_radius < 0:
         raise SettingError(f"the spectral radius must be 0 or more, not {fresh.spectral_radius:g}")
@@ -92,12 +96,14 @@ def _draw_as_torch(network: RecurrentLM) -> None:
 
 @torch.no_grad()
 def _turn(cell: Cell, forget_bias: float, radius: float | None) -> None:
-    """Adds to the forget gate's bias; scales each gate's W_hh to a spectral radius."""
-    if isinstance(cell, LSTMCell):
-        cell.bias_ih[cell.hidden_size : 2 * cell.hidden_size] += forget_bias
+    """Adds to the forget gate's bias; scales each gate's recurrent weights to a spectral radius."""
+    if forget_bias:
+        cell.raise_forget_bias(forget_bias)
     if radius is not None:
-        for block in cell.weight_hh.split(cell.hidden_size):
-            block *= radius / spectral_radius(block)
+        if not cell.recurrent:
+            raise SettingError(f"a {cell.name} has no recurrent weights; leave the spectral radius out")
+        for block in (part for name in cell.recurrent for part in getattr(cell, name).split(cell.hidden_size)):
+            block *= radius / spectral_radius(block if block.dim() == 2 else block.diag())
 
 
 def character_vocabulary(text: str) -> Vocabulary:

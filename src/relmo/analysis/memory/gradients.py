@@ -9,8 +9,8 @@ is taken relative to that at lag 0. Medians and quartiles over the places are gi
 with large gradients make.
 
 - The derivatives are whole: by c_s, say, through everything that depends on it, h_s too.
-- "path" is the gradient that comes back through the gates alone: the LSTM's dLoss/dc_t times the product of the forget
-  gates, the GRU's dLoss/dh_t times that of the update gates z, unit by unit.
+- "path" is the gradient that comes back through the gates alone that keep memory: the LSTM's dLoss/dc_t times the
+  product of the forget gates, the GRU's dLoss/dh_t times that of the update gates z, unit by unit.
 - The factor is what a step back multiplies the median by: a line fitted to its logarithm between two lags.
 - The memory is the first lag at which the median is below a hundredth.
 
@@ -33,12 +33,12 @@ from torch import Tensor, nn
 from relmo.analysis.core.reading import read_text
 from relmo.analysis.core.show import Table, figure, picture
 from relmo.analysis.core.trace import Texts, network_of
-from relmo.analysis.core.unrolled import Gates, UnrolledLayer, initial_states, unroll, unrollable
+from relmo.analysis.core.unrolled import UnrolledLayer, initial_states, unroll, unrollable
 from relmo.analysis.memory.jacobian import JacobianCurve, jacobian_curves, spectral_radii
 from relmo.errors import ModelError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
-from relmo.nn.cells import GRUGates, LSTMGates, State
+from relmo.nn.cells import State
 from relmo.settings.arguments import Progress
 
 Loss = Callable[[Tensor], Tensor]
@@ -47,7 +47,6 @@ Loss = Callable[[Tensor], Tensor]
 FIT = (5, 40)  # the lags between which the factor is fitted
 FORGOTTEN = 0.01  # of the gradient at lag 0
 SHOWN = (1, 5, 10, 20, 40, 99)  # lags in tables
-PATHS = {"lstm": "through f alone", "gru": "through z alone"}
 NUMBERS_AT_ONCE = 1 << 26  # numbers of a graph that are held together
 JACOBIANS = 0.9  # of the time, where they are looked at
 PER_UNIT = 16  # numbers that a graph holds for a unit and a step, about
@@ -57,7 +56,7 @@ PER_UNIT = 16  # numbers that a graph holds for a unit and a step, about
 class Curve:
     """One state of one layer: the gradient's norm by lag, from 0 on, relative to that at lag 0.
 
-    of          "h", "c", or "path", what comes back through the forget (GRU: update) gates alone
+    of          a state, such as "h" or "c", or "path", what comes back through the gates alone that keep memory
     mean        the ratio of the mean norms
     factor      of the median, by step back; `mean_factor` of the mean
     memory      the first lag at which the median is below 1 %; None where it is at none
@@ -78,9 +77,11 @@ class Curve:
 class GradientFlow:
     """What was measured of one network.
 
-    cell                elman, gru or lstm
+    cell                its name
+    memory_state        the state that the cell remembers with: c of an LSTM, h of the others
+    keeping_gate        the gate by which it keeps memory: f of an LSTM, z of a GRU, None of an Elman network
     positions, lags     how many places were looked at, and how far back
-    curves              of each layer, h, c (LSTM) and path (LSTM and GRU)
+    curves              of each layer, its states and, where a gate keeps memory, path
     jacobians           the largest singular value of each layer's ds_t/ds_(t-k), where it was asked for
     spectral_radius     of the recurrent weights, layer by layer and gate by gate
     gate_mean           the mean of each gate over places, steps and units, layer by layer
@@ -88,6 +89,8 @@ class GradientFlow:
 
     name: str
     cell: str
+    memory_state: str
+    keeping_gate: str | None
     hidden: int
     positions: int
     lags: int
@@ -97,17 +100,12 @@ class GradientFlow:
     gate_mean: list[dict[str, float]]
 
     def curve(self, of: str, layer: int = -1) -> Curve:
-        """The curve of "h", "c" or "path" of a layer, of the top one where none is said."""
+        """The curve of a state or of "path" of a layer, of the top one where none is said."""
         layers = 1 + max(curve.layer for curve in self.curves)
         for curve in self.curves:
             if curve.of == of and curve.layer == layer % layers:
                 return curve
         raise SettingError(f"there is no curve of {of!r}; a {self.cell} has {', '.join({c.of for c in self.curves})}")
-
-    @property
-    def memory_state(self) -> str:
-        """The state that the cell remembers with: c of an LSTM, h of the others."""
-        return "c" if self.cell == "lstm" else "h"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers by name."""
@@ -183,7 +181,7 @@ def torch_gradient_flow(
     readout = readout.to(layers[0].weights[0].device)
     given = loss or (lambda y: y @ (readout / readout.norm()))
     batch = [(inputs, given)]
-    return measure(name or layers[0].kind, layers, iter(batch), len(inputs), lags, jacobian_positions, None)
+    return measure(name or layers[0].cell.name, layers, iter(batch), len(inputs), lags, jacobian_positions, None)
 
 
 def check_counts(**counts: int) -> None:
@@ -195,7 +193,7 @@ def check_counts(**counts: int) -> None:
 
 def pieces(layers: Sequence[UnrolledLayer], positions: int, lags: int) -> int:
     """In how many pieces the places are looked at, so that memory is bounded."""
-    numbers = PER_UNIT * positions * (lags + 1) * sum(layer.hidden_size for layer in layers)
+    numbers = PER_UNIT * positions * (lags + 1) * sum(layer.cell.hidden_size for layer in layers)
     return min(positions, 1 + numbers // NUMBERS_AT_ONCE)
 
 
@@ -238,8 +236,10 @@ def measure(
     ]
     return GradientFlow(
         name=name,
-        cell=layers[0].kind,
-        hidden=layers[0].hidden_size,
+        cell=layers[0].cell.name,
+        memory_state=layers[0].cell.memory,
+        keeping_gate=layers[0].cell.keeps,
+        hidden=layers[0].cell.hidden_size,
         positions=positions,
         lags=lags,
         curves=curves,
@@ -269,31 +269,24 @@ def _gradient_norms(
     nodes = [
         [getattr(gates, of) for gates in reversed(run.gates[depth])]
         for depth, layer in enumerate(layers)
-        for of in layer.states
+        for of in layer.cell.states
     ]
-    flat = torch.autograd.grad(total, [node for row in nodes for node in row])
+    flat = torch.autograd.grad(total, [node for row in nodes for node in row], materialize_grads=True)
     gradients = (torch.stack(flat[begin : begin + len(run.output)]) for begin in range(0, len(flat), len(run.output)))
     found = []
     for depth, layer in enumerate(layers):
-        own = {of: next(gradients) for of in layer.states}  # each (lags + 1, B, size)
+        own = {of: next(gradients) for of in layer.cell.states}  # each (lags + 1, B, size)
         norms = {of: gradient.norm(dim=2).T for of, gradient in own.items()}
-        if layer.kind != "elman":
-            kept = torch.stack([_keeping_gate(gates) for gates in reversed(run.gates[depth])]).detach()
+        if layer.cell.keeps is not None:
+            kept = torch.stack([getattr(gates, layer.cell.keeps) for gates in reversed(run.gates[depth])]).detach()
             direct = torch.cat([torch.ones_like(kept[:1]), kept[:-1].cumprod(dim=0)])  # (lags + 1, B, H)
-            norms["path"] = (direct * own["c" if layer.kind == "lstm" else "h"][0]).norm(dim=2).T
-        found.append(LayerNorms(norms, _gate_means(run.gates[depth])))
+            norms["path"] = (direct * own[layer.cell.memory][0]).norm(dim=2).T
+        found.append(LayerNorms(norms, _gate_means(run.gates[depth], layer.cell.gate_names)))
     return found
 
 
-def _keeping_gate(gates: Gates) -> Tensor:
-    """How much of each unit's memory stays at a step: the LSTM's forget gate, the GRU's update gate; (B, H)."""
-    assert isinstance(gates, LSTMGates | GRUGates)
-    return gates.f if isinstance(gates, LSTMGates) else gates.z
-
-
-def _gate_means(steps: Sequence[Gates]) -> dict[str, Tensor]:
+def _gate_means(steps: Sequence[Any], names: Sequence[str]) -> dict[str, Tensor]:
     """The mean of each gate over steps and units; (B,)."""
-    names = [name for name in ("i", "f", "o", "r", "z") if hasattr(steps[0], name)]
     return {name: torch.stack([getattr(step, name) for step in steps]).detach().mean(dim=(0, 2)) for name in names}
 
 
@@ -337,7 +330,7 @@ def flow_table(flows: Sequence[GradientFlow]) -> Table:
         deep = len(flow.spectral_radius) > 1
         for curve in flow.curves:
             layer = f", layer {curve.layer}" if deep else ""
-            what = PATHS[flow.cell] if curve.of == "path" else f"d{curve.of}"
+            what = f"through {flow.keeping_gate} alone" if curve.of == "path" else f"d{curve.of}"
             rows.append(
                 [
                     f"{flow.name}{layer}: {what}",
@@ -382,14 +375,15 @@ def radius_table(flows: Sequence[GradientFlow]) -> Table:
 
 
 def draw_flows(flows: Sequence[GradientFlow], path: str | Path) -> None:
-    """The top layers' gradients by lag on a logarithmic scale, medians with quartiles: of c where there is one, else of
-    h; the LSTM's h thinner. Where Jacobians were looked at, their largest singular values beside them."""
+    """The top layers' gradients by lag on a logarithmic scale, medians with quartiles: of the
+    memory, and thinner of the LSTM's h. Where Jacobians were looked at, their largest singular values beside them."""
     wide = any(flow.jacobians for flow in flows)
     with picture(path, 13 if wide else 8, 5) as drawn:
         left, *more = drawn.subplots(1, 2 if wide else 1, squeeze=False)[0]
         for number, flow in enumerate(flows):
             colour = f"C{number % 10}"
-            for of in ("c", "h") if flow.cell == "lstm" else ("h",):
+            states = {curve.of for curve in flow.curves} - {"path", flow.memory_state}
+            for of in (flow.memory_state, *sorted(states)):
                 curve, main = flow.curve(of), of == flow.memory_state
                 lags = range(len(curve.median))
                 label = f"{flow.name}: d{of}" + ("" if curve.factor is None else f", x {curve.factor:.3f} a step")

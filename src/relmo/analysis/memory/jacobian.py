@@ -1,8 +1,8 @@
 """How much a layer's recurrence stretches a disturbance: the largest singular value of J = ds_t/ds_(t-k) by the lag k,
 and the spectral radius of the recurrent weights.
 
-s is what the layer carries: h, or the LSTM's (h, c) as independent coordinates; the layer's input is held fixed. The
-parts "h" and "c" of an LSTM's J are the blocks dh_t/dh_(t-k) and dc_t/dc_(t-k).
+s is what the layer carries: h, or the LSTM's (h, c) as independent coordinates; the layer's input is held fixed. Where
+several states are carried, each is a part of J: "h" and "c" of an LSTM are the blocks dh_t/dh_(t-k) and dc_t/dc_(t-k).
 
 Small states get the whole matrix, a product of the steps' own Jacobians, and its singular values. For large ones no
 matrix is formed: forward- and reverse-mode products J v and J^T u, as in power iteration on J^T J, and of all
@@ -15,6 +15,7 @@ directions met so far the best one (Golub & Kahan 1965), which needs far fewer o
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -33,7 +34,8 @@ STEPS_AT_ONCE = 8  # whose own Jacobians are made together
 
 @dataclass(frozen=True)
 class JacobianCurve:
-    """The largest singular value by lag: median, quartiles over the places. `part` is "h", "c" or "state", both."""
+    """The largest singular value by lag: median, quartiles over the places. `part` is a state, or "state", all of
+    them."""
 
     layer: int
     part: str
@@ -60,7 +62,7 @@ def jacobian_curves(
     curves = []
     for depth, layer in enumerate(layers):
         past = [torch.cat(states[depth], dim=1)]
-        past += [torch.cat(layer.next_state(gates), dim=1) for gates in run.gates[depth]]
+        past += [torch.cat(layer.cell.next_state(gates), dim=1) for gates in run.gates[depth]]
         path = torch.stack(past)  # (T + 1, B, S)
         lags = [lag for lag in LAGS if lag <= x.shape[1]]
         form = path.shape[2] <= EXACT if exact is None else exact
@@ -80,16 +82,17 @@ def _of_layer(progress: Progress, depth: int, layers: int, share: float) -> None
 
 def _parts_of(layer: UnrolledLayer) -> dict[str, slice]:
     """The coordinates of the state's parts."""
-    if layer.kind != "lstm":
-        return {"h": slice(None)}
-    sizes = layer.cell.state_sizes
-    return {"h": slice(0, sizes[0]), "c": slice(sizes[0], sum(sizes)), "state": slice(None)}
+    names, sizes = layer.cell.states, layer.cell.state_sizes
+    if len(names) == 1:
+        return {names[0]: slice(None)}
+    ends = [0, *accumulate(sizes)]
+    return {name: slice(*ends[n : n + 2]) for n, name in enumerate(names)} | {"state": slice(None)}
 
 
 def _step_state(layer: UnrolledLayer, x: Tensor, s: Tensor) -> Tensor:
     """One step of the whole state: x (B, I), s (B, S) -> (B, S)."""
     state = s.split(list(layer.cell.state_sizes), dim=1)
-    return torch.cat(layer.next_state(layer.gates(x, state)), dim=1)
+    return torch.cat(layer.cell.next_state(layer.gates(x, state)), dim=1)
 
 
 def _exact_norms(

@@ -282,7 +282,7 @@ def sweep(
     pairs: Sequence[MinimalPair],
     *,
     units: Sequence[Unit] | None = None,
-    state: Literal["h", "c"] = "h",
+    state: str = "h",
     how: How = "zero",
     per_condition: int | None = PER_CONDITION,
     seed: int = 0,

@@ -23,9 +23,6 @@ from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
 
-GATES = {"lstm": ("i", "f", "g", "o"), "gru": ("r", "z", "n")}
-"""In the order of the rows of W_hh; an Elman network has but its unit."""
-
 
 @dataclass(frozen=True)
 class Connections:
@@ -54,8 +51,7 @@ class Connections:
             for row in self.as_dict()["connections"]
         ]
         notes = ["weights at the next step, in standard deviations of those of all units of the layer to the same gate"]
-        gates = ["c~" if gate == "g" else gate for gate in self.gates]
-        return Table(["from", "to", *gates], rows, "what units do to gates", notes)
+        return Table(["from", "to", *self.gates], rows, "what units do to gates", notes)
 
     def _repr_html_(self) -> str:
         return self.table().html()
@@ -68,10 +64,13 @@ def connections(model: LanguageModel | BiLM, sources: Sequence[Unit], targets: S
         raise SettingError("give units that weights go out from, and units that they go to")
     for unit in (*sources, *targets):
         reader.check(unit)
-    gates = GATES.get(reader.stack.layers[0].kind, ("h",))
+    first = reader.stack.layers[0]
+    gates = tuple(first.cell.recurrent_matrices(first.weights[0]))
+    if not gates:
+        raise SettingError(f"the gates of a {first.cell.name} read no units of the step before")
     found = np.full((len(sources), len(targets), len(gates)), np.nan)
     for t, target in enumerate(targets):
-        if target.state == "h" and reader.stack.layers[target.layer].hr is not None:
+        if target.state == "h" and reader.stack.layers[target.layer].projection is not None:
             raise SettingError(f"unit {target}: of a projected layer h has no gates; take a unit of c")
         for s, source in enumerate(sources):
             if source.layer == target.layer:
@@ -85,8 +84,8 @@ def connections(model: LanguageModel | BiLM, sources: Sequence[Unit], targets: S
 def gate_weights(reader: Reader, target: Unit, state: str) -> np.ndarray:
     """The weights from all units of a state of a unit's layer to its gates, a step later; (G, U)."""
     layer = reader.stack.layers[target.layer]
-    size = layer.sizes["c" if layer.kind == "lstm" else "h"]
-    weights = layer.hh[0].view(-1, size, layer.hh.shape[2])[:, target.number]  # (G, P)
-    if state == "c" and layer.hr is not None:
-        weights = weights @ layer.hr[0]  # (G, H)
+    blocks = layer.cell.recurrent_matrices(layer.weights[0])
+    weights = torch.stack([matrix[target.number] for matrix in blocks.values()])  # (G, P)
+    if state != "h" and layer.projection is not None:
+        weights = weights @ layer.projection  # (G, H)
     return weights.double().cpu().numpy()

@@ -93,7 +93,7 @@ def decode(
     count = len(answer)
     if len(traced.starts) != count or len(traced) % count or np.ptp(np.diff(traced.starts, append=len(traced))):
         raise SettingError(f"{count} answers need as many texts of one length, not {len(traced.starts)} texts")
-    names = [name for name in ("h", "c") if name in traced.states] if states is None else list(states)
+    names = [name for name in traced.carried if name in traced.states] if states is None else list(states)
     values = rows_of(traced, names).reshape(-1, count, len(traced) // count)[:, :, first:]  # (U, N, T)
     asked = np.ones(count, dtype=bool) if tested is None else tested
     half = halves(groups, answer)

@@ -17,7 +17,6 @@ import numpy as np
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.intervals import Z
 from relmo.analysis.core.show import Table, figure, picture
-from relmo.analysis.core.stack import NAMES
 from relmo.analysis.core.trace import trace
 from relmo.analysis.syntax.agreement import PER_CONDITION, drawn_pairs
 from relmo.analysis.syntax.pair_scores import Reader, plan_of
@@ -110,7 +109,7 @@ def _draw_gate(axes: Any, traced: GateTraces, key: str) -> None:
         for spread, alpha in ((traced.errors[name][key], 0.35), (traced.deviations[name][key], 0.1)):
             ends = means[key] - spread, means[key] + spread
             axes.fill_between(places, *ends, color=line.get_color(), alpha=alpha, linewidth=0)
-    axes.set_ylabel("c~" if key == "g" else key, rotation=0, labelpad=12)
+    axes.set_ylabel(key, rotation=0, labelpad=12)
 
 
 def gate_traces(
@@ -121,8 +120,8 @@ def gate_traces(
     reader = Reader(model)
     reader.check(unit)
     layer = reader.stack.layers[unit.layer]
-    names = [name for name in NAMES[layer.kind] if name == unit.state or layer.sizes[name] == layer.sizes[unit.state]]
-    if layer.hr is not None:
+    names = [name for name, size in layer.sizes.items() if size == layer.sizes[unit.state]]
+    if layer.projection is not None:
         names = [name for name in names if (name == "h") == (unit.state == "h")]
     found: dict[str, tuple[list[list[str]], dict[str, np.ndarray]]] = {}
     for name, texts in _read_before(model, drawn_pairs(pairs, per_condition, 0)):

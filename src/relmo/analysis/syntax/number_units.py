@@ -351,9 +351,9 @@ def output_weights(
     weight = softmax.weight[torch.as_tensor(vocabulary.ids([*forms[0], *forms[1]])).to(softmax.weight.device)]  # (F, D)
     if isinstance(reader.network, RecurrentLM) and reader.network.bottleneck is not None:
         weight = weight @ reader.network.bottleneck.weight
-    hr = stack.layers[unit.layer].hr
-    if unit.state == "c" and hr is not None:
-        weight = weight @ hr[0]  # (F, H)
+    projection = stack.layers[unit.layer].projection
+    if unit.state != "h" and projection is not None:
+        weight = weight @ projection  # (F, H)
     values = weight[:, unit.number].double().cpu().numpy()
     plural = np.arange(len(values)) >= len(forms[0])
     area = areas(ranked(values).ranks[None], plural[:, None].astype(np.float32))[0, 0]

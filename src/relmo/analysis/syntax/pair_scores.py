@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from relmo.analysis.core.ablate import active_changes
 from relmo.analysis.core.causal import Unit
-from relmo.analysis.core.stack import Change, Changes, Layer, Run, Stack, recurrent_part, stack_of
+from relmo.analysis.core.stack import Change, Changes, Run, Stack, recurrent_part, stack_of
 from relmo.analysis.core.trace import embedded, network_of
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.models.bilm import BiLM
@@ -222,8 +222,7 @@ class Reader:
             if layer < lowest:
                 continue
             own = self.stack.layers[layer]
-            one = own.hh.new_ones(1, 1, own.sizes[state])
-            base = self.base.get((layer, state), Change(one, torch.zeros_like(one)))
+            base = self.base.get((layer, state), own.no_change(state))
             scale, offset = (t.repeat(1, len(sets), 1) for t in base)
             for row, (units, at) in enumerate(zip(sets, values, strict=True)):
                 for unit, value in zip(units, at, strict=True):
@@ -267,19 +266,7 @@ def _one_way(stack: Stack) -> Stack:
     """The forward direction of layers."""
     if stack.joined and stack.directions == 2:
         raise ModelError("layers that read both directions of those below them predict no next word")
-    return replace(stack, layers=[_one_direction(layer) for layer in stack.layers])
-
-
-def _one_direction(layer: Layer) -> Layer:
-    """The forward direction of a layer."""
-    return replace(
-        layer,
-        ih=layer.ih[:1],
-        hh=layer.hh[:1],
-        b_ih=layer.b_ih[:1],
-        b_hh=layer.b_hh[:1],
-        hr=None if layer.hr is None else layer.hr[:1],
-    )
+    return replace(stack, layers=[replace(layer, weights=layer.weights[:1]) for layer in stack.layers])
 
 
 def _from_layer(stack: Stack, layer: int) -> Stack:

@@ -84,7 +84,7 @@ def find_cells(
     """
     _check_tracks(len(document), tracks)
     tracing, tracing_fresh, scoring, ablating = split_progress(progress, [3, 3, 4, 20 if ablate else 0])
-    states = ("c", "h") if _is_lstm(model) else ("h",)
+    states = stack_of(network_of(model)).layers[0].states[::-1]
     traced = trace(model, document.texts, keep=states, progress=tracing)
     ids = np.unique(np.array(document.symbols), return_inverse=True)[1]
     fresh = None
@@ -100,11 +100,6 @@ def find_cells(
     shorter = {name: track[: len(head)] for name, track in tracks.items()}
     asked = AblationTest(head, shorter, ablate, among or most, seed)
     return replace(report, ablations=_ablate_best(model, traced, report, asked, ablating))
-
-
-def _is_lstm(model: LanguageModel | BiLM) -> bool:
-    """Whether the model's cells have a c."""
-    return isinstance(model, BiLM) or model.settings.model.cell == "lstm"
 
 
 def _check_tracks(symbols: int, tracks: Mapping[str, np.ndarray]) -> None:
@@ -156,7 +151,7 @@ def _ablate_best(
 
 def projected(model: LanguageModel | BiLM) -> bool:
     """Whether h has other units than c."""
-    return stack_of(network_of(model)).layers[0].hr is not None
+    return stack_of(network_of(model)).layers[0].projection is not None
 
 
 def score_cells(
@@ -175,7 +170,7 @@ def score_cells(
     fresh    the trace of the same network untrained, over the same symbols
     """
     _check_tracks(len(traced), tracks)
-    states = [state for state in ("c", "h") if state in traced.states]
+    states = [state for state in reversed(traced.carried) if state in traced.states]
     units = units_of(traced, states)
     numbers = np.unique(np.array(traced.symbols), return_inverse=True)[1] if ids is None else ids
     features = np.stack([np.asarray(track, dtype=np.float32) for track in tracks.values()], axis=1)  # (T, F)

@@ -26,7 +26,8 @@ from relmo.analysis.core.effects import pearson, standard
 from relmo.analysis.core.features import Document
 from relmo.analysis.core.intervals import Interval, Z
 from relmo.analysis.core.show import ColouredText, Table, figure, picture
-from relmo.analysis.core.trace import trace
+from relmo.analysis.core.stack import stack_of
+from relmo.analysis.core.trace import network_of, trace
 from relmo.errors import CorpusError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
@@ -311,7 +312,7 @@ def emergence(
     looked up in all of them; where none is given, the last model's best."""
     names, rows, units = list(models), [], None
     for number, model in enumerate(models.values()):
-        states = ("c", "h") if isinstance(model, BiLM) or model.settings.model.cell == "lstm" else ("h",)
+        states = stack_of(network_of(model)).layers[0].states[::-1]
         traced = trace(model, document.texts, keep=states)
         mine = units_of(traced, states)
         if units is not None and mine != units:

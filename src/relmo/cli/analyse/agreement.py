@@ -27,7 +27,7 @@ class UnitOptions:
     """Set these units to zero at once, such as h1.126,h1.338: state, layer and number."""
     trace: str | None = None
     """Show the states and gates of this unit over the sentences, by condition."""
-    state: Literal["h", "c"] = "h"
+    state: str = "h"
     """Whose units --sweep sets to zero: those of h, what others read, or of c, an LSTM's memory."""
     how: Literal["zero", "mean"] = "zero"
     """Set units to zero, or to their mean over the pairs."""

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite, check_plot
 from relmo.errors import SettingError
+from relmo.settings.cells import CELLS
 
 if TYPE_CHECKING:
     from relmo.analysis.memory.counting_report import Counting
@@ -40,7 +41,7 @@ class Training:
 def counting(
     language: str = "anbn",
     *,
-    cells: str = "elman,gru,lstm",
+    cells: str = ",".join(sorted(CELLS)),
     each: bool = False,
     save: Path | None = None,
     plot: Path | None = None,
@@ -64,7 +65,7 @@ def counting(
     language
         anbn (n a's, then n b's), anbncn, or dyck-1 to dyck-4: balanced brackets of so many kinds, n deep.
     cells
-        Which networks, with commas between: elman, gru, lstm.
+        Which networks, with commas between.
     each
         Train and judge the network of every seed, not only the best.
     save
@@ -86,7 +87,7 @@ def counting(
     language_of(language)
     chosen = [cell.strip() for cell in cells.split(",") if cell.strip()]
     if not chosen:
-        raise SettingError("--cells takes elman, gru and lstm, with commas between them")
+        raise SettingError(f"--cells takes cells with commas between them, such as {','.join(sorted(CELLS))}")
     given = vars(training)
     options = CountingOptions(
         first_seed=training.seed, **{name: value for name, value in given.items() if name != "seed"}
@@ -99,9 +100,9 @@ def counting(
     for cell in chosen:
         with share_bar(f"{language}, {cell}", quiet=quiet) as progress:
             if each:
-                results += library.counting_each(language, cell, options, progress=progress)  # type: ignore[arg-type]
+                results += library.counting_each(language, cell, options, progress=progress)
             else:
-                results.append(library.counting(language, cell, options, progress=progress))  # type: ignore[arg-type]
+                results.append(library.counting(language, cell, options, progress=progress))
     for one in results:
         folders.save(one)
     if plot is not None:

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from relmo.cli.numbers import number_of
 from relmo.cli.output import Overwrite, check_plot
 from relmo.errors import SettingError
+from relmo.settings.cells import CELLS
 
 if TYPE_CHECKING:
     from relmo.analysis.memory.fresh import Fresh
@@ -54,7 +55,7 @@ def gradients(
     """How far back a loss reaches: the norm of its gradient with respect to the states k symbols before, by k.
 
     Of models side by side, and of fresh networks: what the forget gate's bias and the size of the recurrent weights do
-    before any training. Without models and --fresh, the three cells as torch starts them.
+    before any training. Without models and --fresh, all cells as torch starts them.
 
         relmo analyse gradients models/lstm models/gru models/elman --text book.txt --plot memory.png
 
@@ -117,18 +118,18 @@ def gradients(
 
 
 def _fresh_networks(options: FreshOptions, seed: int, *, models: bool) -> "list[Fresh]":
-    """The fresh networks that were asked for; without any, and without models, the three cells."""
-    from relmo.analysis.memory.fresh import CELL_NAMES, Fresh
+    """The fresh networks that were asked for; without any, and without models, all cells."""
+    from relmo.analysis.memory.fresh import Fresh
 
     if options.untrained and not models:
         raise SettingError("--untrained goes with models; for networks without one take --fresh elman,gru,lstm")
     shared: dict[str, Any] = {"hidden": options.hidden, "start": options.start, "seed": seed}
     cells = [cell.strip() for cell in (options.fresh or "").split(",") if cell.strip()]
-    found = [Fresh(cell=cell, **shared) for cell in cells]  # type: ignore[arg-type]
+    found = [Fresh(cell=cell, **shared) for cell in cells]
     biases, radii = numbers(options.forget_bias, "--forget-bias"), numbers(options.spectral_radius, "--spectral-radius")
     found += [Fresh(cell="lstm", forget_bias=bias, **shared) for bias in biases]
     found += [Fresh(cell="elman", spectral_radius=radius, **shared) for radius in radii]
-    return found or ([] if models else [Fresh(cell=cell, **shared) for cell in CELL_NAMES])
+    return found or ([] if models else [Fresh(cell=cell, **shared) for cell in sorted(CELLS)])
 
 
 def numbers(given: str | None, flag: str) -> list[float]:

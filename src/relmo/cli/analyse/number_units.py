@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Numbers:
     """How number units are looked for."""
 
-    states: tuple[Literal["h", "c"], ...] = ()
+    states: tuple[str, ...] = ()
     """Look at units of h, what others read, or of c, an LSTM's memory; by default both."""
     subject: int | None = None
     """The subject's place from 0, where it cannot be found from the words."""
@@ -59,7 +59,7 @@ class Trees:
     """What depth is: how many dependencies or phrases are open after a word, or how deep the word itself stands."""
     words: int = 20_000
     """How many words of the trees to read."""
-    tree_states: tuple[Literal["h", "c"], ...] = ("h",)
+    tree_states: tuple[str, ...] = ("h",)
     """Whose units to look at: h, c, or both."""
 
 
@@ -206,7 +206,7 @@ def _connected(model: "LanguageModel | BiLM", syntax: Any, number: Any) -> dict[
 
     sources = [each.unit for each in syntax.units]
     projected = bool(model.settings.model.projection)
-    targets = [each.unit for each in number.of("long") if each.unit.state == "c" or not projected]
+    targets = [each.unit for each in number.of("long") if each.unit.state != "h" or not projected]
     targets = [unit for unit in targets if any(unit.layer == source.layer for source in sources)][:3]
     return {"connections": connections(model, sources, targets)} if sources and targets else {}
 

@@ -14,7 +14,7 @@ def trace(
     model: str,
     file: str,
     *,
-    state: Literal["h", "c", "i", "f", "o", "g", "r", "z", "n"] = "h",
+    state: str = "h",
     layer: int = 0,
     unit: int = 0,
     direction: Literal["forward", "backward"] = "forward",

@@ -16,7 +16,7 @@ const SCREENS = { read: ["Read", showRead], find: ["Find", showFind], cell: ["Ce
   compare: ["Compare", showCompare] };
 const DEFAULTS = { screen: "read", model: "", text: "", page: 0, unit: "", mode: "", at: -1, pins: "", marks: false,
   likely: true, gates: false, threshold: 0, own: "", language: "", event: "\n", features: "", patterns: "", measure: "r", sort: "",
-  bias: 1, radius: 1, cell: "lstm", languageName: "anbn", pairs: "", other: "", order: 6, sentence: "They sat on the bank of the river .", position: 4,
+  bias: 1, radius: 1, languageName: "anbn", pairs: "", other: "", order: 6, sentence: "They sat on the bank of the river .", position: 4,
   same: false, pack: "", most: 100, conditions: "", swept: false, train: "", feature: "", prompt: "", seed: 0, jacobians: false, beside: false };
 const SHORT = 1500; // characters of a text of one's own that the address carries
 
@@ -94,7 +94,7 @@ function head() {
   if (!models.some(([name]) => name === about.name)) models.unshift([about.name, about.name]);
   const texts = about.texts.map((each) => [each.name, each.title]);
   if (!texts.some(([name]) => name === state.text)) texts.unshift([state.text, "Your text"]);
-  const kind = `${about.cell.toUpperCase()}, ${about.layers} × ${(about.states.c ?? about.states.h) / about.directions} units, `
+  const kind = `${about.cell.toUpperCase()}, ${about.layers} × ${about.states[about.memory] / about.directions} units, `
     + `${about.parameters.toLocaleString("en")} weights, reads ${about.unit === "char" ? "characters" : "words"}`;
   put(document.getElementById("top"), 
     make("h1", {}, "relmo ", make("span", {}, "explore")),

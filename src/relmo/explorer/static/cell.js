@@ -6,7 +6,6 @@ import { bars, lines } from "./charts.js";
 import { context, turnTo } from "./read.js";
 import { foundFor } from "./find.js";
 
-const GATES = { i: "input", f: "forget", o: "output", r: "reset", z: "update" };
 const EVENTS = [["\n", "a line's end"], [" ", "a space"], ["(", "("], [")", ")"], ["\"", "\""], ["“", "“"], ["”", "”"], [".", "."], [",", ","], ["a", "a"], ["b", "b"]];
 
 export function showCell(root, view) {
@@ -24,7 +23,7 @@ export function showCell(root, view) {
     make("div", { class: "halves" }, places, make("div", {}, course, wiring)), carried && !bundle ? change() : saved());
   if (!carried) {
     summary.textContent = `${unit.state} is a gate; choose ${about.carried.join(" or ")} to see a cell. `;
-    summary.append(button(`${about.carried.at(-1)} of the same unit`, () => view.set({ unit: state.unit.replace(/^./, about.carried.at(-1)) })));
+    summary.append(button(`${about.memory} of the same unit`, () => view.set({ unit: state.unit.replace(/^./, about.memory) })));
     put(places);
   } else {
     fill().catch((error) => { say(error.message); put(places, make("p", {}, error.message)); });
@@ -53,7 +52,7 @@ export function showCell(root, view) {
         `${worst ? `; without it ${signed(worst.delta, 3)} bits on “${worst.class}” (rank ${worst.rank} of ${worst.of})` : ""}; ${each.verdict}. `));
     }
     for (const [gate, [low, high]] of Object.entries(cell.saturation)) {
-      parts.push(`The ${GATES[gate]} gate is below 0.1 at ${Math.round(100 * low)} % of the symbols and above 0.9 at ${Math.round(100 * high)} %. `);
+      parts.push(`The ${about.words[gate]} is below 0.1 at ${Math.round(100 * low)} % of the symbols and above 0.9 at ${Math.round(100 * high)} %. `);
     }
     return parts;
   }

@@ -10,7 +10,6 @@ const LANGUAGES = [["anbn", "aⁿbⁿ: n a's, then n b's"], ["anbncn", "aⁿbⁿ
 
 const OWN = "own";
 const DRAWN = 6;
-const STATES = { h: "h", c: "c", i: "input gate i", f: "forget gate f", o: "output gate o", g: "candidate c~", r: "reset gate r", z: "update gate z", n: "candidate n" };
 
 export function showExperiments(root, view) {
   const { about, state } = view;
@@ -27,7 +26,7 @@ export function showExperiments(root, view) {
     draw(found);
   });
   put(root, bundle && !answers.has("job:count") ? "" : make("section", { class: "panel" }, make("h2", {}, "Can they count?"),
-    make("p", {}, "An Elman network, a GRU and an LSTM of ten units learn a formal language from its words, and are asked far beyond what they have seen."),
+    make("p", {}, "A network of ten units of each kind of cell learns a formal language from its words, and is asked far beyond what it has seen."),
     bundle ? null : make("div", { class: "fields" }, labelled("Language", language), labelled("Learnt up to n =", limit), labelled("Steps of training", steps)),
     bundle ? null : go, result), bundle && !answers.has(agreed) ? "" : agreementPanel(), bundle && !answers.has(gated) ? "" : gatePanel());
   if (answers.has("job:count")) draw(answers.get("job:count"));
@@ -125,10 +124,11 @@ export function showExperiments(root, view) {
 
   function traced(found) {
     const states = Object.keys(found.conditions[0].means);
+    const called = (name) => (about.carried.includes(name) ? name : `${about.words[name]} ${name}`);
     const longest = found.conditions.map((each) => each.words).reduce((a, b) => (b.length > a.length ? b : a));
     const charts = states.map((name, n) => lines(found.conditions.map((each) => ({ name: `${each.condition} (${each.pairs})`, x: each.means[name].map((_, i) => i), y: each.means[name],
       lower: each.means[name].map((v, i) => v - each.errors[name][i]), upper: each.means[name].map((v, i) => v + each.errors[name][i]) })),
-    { label: `${STATES[name] ?? name} of ${shownUnit(found.unit)}`, x: "", y: STATES[name] ?? name, width: 420, height: 230, names: longest, legend: n === 0 }));
+    { label: `${called(name)} of ${shownUnit(found.unit)}`, x: "", y: called(name), width: 420, height: 230, names: longest, legend: n === 0 }));
     const whole = make("div", {}, charts[0].querySelector(".legend") ?? "", make("div", { class: "cards" }, ...charts));
     whole.prepend(saving(whole, `gates of ${shownUnit(found.unit)}`));
     put(curves, make("p", { class: "verdict" }, `${shownUnit(found.unit)} over ${found.title}; the words are the commonest at their place in the longest condition.`), whole);

@@ -4,8 +4,6 @@ import { answers, bundle, work } from "./data.js";
 import { fixed, grid, labelled, make, put, runner, tick } from "./dom.js";
 import { lines } from "./charts.js";
 
-const PATHS = { lstm: "through f alone", gru: "through z alone" };
-
 export function showMemory(root, view) {
   const { about, state } = view;
   const flows = make("div", {});
@@ -18,11 +16,12 @@ export function showMemory(root, view) {
     answers.set(key("memory"), found);
     draw(flows, found.networks);
   });
-  const bias = slider("Forget gate's bias (LSTM): +", 0, 5, 0.5, state.bias, (value) => view.note({ bias: value }));
-  const radius = slider("Spectral radius of W (Elman, GRU): ", 0.2, 3, 0.1, state.radius, (value) => view.note({ radius: value }));
+  const cells = (what) => Object.keys(about.cells).filter((name) => about.cells[name] === what).join(", ");
+  const bias = slider(`Forget gate's bias (${cells("forget_bias")}): +`, 0, 5, 0.5, state.bias, (value) => view.note({ bias: value }));
+  const radius = slider(`Spectral radius of W (${cells("spectral_radius")}): `, 0.2, 3, 0.1, state.radius, (value) => view.note({ radius: value }));
   const turned = runner("Measure fresh networks", async (tell, signal) => {
-    const networks = [{ cell: "elman", spectral_radius: state.radius }, { cell: "gru", spectral_radius: state.radius },
-      { cell: "lstm", forget_bias: state.bias }];
+    const values = { forget_bias: state.bias, spectral_radius: state.radius };
+    const networks = Object.entries(about.cells).map(([cell, what]) => ({ cell, ...(what ? { [what]: values[what] } : {}) }));
     const found = await work({ what: "memory", model: state.model, text: state.text, networks, lags: 60, positions: 16, jacobians: 4 }, tell, signal);
     answers.set(key("fresh"), found);
     draw(fresh, found.networks);
@@ -56,15 +55,16 @@ export function showMemory(root, view) {
     for (const network of networks) {
       const deep = network.spectral_radius.length > 1;
       for (const curve of network.curves) {
-        const name = `${network.name}${deep ? `, layer ${curve.layer}` : ""}: ${curve.of === "path" ? PATHS[network.cell] : `d${curve.of}`}`;
+        const name = `${network.name}${deep ? `, layer ${curve.layer}` : ""}: ${curve.of === "path" ? `through ${network.keeping_gate} alone` : `d${curve.of}`}`;
         rows.push([name, fixed(curve.factor, 3), curve.memory === null ? `> ${network.lags}` : String(curve.memory),
           ...[1, 10, 40].map((lag) => (lag < curve.median.length ? curve.median[lag].toPrecision(2) : ""))]);
-        if (curve.of === (network.cell === "lstm" ? "c" : "h") && series.length < 6) {
+        if (curve.of === network.memory_state && series.length < 6) {
           series.push({ name, x: curve.median.map((_, k) => k), y: curve.median, lower: curve.lower, upper: curve.upper });
         }
       }
     }
-    const stretched = networks.flatMap((network) => network.jacobians.filter((each) => each.part === (network.cell === "lstm" ? "state" : "h")).map((each) => ({
+    const whole = (network) => (network.jacobians.some((each) => each.part === "state") ? "state" : network.memory_state);
+    const stretched = networks.flatMap((network) => network.jacobians.filter((each) => each.part === whole(network)).map((each) => ({
       name: `${network.name}${network.spectral_radius.length > 1 ? `, layer ${each.layer}` : ""}`, x: each.lags, y: each.median, lower: each.lower, upper: each.upper }))).slice(0, 6);
     const size = { width: 480, height: 290, logY: true, x: "symbols back" };
     const gradients = lines(series, { ...size, label: "gradient norm by lag, logarithmic", y: "relative gradient" });

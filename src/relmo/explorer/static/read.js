@@ -9,8 +9,6 @@ import { colour } from "./colour.js";
 
 const MODES = [["value", "value"], ["centred", "value above or below its mean"], ["change", "change since the symbol before"], ["on", "on or off, by a threshold"],
   ["surprisal", "surprisal (bits)"], ["gradient", "gradient: what a prediction hangs on"]];
-const ABOUT = { h: "h, what others read", c: "c, the memory", i: "i, input gate", f: "f, forget gate", o: "o, output gate",
-  g: "g, new content", r: "r, reset gate", z: "z, update gate", n: "n, new content" };
 
 export function showRead(root, view) {
   const { about, state } = view;
@@ -111,7 +109,7 @@ export function showRead(root, view) {
       turn({ number: Math.max(0, Math.min(size - 1, Math.round(Number(number.value) || 0))) }) });
     const pins = state.pins ? state.pins.split(",") : [];
     const pinned = pins.includes(state.unit);
-    const states = Object.keys(about.states).map((name) => [name, ABOUT[name] ?? name]);
+    const states = Object.keys(about.states).map((name) => [name, `${name}, ${about.words[name]}`]);
     put(side, 
       make("h2", {}, `Unit ${shownUnit(state.unit)}`),
       labelled("State or gate", choice(states, unit.state, (name) =>
@@ -204,7 +202,7 @@ export function showRead(root, view) {
       if (!strip) return;
       const rows = Object.entries(strip.states).map(([name, values]) => [name, ...some.map((_, i) => {
         const cell = make("td", { title: values[first + i] }, fixed(values[first + i], 1));
-        cell.style.backgroundColor = colour(values[first + i], "ifozr".includes(name) ? 1 : quantile(values.map(Math.abs), 0.99) || 1);
+        cell.style.backgroundColor = colour(values[first + i], about.gates.includes(name) ? 1 : quantile(values.map(Math.abs), 0.99) || 1);
         return cell;
       })]);
       parts.push(grid(head, rows, { caption: `states and gates of unit ${parseUnit(state.unit).number}` }));

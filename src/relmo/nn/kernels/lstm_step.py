@@ -14,7 +14,7 @@ on a GPU in few launches.
 import torch
 from torch import Tensor
 
-from relmo.nn.cells import clip as clip_to
+from relmo.nn.cells.lstm import clip as clip_to
 
 sigmoid_back, tanh_back = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
 unclipped = torch.ops.aten.hardtanh_backward.grad_input  # a gradient, and nothing where a value stands at its limits
