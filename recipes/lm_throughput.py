@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from relmo.networks.language_model import RecurrentLM
-from relmo.runs.run import Reporter, go
+from relmo.runs.reporter import Reporter
+from relmo.runs.run import go
 from relmo.settings.lm import LanguageModelSettings
 from relmo.settings.training import TrainSettings
 from relmo.training.batch import Lanes

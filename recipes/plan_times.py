@@ -16,7 +16,7 @@ from typing import Any
 
 import relmo
 from relmo.config import build, read_preset
-from relmo.runs.run import Plan, Reporter
+from relmo.runs.reporter import Reporter
 from relmo.runs.train_bilm import train_bilm
 from relmo.runs.train_lm import train_lm
 from relmo.runs.train_skipgram import train_skipgram
@@ -27,6 +27,7 @@ from relmo.settings.skipgram import SkipgramSettings
 from relmo.settings.tagger import TaggerSettings
 from relmo.tasks.tagger import Tagger
 from relmo.training.loop import Step
+from relmo.training.plan import Plan
 
 DATA = Path(relmo.__file__).parent / "data"
 

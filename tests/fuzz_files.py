@@ -23,7 +23,8 @@ from relmo.embedding.files import embed_file
 from relmo.explorer.extras import Extras
 from relmo.models.vectors import WordVectors
 from relmo.runs.folder import read_run
-from relmo.runs.run import METRICS, Reporter, read_metrics
+from relmo.runs.reporter import Reporter
+from relmo.runs.run import METRICS, read_metrics
 from relmo.runs.train_bilm import train_bilm
 from relmo.runs.train_lm import train_lm
 from relmo.runs.train_skipgram import train_skipgram

@@ -26,7 +26,7 @@ IMPORTED = [
     "relmo.runs.train_bilm",
     "relmo.runs.train_lm",
     "relmo.runs.train_task",
-    "relmo.cli.report",
+    "relmo.cli.terminal",
     "relmo.explorer.session",
 ]
 

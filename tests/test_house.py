@@ -118,7 +118,7 @@ def test_nothing_is_printed_outside_the_command_line() -> None:
 
 def test_consoles_are_made_in_one_place_where_no_text_is_markup() -> None:
     for file, tree in trees():
-        if file != "cli/console.py":
+        if file != "cli/terminal.py":
             for node in ast.walk(tree):
                 if isinstance(node, ast.Call):
                     maker = ast.unparse(node.func).split(".")[-1]

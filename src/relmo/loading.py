@@ -1,6 +1,6 @@
 """`relmo.load`: a model of any kind, from its folder, from original ELMo files, or by the name of one that ships."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
@@ -117,3 +117,15 @@ def _check_kind(source: Any, kind: str, kinds: Collection[str] | None) -> None:
     if kinds is not None and kind not in kinds:
         wanted = " or ".join(f"{KINDS[name].called} ({name})" for name in kinds)
         raise WrongKindError(f"{source or DEFAULT}: is {KINDS[kind].called} ({kind}); give {wanted}")
+
+
+def load_vectors(source: str | None, say: Callable[[str], None]) -> "WordVectors | None":
+    """Static word vectors to compare with: those that ship where none are named. Without those there are none, and
+    `say` is told why."""
+    try:
+        return load("words" if source is None else source, kinds="skipgram")
+    except ModelError as error:
+        if source is not None:
+            raise
+        say(f"no static vectors to compare with ({error})")
+        return None

@@ -107,7 +107,7 @@ class Campaign:
             "relmo.runs.train_bilm",
             "relmo.runs.train_task",
             "relmo.embedding.files",
-            "relmo.cli.report",
+            "relmo.cli.terminal",
         ]
         self.context.set_forkserver_preload([*preload, "torch._dynamo"])
         began = time.monotonic()

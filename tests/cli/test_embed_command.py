@@ -185,10 +185,10 @@ import sys
 import torch
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is started without it
 torch.set_num_threads(1)
-import relmo.cli.report
+import relmo.cli.terminal
 import relmo.embedding.engine
 relmo.embedding.engine.WINDOW_TOKENS = (200, 200)  # results come a few at a time
-relmo.cli.report.PLAIN_EVERY = 0.05
+relmo.cli.terminal.PLAIN_EVERY = 0.05
 from relmo.cli import main
 main(sys.argv[1:])
 """
@@ -217,13 +217,13 @@ def test_ctrl_c_keeps_what_is_done_says_how_to_go_on_and_progress_is_plain_lines
 
 
 def test_progress_tells_the_time_left(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from relmo.cli.embed import Watcher
-    from relmo.embedding.files import Progress
+    from relmo.cli.terminal import EmbedReporter
+    from relmo.embedding.files import EmbedProgress
 
-    watcher = Watcher(quiet=False)
+    watcher = EmbedReporter(quiet=False)
     start = watcher.started
     monkeypatch.setattr(time, "monotonic", lambda: start + 20.0)
-    watcher.show(Progress(done=300, total=1100, tokens=4000, resumed=100))
+    watcher.show(EmbedProgress(done=300, total=1100, tokens=4000, resumed=100))
     monkeypatch.setattr(time, "monotonic", lambda: start + 25.0)
-    watcher.show(Progress(done=301, total=1100, tokens=4010, resumed=100))  # too early for another line
+    watcher.show(EmbedProgress(done=301, total=1100, tokens=4010, resumed=100))  # too early for another line
     assert capsys.readouterr().err == "300 of 1,100 sentences  200 tokens/s  80 s left\n"

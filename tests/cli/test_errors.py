@@ -14,7 +14,7 @@ import torch
 
 import relmo
 from relmo.cli import main
-from relmo.cli.report import Terminal
+from relmo.cli.terminal import TrainingReporter
 from relmo.store.folder import read_tensors
 from relmo.training.loop import Step
 
@@ -295,14 +295,14 @@ def test_a_disk_that_fills_up_during_training_and_going_on_when_there_is_space_a
     options = [*TINY.split(), "--dropout", "0.2", "--checkpoint-every", "0", "--log-every", "1"]
     succeed("train", "lm", text, "--out", tmp_path / "m", *options)
 
-    def fill(self: Terminal, step: Step, total: int) -> None:
+    def fill(self: TrainingReporter, step: Step, total: int) -> None:
         if step.number == 7:
             with (small_disk / "filler").open("wb", 0) as file:
                 while file.write(bytes(4096)) == 4096:
                     pass
 
     with monkeypatch.context() as patch:
-        patch.setattr(Terminal, "stepped", fill)
+        patch.setattr(TrainingReporter, "stepped", fill)
         line = fails("train", "lm", text, "--out", small_disk / "m", *options)
     assert "the disk is full" in line
     assert "--resume" in line

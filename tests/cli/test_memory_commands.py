@@ -1,4 +1,4 @@
-"""`relmo analyse gradients|connectivity|truncation|counting|activations|clipping`: what they print, draw and refuse."""
+"""`relmo analyse gradients|connectivity|truncation|counting`: what they print, draw and refuse."""
 
 import json
 from collections.abc import Callable
@@ -97,24 +97,6 @@ def test_counting_trains_judges_and_saves_networks_that_other_commands_take(run:
     assert (found["language"], found["limit"], found["tested"]) == ("dyck-1", 4, 16)
 
 
-def test_two_pages_of_a_textbook(run: Run, tmp_path: Path) -> None:
-    status, output, _ = run("activations", "--plot", tmp_path / "a.png")
-    assert status == 0
-    assert "sigmoid" in output
-    assert json.loads(run("activations", "gelu", "--points", 5, "--json")[1])["activations"][0]["x"] == [
-        -6,
-        -3,
-        0,
-        3,
-        6,
-    ]
-    status, output, _ = run("clipping", "--plot", tmp_path / "c.svg", "--steps", 60)
-    assert "clipped at 0.5" in output
-    assert json.loads(run("clipping", "--steps", 5, "--json")[1])["descents"][1]["clip"] == 0.5
-    assert (tmp_path / "a.png").exists()
-    assert (tmp_path / "c.svg").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -128,8 +110,6 @@ def test_two_pages_of_a_textbook(run: Run, tmp_path: Path) -> None:
         (("counting", "palindromes"), "no language that is known"),
         (("counting", "anbn", "--cells", ","), "elman,gru,lstm"),
         (("counting", "anbn", "--cells", "lstm,tree"), "it can be elman"),
-        (("activations", "step"), "there are sigmoid"),
-        (("clipping", "--clip", "0"), "above 0"),
     ],
 )
 def test_mistakes_are_one_line_and_status_2(run: Run, arguments: tuple[str, ...], message: str) -> None:

@@ -13,11 +13,9 @@ import pytest
 
 from relmo import cli
 from relmo.cli import main
-from relmo.cli.analyse.given import share_bar
-from relmo.cli.bench import progress as bench_progress
 from relmo.cli.evaluate import print_label_table
-from relmo.cli.report import Terminal, json_line, print_table, progress_bar
 from relmo.cli.streams import prepare_streams
+from relmo.cli.terminal import TrainingReporter, json_line, print_table, progress_bar, share_bar, status_line
 from relmo.errors import CorpusError
 from relmo.tasks.scores import LabelScore
 from relmo.text.corpus import open_bytes
@@ -86,7 +84,7 @@ def output(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[io.TextIOBase]
 def test_every_verb_says_that_its_output_is_full(
     output: Callable[[io.TextIOBase], None], capsys: pytest.CaptureFixture[str], buffering: int
 ) -> None:
-    for arguments in (("info", "words"), ("analyse", "activations", "--json"), ("reproduce",), ("train", "--help")):
+    for arguments in (("info", "words"), ("analyse", "cells", "--list-features"), ("reproduce",), ("train", "--help")):
         output(FULL.open("w", buffering))
         assert status_of(*arguments) == 2, arguments
         said = capsys.readouterr().err
@@ -98,7 +96,7 @@ def test_every_verb_says_that_its_output_is_full(
 def test_tables_end_quietly_where_nobody_reads_on(
     output: Callable[[io.TextIOBase], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for arguments in (("info", "words"), ("analyse", "activations"), ("--help",)):
+    for arguments in (("info", "words"), ("analyse", "cells", "--list-features"), ("--help",)):
         read, write = os.pipe()
         os.close(read)
         output(os.fdopen(write, "w"))
@@ -187,7 +185,7 @@ def test_a_mistake_of_ours_stays_a_traceback_and_ctrl_c_says_that_it_stopped(
 
 
 def test_no_text_is_markup(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    Terminal().said(ODD)
+    TrainingReporter().said(ODD)
     print_table([ODD], [[ODD]])
     print_label_table([LabelScore(ODD, 1.0, 1.0, 1.0, 3)])
     assert status_of("evaluate", ODD, ODD) == 2
@@ -202,6 +200,6 @@ def test_no_text_is_markup(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     with share_bar(ODD) as share:
         share(0.5)
     assert ODD in capsys.readouterr().err
-    with bench_progress(quiet=False) as say:
+    with status_line(quiet=False) as say:
         say(ODD)
     assert ODD in capsys.readouterr().err

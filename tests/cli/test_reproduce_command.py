@@ -11,7 +11,7 @@ import torch
 
 from relmo import loading
 from relmo.cli import main
-from relmo.cli.reproduce import figure, warnings_said
+from relmo.cli.terminal import figure, warnings_said
 from relmo.errors import ModelError
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
@@ -117,10 +117,10 @@ def test_missing_data_is_one_line_that_says_what_is_looked_for_and_where(run: Ru
 def test_a_model_or_vectors_of_another_kind_are_refused(run: Run, folder: Path) -> None:
     status, _, errors = run("perplexity", "--model", folder / "words", "--data", folder / "data")
     assert status == 2
-    assert "is not a bidirectional language model (bilm)" in errors
+    assert "is word vectors (skipgram); give a bidirectional language model (bilm)" in errors
     status, _, errors = run("perplexity", "--model", folder / "model", "--vectors", folder / "model")
     assert status == 2
-    assert "is not a folder of word vectors (skipgram)" in errors
+    assert "is a bidirectional language model (bilm); give word vectors (skipgram)" in errors
 
 
 def test_without_bundled_vectors_the_rest_is_done(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,8 +174,6 @@ def test_a_command_that_would_write_over_a_file_does_no_work_first(
     for path in (picture, page, table):
         path.write_text("mine")
     commands = [
-        ["analyse", "activations", "--plot", picture],
-        ["analyse", "clipping", "--plot", picture],
         ["analyse", "gradients", "none", "--plot", picture],
         ["analyse", "truncation", "none", "--plot", picture],
         ["analyse", "cells", "none", "none.txt", "--plot", picture],

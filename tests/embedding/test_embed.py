@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 
 import relmo
 from relmo.embedding import results as embed_results
-from relmo.embedding.engine import Embedder, EmbedOptions, groups
+from relmo.embedding.engine import Embedder, groups
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
 from relmo.nn.elmo_lstm import ElmoLSTM
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings
+from relmo.settings.embedding import EmbedOptions
 from relmo.text.characters import BOS, EOS, character_ids
 from relmo.text.vocabulary import SentenceVocabulary
 

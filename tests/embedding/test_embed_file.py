@@ -17,12 +17,12 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from relmo.embedding.engine import EmbedOptions
-from relmo.embedding.files import Layout, Partial, Sentence, embed_file
+from relmo.embedding.files import Layout, PartialFolder, Sentence, embed_file
 from relmo.errors import CorpusError, RelmoError, SettingError, StorageError
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings
+from relmo.settings.embedding import EmbedOptions
 
 MODEL = BiLMModelSettings(char_dim=4, filters=("1x8", "2x8", "3x16"), hidden=24, projection=8)
 TEXT = "The bank of the river.\n\nA bank lends\u2028money.\r\nThe bank of the river.\n  \t \nlast, without a line end"
@@ -350,7 +350,7 @@ def test_carried_state_is_written_as_embed_gives_it_and_cannot_be_resumed(
 
 def test_more_sentences_than_safetensors_can_name_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relmo.embedding.formats.LARGEST_HEADER", 400)
-    partial = Partial(tmp_path / "v.safetensors", Layout(None, 2, "float32", False), {}, keep=True)
+    partial = PartialFolder(tmp_path / "v.safetensors", Layout(None, 2, "float32", False), {}, keep=True)
     partial.folder.mkdir()
     with partial.open(resume=False):
         for i in range(8):

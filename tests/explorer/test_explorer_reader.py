@@ -9,7 +9,7 @@ from relmo.analysis.core.features import read
 from relmo.analysis.core.trace import trace
 from relmo.errors import SettingError
 from relmo.explorer import reader as module
-from relmo.explorer.reader import Reader, likeliest
+from relmo.explorer.reader import PagedReader, likeliest
 from small_models import SENTENCES, TEXT, bilm, language_model
 
 
@@ -19,7 +19,7 @@ def test_pages_asked_for_in_any_order_are_the_trace_of_the_whole_text(
 ) -> None:
     monkeypatch.setattr(module, "CHARACTERS", 50)
     model = language_model(cell, layers=2)
-    whole, reader = trace(model, TEXT), Reader(model, read(model, TEXT))
+    whole, reader = trace(model, TEXT), PagedReader(model, read(model, TEXT))
     assert len(reader) == -(-len(TEXT) // 50)
     for number in (3, 0, 5, 4, 1, 0):
         part = whole[50 * number : 50 * number + 50]
@@ -32,7 +32,7 @@ def test_pages_asked_for_in_any_order_are_the_trace_of_the_whole_text(
 def test_what_is_expected_is_what_the_model_says_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHARACTERS", 40)
     model = language_model("lstm", layers=2)
-    reader = Reader(model, read(model, TEXT))
+    reader = PagedReader(model, read(model, TEXT))
     log_p, state = model.step(torch.tensor([model.vocabulary.end]))
     bits, likely = [], []
     for symbol in TEXT[:120]:
@@ -53,7 +53,7 @@ def test_sentences_of_a_bidirectional_model_are_not_cut_and_both_directions_are_
 ) -> None:
     monkeypatch.setattr(module, "WORDS", 12)
     model = bilm()
-    reader, whole = Reader(model, read(model, SENTENCES)), trace(model, SENTENCES)
+    reader, whole = PagedReader(model, read(model, SENTENCES)), trace(model, SENTENCES)
     assert len(reader) > 3
     assert {*reader.bounds[:-1]} <= {*reader.document.starts.tolist()}
     begin, end = reader.bounds[2:4]
@@ -68,7 +68,7 @@ def test_sentences_of_a_bidirectional_model_are_not_cut_and_both_directions_are_
 
 def test_units_and_pages_that_are_not_there_are_named() -> None:
     model = language_model("gru")
-    reader = Reader(model, read(model, TEXT))
+    reader = PagedReader(model, read(model, TEXT))
     for unit, said in ((Unit("c", 0, 0), "'c'"), (Unit("h", 1, 0), "layer 1"), (Unit("h", 0, 7), "0 to 6")):
         with pytest.raises(SettingError, match=said):
             reader.values(0, unit)
@@ -81,7 +81,7 @@ def test_units_and_pages_that_are_not_there_are_named() -> None:
 def test_a_text_too_long_for_the_memory_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "NUMBERS", 14 * 100)
     model = language_model("lstm")
-    reader = Reader(model, read(model, TEXT))
+    reader = PagedReader(model, read(model, TEXT))
     assert (len(reader.document), reader.left_out) == (100, len(TEXT) - 100)
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from relmo.analysis.syntax.minimal_pairs import Choice
+from relmo.analysis.core.untrained import untrained
+from relmo.analysis.syntax.minimal_pairs import WordChoice
 from relmo.errors import CorpusError, ModelError
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
 from relmo.reproduce import agreement
 from relmo.reproduce.agreement import PHENOMENA, read_blimp, read_lakretz, read_linzen, reproduce
-from relmo.reproduce.controls import Controls, untrained
+from relmo.reproduce.controls import Controls
 from relmo.reproduce.table import Reproduction
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.text.vocabulary import SentenceVocabulary
@@ -101,8 +102,8 @@ def test_figures_are_those_of_the_pairs_own_probabilities(folder: Path) -> None:
 
 def test_the_context_of_a_verb_is_all_before_it_with_quotes_as_typed(folder: Path) -> None:
     first, second = read_linzen(folder / "tasks" / "agreement" / "linzen")
-    assert first == (1, Choice(["the", "cat", '"', "near", "the", "dogs", '"'], "is", "are"))
-    assert second == (0, Choice(["the", "cats"], "are", "is")), "in small letters like the text"
+    assert first == (1, WordChoice(["the", "cat", '"', "near", "the", "dogs", '"'], "is", "are"))
+    assert second == (0, WordChoice(["the", "cats"], "are", "is")), "in small letters like the text"
 
 
 def test_unknown_forms_are_a_tie_and_are_left_out_of_known_words(folder: Path) -> None:

@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 import torch
 
+from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
 from relmo.reproduce import neighbours
-from relmo.reproduce.controls import Controls, untrained
+from relmo.reproduce.controls import Controls
 from relmo.reproduce.neighbours import (
     POS,
     RANK,
     RANK_IN_WORD,
     SENSE,
     SOURCES,
-    Corpus,
     Place,
-    in_context,
+    SemCor,
     read_corpus,
     reproduce,
     same_as_nearest,
@@ -101,7 +101,7 @@ def test_ranks_and_neighbours_are_those_of_a_search_by_hand(
             assert row.ours[RANK_IN_WORD] == 1 + plays.index(to)
             assert row.ours["cosine"] == pytest.approx(near[to], abs=1e-5)
             shown = table.extra["nearest"][row.name]
-            assert [each["text"] for each in shown] == [in_context(corpus, place) for place in order[:5]]
+            assert [each["text"] for each in shown] == [corpus.in_context(place) for place in order[:5]]
             assert shown[0]["text"] in row.note
 
 
@@ -131,7 +131,7 @@ def test_the_nearest_in_another_sentence_decides_and_equals_share() -> None:
     a, b = SenseTag(0, 1, lemma, ("a",)), SenseTag(0, 1, lemma, ("b",))
     c = SenseTag(0, 1, Lemma("play", "VERB"), ("c",))
     tags = {Place(0, 0): a, Place(0, 1): b, Place(1, 0): a, Place(2, 0): c}
-    corpus = Corpus([SenseSentence(["play", "play"], [])] * 3, [], [], dict(tags))
+    corpus = SemCor([SenseSentence(["play", "play"], [])] * 3, [], [], dict(tags))
     angles = {Place(0, 0): 0.0, Place(0, 1): 0.1, Place(1, 0): 0.5, Place(2, 0): -0.500001}
     vectors = {place: np.array([np.cos(x), np.sin(x)]) for place, x in angles.items()}
     # the first is as near to its like as to the verb, but for rounding; then: nearest to a, to b, and to a
@@ -147,13 +147,13 @@ def test_a_corpus_without_the_papers_sentences_is_refused(folder: Path) -> None:
 
 def test_words_are_shown_with_some_of_their_context() -> None:
     words = [*"abcdefghijklm", "X", *"nopqrstuvwxyz"]
-    corpus = Corpus([SenseSentence(words, []), SenseSentence(["X", "."], [])], [], [], {})
-    assert in_context(corpus, Place(0, 13)) == "… e f g h i j k l m [X] n o p q r s t u v …"
-    assert in_context(corpus, Place(1, 0)) == "[X] ."
+    corpus = SemCor([SenseSentence(words, []), SenseSentence(["X", "."], [])], [], [], {})
+    assert corpus.in_context(Place(0, 13)) == "… e f g h i j k l m [X] n o p q r s t u v …"
+    assert corpus.in_context(Place(1, 0)) == "[X] ."
 
 
 def test_semcor_has_the_papers_sentences(data: Callable[[str], Path]) -> None:
     corpus = read_corpus(data("tasks/wsd/semcor3.jsonl"))
     assert len(corpus.occurrences) == 328
-    assert in_context(corpus, corpus.sources[0]).startswith("Chico Ruiz made a spectacular [play] on Alusik 's")
-    assert "in a successful [play] and had talent enough" in in_context(corpus, corpus.neighbours[1])
+    assert corpus.in_context(corpus.sources[0]).startswith("Chico Ruiz made a spectacular [play] on Alusik 's")
+    assert "in a successful [play] and had talent enough" in corpus.in_context(corpus.neighbours[1])

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError, ModelError
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
 from relmo.reproduce import perplexity
-from relmo.reproduce.controls import Controls, untrained
-from relmo.reproduce.perplexity import SETS, Text, plain, reproduce, sentences, split, unigram
+from relmo.reproduce.controls import Controls
+from relmo.reproduce.perplexity import SETS, HeldOutText, plain, reproduce, sentences, split, unigram
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings
 from relmo.text.vocabulary import SentenceVocabulary
 
@@ -117,7 +118,7 @@ def test_small_letters_are_read_where_the_model_was_trained_on_them(folder: Path
 
 
 def test_the_untrained_network_reads_the_beginning_only() -> None:
-    text = Text("x", [["a"] * 3, ["b"] * 3, ["c"] * 3])
+    text = HeldOutText("x", [["a"] * 3, ["b"] * 3, ["c"] * 3])
     assert text.beginning(4).sentences == [["a"] * 3, ["b"] * 3]
     assert text.beginning(100).sentences == text.sentences
 

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from relmo.analysis.core.untrained import untrained
 from relmo.analysis.meaning import probe
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
-from relmo.reproduce.controls import Controls, untrained
-from relmo.reproduce.pos import ALL, UNSEEN, Score, Tagged, layer_of, most_frequent, read_tagged, reproduce
+from relmo.reproduce.controls import Controls
+from relmo.reproduce.pos import ALL, UNSEEN, TagAccuracy, TaggedCorpus, layer_of, read_tagged, reproduce
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings
 from relmo.text.vocabulary import Vocabulary
 
@@ -47,10 +48,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def tagged(*sentences: str) -> Tagged:
+def tagged(*sentences: str) -> TaggedCorpus:
     pairs = [[word.split("/") for word in sentence.split()] for sentence in sentences]
     numbers = np.repeat(np.arange(len(pairs)), [len(words) for words in pairs])
-    return Tagged(
+    return TaggedCorpus(
         [[word for word, _ in words] for words in pairs], [tag for words in pairs for _, tag in words], numbers
     )
 
@@ -68,7 +69,7 @@ def test_words_and_universal_tags_are_read_without_ranges_and_empty_nodes(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("1\tdo\n", r"a\.conllu:1: expected the 10 columns"), ("# x\n", "no sentence")]
+    ("text", "message"), [("1\tdo\n", r"a\.conllu:1: CoNLL-U has 10 columns"), ("# x\n", "no sentence")]
 )
 def test_a_file_that_is_not_conllu_is_one_clear_line(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "a.conllu").write_text(text)
@@ -76,18 +77,12 @@ def test_a_file_that_is_not_conllu_is_one_clear_line(text: str, message: str, tm
         read_tagged(tmp_path / "a.conllu")
 
 
-def test_the_baseline_gives_a_word_its_most_frequent_tag_and_unseen_words_the_most_frequent_of_all() -> None:
-    train = tagged("run/VERB run/VERB run/NOUN cat/NOUN", "dog/NOUN")
-    dev = tagged("run/VERB run/NOUN new/NOUN other/VERB cat/NOUN")
-    assert most_frequent(train, dev).tolist() == [True, False, True, False, True]
-
-
 def test_accuracies_are_of_all_words_and_of_those_that_training_did_not_have() -> None:
-    score = Score(tagged("a/X b/X"), tagged("a/X c/X", "d/X a/X"))
+    score = TagAccuracy(tagged("a/X b/X"), tagged("a/X c/X", "d/X a/X"))
     found = score(np.array([True, False, True, True]))
     assert (found[ALL], found[UNSEEN]) == (75, 50)
     assert found[f"± {UNSEEN}"] == 50  # each sentence drawn twice, once, or never
-    assert {*Score(tagged("a/X"), tagged("a/X"))(np.array([True]))} == {ALL, f"± {ALL}"}
+    assert {*TagAccuracy(tagged("a/X"), tagged("a/X"))(np.array([True]))} == {ALL, f"± {ALL}"}
 
 
 def test_every_layer_and_every_control_has_a_row(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ from relmo.errors import CorpusError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
 from relmo.reproduce import REPRODUCTIONS, check_name, reproduce
-from relmo.reproduce.controls import Controls, untrained
+from relmo.reproduce.controls import Controls
 from relmo.reproduce.data import data_folder, required
-from relmo.reproduce.table import Reproduction, Row
+from relmo.reproduce.table import ComparedRow, Reproduction
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.text.vocabulary import SentenceVocabulary
 
@@ -28,36 +28,17 @@ def make_bilm(vocabulary: SentenceVocabulary | None) -> BiLM:
 
 def test_a_figure_stands_in_a_column_of_the_table() -> None:
     with pytest.raises(ValueError, match="'b' has no column named F2"):
-        Reproduction("x", "t", "p", ("F1",), [Row("a", {"F1": 1.0}), Row("b", published={"F2": 1.0})])
+        Reproduction("x", "t", "p", ("F1",), [ComparedRow("a", {"F1": 1.0}), ComparedRow("b", published={"F2": 1.0})])
 
 
 def test_a_table_survives_json_whole() -> None:
-    rows = [Row("a", {"F1": 1.5}, {"F1": 2.0}, "n"), Row("b", published={"F1": 3.0})]
+    rows = [ComparedRow("a", {"F1": 1.5}, {"F1": 2.0}, "n"), ComparedRow("b", published={"F1": 3.0})]
     table = Reproduction("x", "t", "p", ("F1", "F2"), rows, ["note"], {"k": [1, 2]})
     said = json.loads(json.dumps(table.summary()))
     assert said["rows"][0] == {"name": "a", "ours": {"F1": 1.5}, "published": {"F1": 2.0}, "note": "n"}
     assert said["rows"][1]["ours"] == {}
     assert (said["columns"], said["notes"], said["extra"]) == (["F1", "F2"], ["note"], {"k": [1, 2]})
     assert table.row("b") is rows[1]
-
-
-@pytest.mark.parametrize("vocabulary", [None, SentenceVocabulary([*SentenceVocabulary.specials, "the"])])
-def test_the_untrained_network_has_the_models_shape_and_weights_of_its_own(
-    vocabulary: SentenceVocabulary | None,
-) -> None:
-    model = make_bilm(vocabulary)
-    before = torch.random.get_rng_state()
-    first, second, other = untrained(model, 1), untrained(model, 1), untrained(model, 2)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert first.vocabulary is vocabulary
-    weights = {name: weight for name, weight in model.network.named_parameters() if weight.std() > 0}
-    assert len(weights) > 5
-    for name, weight in weights.items():
-        fresh = first.network.get_parameter(name)
-        assert fresh.shape == weight.shape
-        assert not torch.equal(fresh, weight), name
-        assert torch.equal(fresh, second.network.get_parameter(name)), name
-        assert not torch.equal(fresh, other.network.get_parameter(name)), name
 
 
 def test_data_is_looked_for_where_it_is_said_to_be_then_by_the_variable_then_here(

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
-from relmo.reproduce.controls import Controls, untrained
+from relmo.reproduce.controls import Controls
 from relmo.reproduce.table import Reproduction
 from relmo.reproduce.wsd import BOTH, as_text, reproduce
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings

@@ -22,7 +22,8 @@ from relmo.cli import main
 from relmo.disk.digests import sealed
 from relmo.errors import RelmoError
 from relmo.runs.folder import CHECKPOINT
-from relmo.runs.run import Reporter, read_metrics
+from relmo.runs.reporter import Reporter
+from relmo.runs.run import read_metrics
 from relmo.runs.train_bilm import train_bilm
 from relmo.runs.train_lm import train_lm
 from relmo.runs.train_skipgram import train_skipgram

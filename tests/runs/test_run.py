@@ -24,16 +24,18 @@ import torch
 
 import relmo
 from relmo.cli import main
-from relmo.cli.report import Terminal
+from relmo.cli.terminal import TrainingReporter
 from relmo.disk.outputs import locked
 from relmo.errors import CorpusError, RelmoError, SettingError, StorageError
 from relmo.runs.folder import CHECKPOINT
-from relmo.runs.run import Plan, Reporter, peak_memory, read_metrics
+from relmo.runs.reporter import Reporter
+from relmo.runs.run import read_metrics
 from relmo.runs.train_lm import train_lm
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
 from relmo.settings.training import TrainSettings
 from relmo.store.folder import read_tensors
 from relmo.training.loop import Step
+from relmo.training.plan import Plan, peak_memory
 
 ALICE = Path(relmo.__file__).parent / "data" / "alice.txt"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -58,7 +60,7 @@ def forked() -> Callable[..., BaseProcess]:
     """A function that starts a function in a new process, which has imported everything already."""
     os.environ |= ONE_THREAD
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["relmo.runs.train_lm", "relmo.cli.report", "torch._dynamo", "pytest"])
+    context.set_forkserver_preload(["relmo.runs.train_lm", "relmo.cli.terminal", "torch._dynamo", "pytest"])
 
     def start(function: Callable[..., None], *arguments: Any) -> BaseProcess:
         process = context.Process(target=function, args=arguments)
@@ -420,7 +422,7 @@ def test_a_run_needs_nothing_that_windows_does_not_have(
     recorder = Recorder()
     train_lm([str(text)], SMALL, tmp_path / "model", reporter=recorder)
     assert recorder.events[0].memory is None
-    Terminal(quiet=True).plan(recorder.events[0])
+    TrainingReporter(quiet=True).plan(recorder.events[0])
 
 
 def test_memory_is_told_in_the_unit_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,12 +29,14 @@ from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork, BiWindow
 from relmo.nn.softmax import FullSoftmax
 from relmo.runs.folder import CHECKPOINT
-from relmo.runs.run import Plan, Reporter, read_metrics
+from relmo.runs.reporter import Reporter
+from relmo.runs.run import read_metrics
 from relmo.runs.train_bilm import train_bilm
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings, BiLMTrainSettings
 from relmo.store.folder import read_tensors
 from relmo.text.corpus import read_conllu
 from relmo.training.loop import Step
+from relmo.training.plan import Plan
 
 ALICE = Path(relmo.__file__).parent / "data" / "alice.txt"
 MODEL: dict[str, Any] = {
@@ -265,7 +267,7 @@ def wait_for_change(path: Path, process: multiprocessing.process.BaseProcess) ->
 def test_kills_at_random_moments_change_no_bit(text: Path, tmp_path: Path) -> None:
     os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["relmo.runs.train_bilm", "relmo.cli.report", "torch._dynamo", "pytest"])
+    context.set_forkserver_preload(["relmo.runs.train_bilm", "relmo.cli.terminal", "torch._dynamo", "pytest"])
     whole, out = tmp_path / "whole" / "model", tmp_path / "killed" / "model"
     process = context.Process(target=main, args=(command(text, whole),))
     process.start()
@@ -423,7 +425,7 @@ def test_only_a_bilm_can_be_begun_from(text: Path, tmp_path: Path) -> None:
         train=TrainSettings(batch=4, unroll=8, epochs=0.01, threads=1, device="cpu"),
     )
     train_lm([str(text)], lm, tmp_path / "lm")
-    with pytest.raises(ModelError, match="not a bidirectional language model"):
+    with pytest.raises(ModelError, match="give a bidirectional language model"):
         train_bilm([str(text)], init_settings(tmp_path / "lm"), tmp_path / "model")
 
 

@@ -13,9 +13,11 @@ import pytest
 import relmo
 from relmo.errors import CorpusError, SettingError
 from relmo.models.vectors import WordVectors
-from relmo.runs.run import Plan, Reporter, Stopped, read_metrics
+from relmo.runs.reporter import Reporter
+from relmo.runs.run import Stopped, read_metrics
 from relmo.runs.train_skipgram import train_skipgram
 from relmo.settings.skipgram import SkipgramModelSettings, SkipgramSettings, SkipgramTextSettings, SkipgramTrainSettings
+from relmo.training.plan import Plan
 
 SIDE = 4
 SMALL = SkipgramSettings(

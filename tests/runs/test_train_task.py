@@ -12,7 +12,8 @@ import torch
 from relmo.errors import CorpusError, ModelError, RelmoError, SettingError
 from relmo.loading import load
 from relmo.models.vectors import WordVectors
-from relmo.runs.run import Reporter, read_metrics
+from relmo.runs.reporter import Reporter
+from relmo.runs.run import read_metrics
 from relmo.runs.train_task import hold_out, train_task
 from relmo.store.folder import own_tensors, read_config
 from relmo.tasks.scores import spread

@@ -11,7 +11,8 @@ import torch
 import relmo
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.models.lm import LanguageModel
-from relmo.runs.run import Reporter, read_metrics
+from relmo.runs.reporter import Reporter
+from relmo.runs.run import read_metrics
 from relmo.runs.train_task import train_task
 from relmo.store.folder import own_tensors, read_config
 from relmo.tasks.classifier import ChosenLabel, Classifier, chosen_labels

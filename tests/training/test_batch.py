@@ -14,7 +14,7 @@ from relmo.networks.bilm import BiLMNetwork, BiWindow
 from relmo.settings.bilm import BiLMModelSettings
 from relmo.text.characters import Spellings, character_ids
 from relmo.text.vocabulary import SentenceVocabulary
-from relmo.training.batch import BiLanes, BiText, Lanes, LengthBuckets, few_values, on_device, pad
+from relmo.training.batch import BiLanes, BiText, Lanes, LengthBuckets, few_values, on_device
 
 CPU = torch.device("cpu")
 
@@ -96,16 +96,6 @@ def test_lanes_of_a_strided_stream_read_its_own_symbols() -> None:
     inputs, targets = Lanes(stream, batch=2, unroll=5).get(0, 0)
     assert inputs[0].tolist() == [0, 2, 4, 6, 8]
     assert targets[0].tolist() == [2, 4, 6, 8, 10]
-
-
-@given(st.lists(st.lists(st.integers(1, 99), max_size=7), min_size=1, max_size=6))
-@settings(max_examples=50, deadline=None)
-def test_padding_keeps_every_sequence_and_is_zero_behind_it(sequences: list[list[int]]) -> None:
-    ids, lengths = pad([np.array(sequence, dtype=np.int32) for sequence in sequences])
-    assert ids.dtype == torch.int64
-    assert lengths.tolist() == [len(sequence) for sequence in sequences]
-    width = max(len(sequence) for sequence in sequences)
-    assert ids.tolist() == [sequence + [0] * (width - len(sequence)) for sequence in sequences]
 
 
 lengths_lists = st.lists(st.integers(1, 30), min_size=1, max_size=60)

@@ -84,7 +84,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Start:
     """A function that starts a function in each of several new processes, which have imported everything already."""
     os.environ |= ONE_THREAD
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["relmo.runs.train_lm", "relmo.cli.report", "torch._dynamo", "pytest"])
+    context.set_forkserver_preload(["relmo.runs.train_lm", "relmo.cli.terminal", "torch._dynamo", "pytest"])
 
     def start(size: int, function: Callable[..., None], *arguments: Any) -> Members:
         folder = tmp_path_factory.mktemp("said")
@@ -106,7 +106,7 @@ def member(rank: int, size: int, port: int, folder: Path, function: Callable[...
     numbers = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": port}
     if size > 1:
         os.environ |= {name: str(number) for name, number in numbers.items()} | {"MASTER_ADDR": "localhost"}
-    import_module("relmo.cli.train").GRACE = 0.0  # type: ignore[attr-defined]  # nobody ends the first process here when another one fails
+    import_module("relmo.cli.terminal").GRACE = 0.0  # type: ignore[attr-defined]  # nobody ends the first process here when another one fails
     function(*arguments)
 
 

@@ -18,6 +18,7 @@ from relmo.settings.lm import LanguageModelSettings
 from relmo.settings.training import TrainSettings
 from relmo.training.batch import Lanes
 from relmo.training.loop import Step, Trainer, learning_rate
+from relmo.training.plan import rehearse
 
 
 class Line(nn.Module):
@@ -474,7 +475,7 @@ def test_a_rehearsal_trains_as_the_run_does_and_leaves_no_trace(optimizer: str) 
     trainer.loss = lambda batch, carry: modes.append(network.training) or loss(batch, carry)  # type: ignore[assignment]
     network.eval()  # as one finds it that was loaded
     random = torch.get_rng_state()
-    assert trainer.rehearse() > 0
+    assert rehearse(trainer) > 0
     assert modes
     assert all(modes)
     assert torch.equal(torch.get_rng_state(), random)

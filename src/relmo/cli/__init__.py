@@ -23,7 +23,8 @@ from relmo.cli.numbers import check_numbers
 from relmo.cli.predict import predict
 from relmo.cli.reproduce import reproduce
 from relmo.cli.streams import broken_stream, prepare_streams, silence
-from relmo.cli.train import say, settings_from_files, train_command
+from relmo.cli.terminal import make_console, say
+from relmo.cli.train import settings_from_files, train_command
 from relmo.errors import RelmoError, one_line, reason
 from relmo.settings.kinds import KINDS
 from relmo.text.corpus import STDIN
@@ -83,8 +84,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(given: Sequence[str]) -> None:
     """Runs a command and sees to it that its results are out."""
-    from relmo.cli.console import make_console
-
     try:
         app(given, console=make_console(stderr=False), exit_on_error=False, print_error=False)
     except SystemExit:  # as every command ends that went well

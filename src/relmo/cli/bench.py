@@ -1,13 +1,11 @@
 """`relmo bench`"""
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from statistics import median
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from relmo.cli.terminal import print_json, print_table, status_line
 from relmo.settings.bench import BenchOptions
 
 if TYPE_CHECKING:
@@ -37,9 +35,8 @@ def bench(
         Show no progress.
     """
     from relmo.bench.table import Bench
-    from relmo.cli.report import print_json
 
-    with progress(quiet=quiet) as watch:
+    with status_line(quiet=quiet) as watch:
         report = Bench(options, watch).run()
     if json:
         print_json(report.json())
@@ -47,33 +44,7 @@ def bench(
         _show(report)
 
 
-@contextmanager
-def progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A function that shows what goes on: in place on a terminal, as a plain line now and then where there is none."""
-    from rich.text import Text
-
-    from relmo.cli.console import make_console
-    from relmo.cli.report import PLAIN_EVERY
-
-    console = make_console(quiet=quiet)
-    if console.is_terminal and not quiet:
-        with console.status("") as status:
-            yield lambda message: status.update(Text(message))
-        return
-    last = time.monotonic()
-
-    def say(message: str) -> None:
-        nonlocal last
-        if time.monotonic() - last > PLAIN_EVERY:
-            console.print(message, soft_wrap=True)
-            last = time.monotonic()
-
-    yield say
-
-
 def _show(report: "BenchReport") -> None:
-    from relmo.cli.report import print_table
-
     machine = report.machine
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     kernels = "" if machine["kernels"] or machine["device"] == "cuda" else "; no compiled kernels"

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from relmo.cli.output import Overwrite
+from relmo.cli.terminal import print_json
 
 if TYPE_CHECKING:
     from relmo.loading import Model
@@ -55,7 +56,6 @@ def convert(
     quiet
         Print nothing.
     """
-    from relmo.cli.report import print_json
     from relmo.errors import SettingError
     from relmo.store.original import locate
     from relmo.store.references import bundled

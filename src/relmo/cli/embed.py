@@ -1,38 +1,29 @@
 """`relmo embed [FILE] --out FILE`"""
 
 import sys
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite
-from relmo.errors import SettingError, StorageError
+from relmo.cli.terminal import EmbedReporter, duration, print_json, say
+from relmo.errors import StorageError
+from relmo.settings.embedding import EmbedOptions
 
 if TYPE_CHECKING:
-    from relmo.embedding.files import Progress, Summary
+    from relmo.embedding.files import Summary
     from relmo.models.bilm import BiLM
     from relmo.nn.quantize import Precision
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vectors:
-    """What vectors are asked for, and how they are stored."""
+class StoredVectors:
+    """How vectors are computed and stored."""
 
-    layers: str = "all"
-    """all, top, average (of all), or a number: 0 for the words' own vectors, 1 and up for the LSTMs."""
     pooling: Literal["mean", "max"] | None = None
     """One vector a sentence instead: the mean or the maximum over its words."""
-    state: Literal["reset", "carry", "warmup"] = "reset"
-    """reset: every sentence starts from zero, and its vectors depend on nothing else. carry: a row of a batch goes on
-    where that row of the batch before ended, as in the original tools. warmup: carry, after a first batch that is run
-    twice."""
-    batch_size: int | None = None
-    """At most this many sentences side by side; to be given with carry and warmup."""
-    tokens_per_batch: int | None = None
-    """At most this many words side by side."""
     dtype: Literal["float32", "float16"] = "float32"
     """How numbers are stored."""
     precision: Literal["float32", "bfloat16", "int8"] = "float32"
@@ -45,7 +36,8 @@ def embed(
     *,
     out: Path,
     model: str = "small",
-    vectors: Annotated[Vectors, Parameter(name="*")] = Vectors(),  # noqa: B008
+    options: Annotated[EmbedOptions, Parameter(name="*")] = EmbedOptions(),  # noqa: B008
+    stored: Annotated[StoredVectors, Parameter(name="*")] = StoredVectors(),  # noqa: B008
     tokenizer: Literal["words", "whitespace"] | None = None,
     errors: Literal["strict", "replace"] = "strict",
     resume: Annotated[bool, Parameter(negative="")] = False,
@@ -84,118 +76,59 @@ def embed(
     quiet
         Show no progress.
     """
-    from relmo.embedding.engine import EmbedOptions
-    from relmo.embedding.files import check_out, embed_file
+    from relmo.embedding.files import embed_file
 
-    check_out(out, resume=resume, overwrite=overwrite)
-    asked = {"state": vectors.state, "batch_size": vectors.batch_size, "tokens_per_batch": vectors.tokens_per_batch}
-    options = EmbedOptions(layers=_parse_layers(vectors.layers), **asked)  # type: ignore[arg-type]
-    how: dict[str, Any] = {"pooling": vectors.pooling, "dtype": vectors.dtype, "errors": errors}
-    how |= {"resume": resume, "overwrite": overwrite}
-    loaded = load(model, tokenizer, device, vectors.precision)
-    watch = Watcher(quiet=quiet)
+    loaded = _load(model, tokenizer, device, stored.precision)
+    reporter = EmbedReporter(quiet=quiet)
+    resumable = options.state == "reset"
     try:
-        summary = embed_file(loaded, file, out, options, **how, watch=watch.show)
+        summary = embed_file(
+            loaded,
+            file,
+            out,
+            options,
+            pooling=stored.pooling,
+            dtype=stored.dtype,
+            errors=errors,
+            resume=resume,
+            overwrite=overwrite,
+            watch=reporter.show,
+        )
     except KeyboardInterrupt:
-        watch.close()
-        print(f"stopped; {watch.how_to_go_on(resumable=vectors.state == 'reset')}", file=sys.stderr)
+        reporter.close()
+        say(f"stopped; {_how_to_go_on(reporter, resumable=resumable)}")
         sys.exit(130)
     except StorageError as error:
-        begun = watch.progress is not None and vectors.state == "reset"
+        begun = reporter.progress is not None and resumable
         raise StorageError(f"{error}{', with --resume' if begun else ''}") from error
     finally:
-        watch.close()
-    report(summary, model, vectors.precision, json=json, quiet=quiet)
+        reporter.close()
+    _report(summary, model, stored.precision, json=json, quiet=quiet)
 
 
-def _parse_layers(text: str) -> Literal["all", "top", "average"] | int:
-    """The layers as the library names them."""
-    names: dict[str, Literal["all", "top", "average"]] = {"all": "all", "top": "top", "average": "average"}
-    if text in names:
-        return names[text]
-    if text.isdecimal():
-        return int(text)
-    raise SettingError(f"--layers {text}: it can be all, top, average or a number from 0 on")
-
-
-def load(source: str, tokenizer: Literal["words", "whitespace"] | None, device: str, precision: "Precision") -> "BiLM":
+def _load(source: str, tokenizer: Literal["words", "whitespace"] | None, device: str, precision: "Precision") -> "BiLM":
     """The model, which must be one that embeds; with another tokenizer where one is given."""
-    from dataclasses import replace
+    from relmo.loading import load
 
-    from relmo.loading import load as load_any
-
-    model = load_any(source, kinds="bilm", device=device)
+    model = load(source, kinds="bilm", device=device)
     model.precision = precision
     if tokenizer is not None:
         model.settings = replace(model.settings, text=replace(model.settings.text, tokenizer=tokenizer))
     return model
 
 
-class Watcher:
-    """Progress with rate and time left: a bar on a terminal, a plain line now and then where there is none."""
-
-    def __init__(self, *, quiet: bool):
-        from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
-
-        from relmo.cli.console import make_console, text_column
-
-        self.console = make_console(quiet=quiet)
-        columns = (
-            BarColumn(),
-            MofNCompleteColumn(),
-            text_column("sentences  {task.fields[rate]} tokens/s"),
-            TimeRemainingColumn(),
-        )
-        shown = self.console.is_terminal and not quiet
-        self.bar = Bar(*columns, console=self.console, transient=True, disable=not shown)
-        self.task = self.bar.add_task("", total=None, rate="")
-        self.started = self.last = time.monotonic()
-        self.progress: Progress | None = None
-        if shown:
-            self.bar.start()
-
-    def show(self, progress: "Progress") -> None:
-        """Called after every sentence."""
-        from relmo.cli.report import PLAIN_EVERY, duration
-
-        self.progress = progress
-        now = time.monotonic()
-        terminal = self.console.is_terminal
-        if now - self.last < (0.1 if terminal else PLAIN_EVERY):
-            return
-        self.last = now
-        rate = progress.tokens / (now - self.started)
-        if terminal:
-            self.bar.update(self.task, completed=progress.done, total=progress.total, rate=f"{rate:,.0f}")
-            return
-        of = left = ""
-        if progress.total is not None:
-            new = progress.done - progress.resumed
-            seconds = (now - self.started) / new * (progress.total - progress.done)
-            of, left = f" of {progress.total:,}", f"  {duration(seconds)} left"
-        self.console.print(f"{progress.done:,}{of} sentences  {rate:,.0f} tokens/s{left}", soft_wrap=True)
-
-    def how_to_go_on(self, *, resumable: bool) -> str:
-        """What to do after Ctrl-C."""
-        if not resumable:
-            return "carried states are not kept, so the next run starts again"
-        done = self.progress.done if self.progress is not None else 0
-        return (
-            f"{done:,} sentences are kept: go on with the same command and --resume" if done else "nothing was done yet"
-        )
-
-    def close(self) -> None:
-        """Takes the bar off the screen."""
-        self.bar.stop()
+def _how_to_go_on(reporter: EmbedReporter, *, resumable: bool) -> str:
+    """What to do after Ctrl-C."""
+    if not resumable:
+        return "carried states are not kept, so the next run starts again"
+    done = reporter.progress.done if reporter.progress is not None else 0
+    return f"{done:,} sentences are kept: go on with the same command and --resume" if done else "nothing was done yet"
 
 
-def report(summary: "Summary", model: str, precision: "Precision", *, json: bool, quiet: bool) -> None:
+def _report(summary: "Summary", model: str, precision: "Precision", *, json: bool, quiet: bool) -> None:
     """What was done, and words that were cut."""
-    from relmo.cli.report import duration, print_json
-
     if summary.cut.count:
-        print(f"warning: {summary.cut.message()}", file=sys.stderr)
+        say(f"warning: {summary.cut.message()}")
     rate = summary.tokens / max(summary.seconds, 1e-9)
     if json:
         print_json(

@@ -54,7 +54,7 @@ def evaluate(
     quiet
         Print the perplexity, or the task's score, alone, a line a file.
     """
-    from relmo.cli.report import print_json, print_table, progress_bar
+    from relmo.cli.terminal import print_json, print_table, progress_bar
     from relmo.loading import FORWARDS, load
     from relmo.models.bilm import BiLM
     from relmo.models.lm import LanguageModel
@@ -122,7 +122,7 @@ def _evaluate_task(
     task: "Task[Any, Any]", model: str, files: Sequence[str], *, confusion: bool, json: bool, quiet: bool
 ) -> None:
     """Scores a task's model on each file."""
-    from relmo.cli.report import print_json, print_table
+    from relmo.cli.terminal import print_json, print_table
 
     reports = [(file, task.evaluate(file)) for file in files]
     if json:
@@ -140,7 +140,7 @@ def _evaluate_task(
 
 def _print_details(report: "TaskReport", *, confusion: bool) -> None:
     """Each label by itself, and, where asked for, which was taken for which."""
-    from relmo.cli.report import print_table
+    from relmo.cli.terminal import print_table
 
     print_label_table(report.labels)
     if confusion and report.confusion is not None:
@@ -151,7 +151,7 @@ def _print_details(report: "TaskReport", *, confusion: bool) -> None:
 
 def print_label_table(labels: "Sequence[LabelScore]") -> None:
     """How well each label was found."""
-    from relmo.cli.report import print_table
+    from relmo.cli.terminal import print_table
 
     if labels:
         print()

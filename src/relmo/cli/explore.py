@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite
+from relmo.cli.terminal import say, share_bar
 from relmo.disk.outputs import refuse_existing
 from relmo.errors import SettingError
 
@@ -136,30 +137,11 @@ def opened(name: str, text: str | None, device: str, more: More | None = None) -
         learnt, session.extras = session.extras.learnt, more.extras(device)
         session.extras.learnt |= learnt
     if text is not None:
-        give(session, text)
+        session.give_file(text)
     return session
 
 
-def give(session: "Session", file: str) -> None:
-    """The file as the text that is looked at first."""
-    from itertools import islice
-
-    from relmo.analysis.core.code_features import language_of
-    from relmo.cli.analyse.given import read_text
-    from relmo.explorer.session import LONGEST
-    from relmo.text.conllu import read_conllu_sentences
-    from relmo.text.corpus import is_conllu
-
-    title = "standard input" if file == "<stdin>" else Path(file).name
-    if is_conllu(file):
-        session.annotate(title, list(islice(read_conllu_sentences(file), 5000)))
-    else:
-        session.give(title, read_text(file)[:LONGEST], language_of(file))
-
-
 def _write(model: str, text: str | None, path: Path, device: str, *, quiet: bool) -> None:
-    from relmo.cli.analyse.given import share_bar
-    from relmo.cli.train import say
     from relmo.explorer.page import write_page
 
     session = opened(model, text, device)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from relmo.cli.terminal import make_console, print_json
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
@@ -69,7 +70,6 @@ def generate(
         Print the texts only when they are done, without headings.
     """
     check(decoding, limit, samples)
-    from relmo.cli.report import print_json
     from relmo.loading import load
 
     loaded = load(model, kinds="lm", device=device)
@@ -118,8 +118,6 @@ def _show_several(grown: "Iterator[list[Text]]", *, headings: bool) -> None:
     from rich.live import Live
     from rich.panel import Panel
     from rich.text import Text as Plain
-
-    from relmo.cli.console import make_console
 
     console = make_console(stderr=False)
     if console.is_terminal and headings:

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from relmo.cli.terminal import print_json, print_table
+
 if TYPE_CHECKING:
     from relmo.store.original import Original
 
@@ -24,8 +26,6 @@ def info(model: str = "small", *, json: bool = False, quiet: bool = False) -> No
     quiet
         Print the kind alone.
     """
-    from relmo.cli.report import print_json, print_table
-
     facts = gather(model)
     if json:
         print_json(facts)

@@ -6,6 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from relmo.disk.outputs import refuse_existing
+from relmo.errors import SettingError
 
 Overwrite = Annotated[bool, Parameter(negative="", help="Replace the output where it exists already.")]
 
@@ -17,3 +18,10 @@ def check_plot(path: Path | None, *, overwrite: bool) -> None:
     if path is not None:
         check_picture(path)
         refuse_existing(path, overwrite=overwrite)
+
+
+def check_out(path: Path, kinds: tuple[str, ...], *, overwrite: bool) -> None:
+    """Raises at once where the name of an output file says no kind that can be written, or the file exists."""
+    if path.suffix.lower() not in kinds:
+        raise SettingError(f"{path}: can be written as {' or '.join(kinds)}; name the file so")
+    refuse_existing(path, overwrite=overwrite)

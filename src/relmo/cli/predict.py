@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from relmo.cli.terminal import json_line, say
 from relmo.errors import CorpusError
 
 if TYPE_CHECKING:
@@ -68,13 +69,11 @@ def predict(
         _answer(loaded, lines, tokenized=tokenized, json=json)
     features = loaded.features
     if features.bilm is not None and features.cut.count and not quiet:
-        print(f"warning: {features.cut.message()}", file=sys.stderr)
+        say(f"warning: {features.cut.message()}")
 
 
 def _answer(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool, json: bool) -> None:
     """Prints the predictions for lines, of which some are tokenised."""
-    from relmo.cli.report import json_line
-
     asked = []
     for line in lines:
         try:

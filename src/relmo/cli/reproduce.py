@@ -1,16 +1,9 @@
 """`relmo reproduce NAME…`"""
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from relmo.errors import ModelError
-
-if TYPE_CHECKING:
-    from relmo.models.vectors import WordVectors
-    from relmo.reproduce.table import Reproduction
+from relmo.cli.terminal import print_json, print_reproduction, sayer, warnings_said
 
 
 def reproduce(
@@ -23,8 +16,8 @@ def reproduce(
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Published tables and figures, beside those of a model and of controls: its layer without context, static
-    vectors, and the same network untrained. Without a name, lists what there is.
+    """Makes published tables and figures again for a model and its controls: the model's layer without context, static
+    vectors, and the same network untrained. Without a name, lists the tables there are.
 
         relmo reproduce pos neighbours
 
@@ -35,13 +28,13 @@ def reproduce(
     names
         What to reproduce, one after the other.
     model
-        A bidirectional model's folder, or original ELMo files; the bundled model where it is not given.
+        The folder of a bidirectional model, or original ELMo files; by default the model that ships with relmo.
     vectors
-        Static word vectors to compare with: a folder of kind skipgram; the bundled ones where it is not given.
+        The folder of static word vectors to compare with; by default those that ship with relmo.
     data
-        The folder that holds the data; else that of RELMO_DATA, else data/ here.
+        The folder that holds the data; by default the one that RELMO_DATA names, else data/ here.
     seed
-        Of the untrained network's weights.
+        The seed of the untrained network's weights.
     device
         Where to compute; auto takes a GPU where there is one.
     json
@@ -58,9 +51,9 @@ def reproduce(
         check_name(name)
 
     from relmo import reproduce as library
-    from relmo.cli.report import print_json
-    from relmo.loading import load
-    from relmo.reproduce.controls import Controls, untrained
+    from relmo.analysis.core.untrained import untrained
+    from relmo.loading import load, load_vectors
+    from relmo.reproduce.controls import Controls
     from relmo.reproduce.data import data_folder
 
     say = sayer(quiet=quiet)
@@ -71,77 +64,14 @@ def reproduce(
         with warnings_said(say):
             done.append(library.reproduce(name, loaded, data=data_folder(data), controls=controls, say=say))
         if not json:
-            show(done[-1])
+            print_reproduction(done[-1])
     if json:
         print_json({"model": model or "bundled", "reproductions": [each.summary() for each in done]})
 
 
 def _list_names(names: dict[str, str], *, json: bool) -> None:
-    """What there is to reproduce."""
-    from relmo.cli.report import print_json
-
     if json:
         print_json(names)
         return
     width = 2 + max(map(len, names))
     print(*(f"{name:<{width}}{text}" for name, text in names.items()), sep="\n")
-
-
-def load_vectors(source: str | None, say: Callable[[str], None]) -> "WordVectors | None":
-    """The static vectors: those of the package where none are named, and without them their rows are left out."""
-    from relmo.loading import load
-
-    try:
-        return load("words" if source is None else source, kinds="skipgram")
-    except ModelError as error:
-        if source is not None:
-            raise
-        say(f"no static vectors to compare with ({error})")
-        return None
-
-
-def sayer(*, quiet: bool) -> Callable[[str], None]:
-    """A function that prints a line on standard error, or nothing."""
-    from relmo.cli.console import make_console
-
-    console = make_console(quiet=quiet)
-    return lambda message: console.print(message, soft_wrap=True)
-
-
-@contextmanager
-def warnings_said(say: Callable[[str], None]) -> Iterator[None]:
-    """What is warned of comes as plain lines, each once."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for message in dict.fromkeys(str(warning.message) for warning in caught):
-        say(f"note: {message}")
-
-
-def show(table: "Reproduction") -> None:
-    """The table on standard output: our figures, the published ones in columns of their own, and the notes below."""
-    from relmo.cli.report import print_table
-
-    published = [column for column in table.columns if any(column in (row.published or {}) for row in table.rows)]
-    ours = [column for column in table.columns if any(column in row.ours for row in table.rows)]
-    rows = [
-        [
-            row.name,
-            *(figure(row.ours.get(column)) for column in ours),
-            *(figure((row.published or {}).get(column)) for column in published),
-        ]
-        for row in table.rows
-    ]
-    print(f"{table.name}: {table.title}\n{table.paper}\n")
-    print_table(["", *ours, *(f"published {column}" for column in published)], rows)
-    notes = [*(f"{row.name}: {row.note}" for row in table.rows if row.note), *table.notes]
-    print("", *(f"- {note}".replace(": \n", ":\n").replace("\n", "\n    ") for note in notes), "", sep="\n")
-
-
-def figure(value: float | None) -> str:
-    """A number as a table shows it."""
-    if value is None:
-        return ""
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"

@@ -3,9 +3,7 @@
 import inspect
 import os
 import sys
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,11 +11,10 @@ from typing import Annotated, Any
 from cyclopts import App, ArgumentCollection, Parameter
 from cyclopts.config import Dict
 
+from relmo.cli.terminal import TrainingReporter, print_json, print_table, say, speaks
 from relmo.config import build, check_keys, parse_override, read_preset, read_toml
 from relmo.errors import SettingError, StorageError
 from relmo.settings.kinds import settings_class, training_function
-
-GRACE = 5.0  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,22 +107,7 @@ def train_command(kind: str) -> Callable[..., None]:
     return command
 
 
-def _speaks() -> bool:
-    """Of several processes that torchrun has started, only the first one prints."""
-    return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
-
-
-def say(last_words: str) -> None:
-    """Prints a line on standard error before the program fails. torchrun ends all processes when one does: those that
-    do not print wait, so that the first one can."""
-    if _speaks():
-        with suppress(OSError):  # a full disk must not hide how the program ended
-            print(last_words, file=sys.stderr, flush=True)
-    else:
-        time.sleep(GRACE)
-
-
-def program() -> str:
+def _program() -> str:
     """How this program was started, up to its verb."""
     several = "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
     return f"torchrun --nproc-per-node {os.environ.get('LOCAL_WORLD_SIZE')} -m relmo" if several else "relmo"
@@ -133,7 +115,6 @@ def program() -> str:
 
 def run(kind: str, files: list[str], settings: Any, options: RunOptions) -> None:
     """Runs a kind's training function, shows its progress and prints its results."""
-    from relmo.cli.report import Terminal, print_json, print_table
     from relmo.runs.folder import CHECKPOINT, read_run
     from relmo.runs.run import Stopped
 
@@ -141,8 +122,8 @@ def run(kind: str, files: list[str], settings: Any, options: RunOptions) -> None
         files = read_run(options.out)["files"]
     if not files:
         raise SettingError("no corpus: give one or more text files, or - for standard input")
-    reporter = Terminal(quiet=options.quiet or not _speaks())
-    go_on = f"go on with: {program()} train {kind} --out {options.out} --resume"
+    reporter = TrainingReporter(quiet=options.quiet or not speaks())
+    go_on = f"go on with: {_program()} train {kind} --out {options.out} --resume"
     how = {name: getattr(options, name) for name in ("resume", "overwrite", "dry_run")}
     try:
         results = training_function(kind)(files, settings, options.out, reporter=reporter, **how)
@@ -154,7 +135,7 @@ def run(kind: str, files: list[str], settings: Any, options: RunOptions) -> None
         raise StorageError(f"{error}; {go_on}" if (options.out / CHECKPOINT).exists() else str(error)) from error
     finally:
         reporter.close()
-    if options.dry_run or not _speaks():
+    if options.dry_run or not speaks():
         return
     if options.json:
         print_json(results | {"out": str(options.out)})

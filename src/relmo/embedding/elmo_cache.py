@@ -27,8 +27,9 @@ import numpy as np
 
 from relmo.disk.digests import check_regular, read_json
 from relmo.disk.outputs import locked, storage_errors
-from relmo.embedding.engine import CutWords, EmbedOptions
+from relmo.embedding.engine import CutWords
 from relmo.errors import StorageError
+from relmo.settings.embedding import EmbedOptions
 from relmo.store.folder import write_json
 from relmo.store.references import bilm_digest
 
@@ -66,7 +67,7 @@ class Computed:
         return [_rounded(array) for array in self.model.embedder.stream(sentences, EmbedOptions(), self.cut)]
 
 
-class Kept:
+class CachedVectors:
     """Layers that are in a cache, whose folder messages name: the key of each sentence, where it begins, how many words
     it has, and its checksum."""
 
@@ -133,7 +134,7 @@ class ElmoCache:
             write_json(self.folder / NOTE, self.note)
         self._check_note()
 
-    def vectors(self, sentences: Sequence[Words], say: Callable[[str], object] = lambda _: None) -> Kept:
+    def vectors(self, sentences: Sequence[Words], say: Callable[[str], object] = lambda _: None) -> CachedVectors:
         """The layers of these sentences; those that are not there yet are computed and kept. `say` is told of that."""
         index = self.read_index()
         keys = [key_of(words) for words in sentences]
@@ -142,7 +143,7 @@ class ElmoCache:
                 self._append(dict(zip(keys, sentences, strict=True)), say)
             index = self.read_index()
         found = np.array([index[key] for key in keys], dtype=np.int64).reshape(-1, 3)
-        return Kept(self.folder, self._open(), keys, found)
+        return CachedVectors(self.folder, self._open(), keys, found)
 
     def read_index(self) -> dict[bytes, tuple[int, int, int]]:
         """Where each sentence begins, how many words it has, and its checksum, by the hash of its words."""
@@ -214,11 +215,9 @@ class ElmoCache:
     @contextmanager
     def _files(self, records: np.ndarray) -> Iterator[tuple[BinaryIO, BinaryIO]]:
         """Both files, at the end of what is published, what was half-written cut off."""
-        sizes = int(records["tokens"].sum(dtype=np.int64)) * self.token_bytes, records.nbytes
         with (self.folder / VECTORS).open("ab") as vectors, (self.folder / INDEX).open("ab") as index:
-            for file, size in zip((vectors, index), sizes, strict=True):
-                file.truncate(size)
-                file.seek(size)
+            _cut_off(vectors, int(records["tokens"].sum(dtype=np.int64)) * self.token_bytes)
+            _cut_off(index, records.nbytes)
             yield vectors, index
 
     def _check_note(self) -> None:
@@ -231,8 +230,16 @@ class ElmoCache:
 
 def _publish(vectors: BinaryIO, index: BinaryIO, waiting: list[tuple[bytes, int, int]]) -> None:
     """Writes vectors through to the disk, then the records that point to them."""
-    for file in (vectors, index):
-        if file is index:
-            file.write(np.array(waiting, dtype=RECORD).tobytes())
-        file.flush()
-        os.fsync(file.fileno())
+    _write_through(vectors)
+    index.write(np.array(waiting, dtype=RECORD).tobytes())
+    _write_through(index)
+
+
+def _write_through(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _cut_off(file: BinaryIO, size: int) -> None:
+    file.truncate(size)
+    file.seek(size)

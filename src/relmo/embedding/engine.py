@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,11 +33,10 @@ from relmo.networks.bilm import BiLMNetwork
 from relmo.nn.cells import State
 from relmo.nn.elmo_lstm import ROWS, Precision
 from relmo.nn.kernels import infer_cpu
+from relmo.settings.embedding import EmbedOptions
 from relmo.text.characters import BOS, EOS
 from relmo.text.vocabulary import SentenceVocabulary
 
-Layers = Literal["all", "top", "average"] | int
-Carry = Literal["reset", "carry", "warmup"]
 Tokens = Sequence[str]
 
 CPU_ROWS, GPU_ROWS = 256, 1024  # sentences side by side, unless told otherwise; more were not faster on a CPU
@@ -47,43 +46,6 @@ CPU_WINDOW_BYTES, GPU_WINDOW_BYTES = 24 << 20, 256 << 20  # results that wait to
 WINDOW_TOKENS = (12_288, 65_536)  # at least and at most
 TOKENS_PER_BATCH = 16_384
 FLOAT = 4  # bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class EmbedOptions:
-    """What is asked for: which layers, how states are used, how sentences are batched."""
-
-    layers: Layers = "all"
-    state: Carry = "reset"
-    batch_size: int | None = None
-    tokens_per_batch: int | None = None
-
-    def check(self, layer_count: int) -> None:
-        """Options that are unknown, impossible, or would do nothing are errors."""
-        if self.layers not in ("all", "top", "average") and not (
-            isinstance(self.layers, int) and 0 <= self.layers < layer_count
-        ):
-            raise SettingError(
-                f"layers is {self.layers!r}; this model has 'all', 'top', 'average' or 0 (words) to {layer_count - 1}"
-            )
-        if self.state not in ("reset", "carry", "warmup"):
-            raise SettingError(f"state is {self.state!r}; it can be 'reset', 'carry' or 'warmup'")
-        for name, value in (("batch_size", self.batch_size), ("tokens_per_batch", self.tokens_per_batch)):
-            if value is not None and value < 1:
-                raise SettingError(f"{name} must be 1 or more, not {value}")
-        if self.state != "reset" and self.batch_size is None:
-            raise SettingError(
-                f"state '{self.state}' needs a batch_size: how many sentences stand side by side, each row with its "
-                "own state (the original tools took 1, AllenNLP 64)"
-            )
-        if self.state != "reset" and self.tokens_per_batch is not None:
-            raise SettingError(f"tokens_per_batch cannot go with state '{self.state}', whose batches are of batch_size")
-
-    def chosen(self, layer_count: int) -> list[int]:
-        """The layers to look at."""
-        if isinstance(self.layers, int):
-            return [self.layers]
-        return [layer_count - 1] if self.layers == "top" else list(range(layer_count))
 
 
 @dataclass
@@ -107,7 +69,7 @@ class CutWords:
         return f"{words} cut to the {self.room} bytes that the model reads of a word, for example {example!r}"
 
 
-class Window(NamedTuple):
+class SentenceWindow(NamedTuple):
     """Consecutive sentences as the LSTMs read them, with or without their boundaries, each by its words' slots.
 
     words      sentence after sentence; (N,)
@@ -175,8 +137,9 @@ class Embedder:
         cut: CutWords | None = None,
         precision: Precision | None = None,
     ) -> Iterator[np.ndarray]:
-        """The vectors of each sentence, in order; reads ahead by a window of sentences. `cut` takes count of words that
-        were cut. The precision is that of now, unless another is given, whatever it is changed to meanwhile."""
+        """The vectors of each sentence, in order; reads ahead by a window of sentences. Options that make no sense are
+        an error at once. `cut` takes count of words that were cut. The precision is that of now, unless another is
+        given, whatever it is changed to meanwhile."""
         options.check(self.network.layer_count)
         cut = cut or self.cut_words()
         run = self._reset if options.state == "reset" else self._carry
@@ -223,7 +186,9 @@ class Embedder:
                     vectors, self.states = self._run_on(window, options, self.states)
             yield from vectors
 
-    def _run_on(self, window: Window, options: EmbedOptions, state: State | None) -> tuple[list[np.ndarray], State]:
+    def _run_on(
+        self, window: SentenceWindow, options: EmbedOptions, state: State | None
+    ) -> tuple[list[np.ndarray], State]:
         """One batch in the order it is given, each row from its own state, from zero where there is no such row. -> the
         vectors, and a new state with the rows' ends in it: the one given stays as it is."""
         count = len(window.lengths)
@@ -248,7 +213,9 @@ class Embedder:
         with torch.inference_mode(False), torch.no_grad(), torch.autocast(kind, enabled=False):
             yield
 
-    def _lay_out(self, sentences: Sequence[Tokens], cut: CutWords, precision: Precision, *, edge: int) -> Window:
+    def _lay_out(
+        self, sentences: Sequence[Tokens], cut: CutWords, precision: Precision, *, edge: int
+    ) -> SentenceWindow:
         """Sentences as a window, with the words they need in the cache; words are looked at for being cut."""
         ends = ((BOS,), (EOS,)) if edge else ((), ())
         lengths = np.array([len(sentence) + 2 * edge for sentence in sentences], dtype=np.int64)
@@ -263,7 +230,7 @@ class Embedder:
                 raise SettingError(f"a token is {word!r}, of type {type(word).__name__}; tokens are strings")
             cut.look(word, times)
         slots = self._slots(list(index))
-        return Window(slots[words], np.cumsum(lengths) - lengths, lengths, edge, precision)
+        return SentenceWindow(slots[words], np.cumsum(lengths) - lengths, lengths, edge, precision)
 
     def _slots(self, words: list[str]) -> np.ndarray:
         """Where the cache has these distinct words."""
@@ -295,7 +262,7 @@ class Embedder:
             self._first = (epoch, precision, state, run.layers[-1][:, 0, 0].clone())
         return self._first[2], self._first[3]
 
-    def _run(self, window: Window, order: np.ndarray, options: EmbedOptions, state: State) -> list[np.ndarray]:
+    def _run(self, window: SentenceWindow, order: np.ndarray, options: EmbedOptions, state: State) -> list[np.ndarray]:
         """One batch, these sentences of a window, longest first, from this state; their vectors in that order. Where
         the window has boundaries, for states to be carried, the state becomes that of the sentences' ends."""
         chosen = options.chosen(self.network.layer_count)
@@ -311,7 +278,12 @@ class Embedder:
         return arrays if options.layers == "all" else [array[0] for array in arrays]
 
     def _run_layers(
-        self, window: Window, starts: np.ndarray, lengths: np.ndarray, results: "Results | ResultsOnGPU", state: State
+        self,
+        window: SentenceWindow,
+        starts: np.ndarray,
+        lengths: np.ndarray,
+        results: "Results | ResultsOnGPU",
+        state: State,
     ) -> None:
         """The LSTMs over a batch, in chunks of time; what they give goes into the results."""
         step, longest = 0, int(lengths.max(initial=0))
@@ -332,7 +304,7 @@ class Embedder:
             step += len(sizes)
 
     def _chunk(
-        self, window: Window, step: int, starts: np.ndarray, lengths: np.ndarray
+        self, window: SentenceWindow, step: int, starts: np.ndarray, lengths: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """What both directions read from a step on, as far as room for outputs and for gates goes, with the gates of
         all these words in the cache. -> slots (2, T, B), and where there are any (T, B)."""

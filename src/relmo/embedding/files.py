@@ -41,9 +41,10 @@ import numpy as np
 
 from relmo.disk.digests import check_regular, read_json
 from relmo.disk.outputs import behind_links, is_special, locked, refuse_existing, settle, storage_errors
-from relmo.embedding.engine import CutWords, EmbedOptions, pool
+from relmo.embedding.engine import CutWords, pool
 from relmo.embedding.formats import WRITERS, import_pyarrow
 from relmo.errors import CorpusError, SettingError, StorageError
+from relmo.settings.embedding import EmbedOptions
 from relmo.store.folder import digest, own_tensors, write_json
 from relmo.text.corpus import STDIN, Errors, is_conllu, read_conllu, read_lines
 
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 
 Pooling = Literal["mean", "max"]
-Watch = Callable[["Progress"], object]
+Watch = Callable[["EmbedProgress"], object]
 
 COMMIT_SECONDS, COMMIT_BYTES = 2.0, 256 << 20  # a crash loses so much, and the window of sentences under way
 LONGEST = 1 << 26  # bytes of a line of lines.jsonl
@@ -67,7 +68,7 @@ class Sentence(NamedTuple):
 
 
 @dataclass
-class Progress:
+class EmbedProgress:
     """How far it is: sentences and tokens, those of this run, how many sentences there are where that is known."""
 
     done: int
@@ -104,7 +105,7 @@ class Layout(NamedTuple):
         return int(np.prod(self.shape(tokens))) * np.dtype(self.dtype).itemsize
 
 
-def check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
+def _check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
     """The name says a format that can be written here, and nothing is lost there; a run that goes on has asked
     before."""
     if out.suffix.lower() not in WRITERS:
@@ -135,8 +136,7 @@ def embed_file(
     states are not kept, so with those a run is done at once or not at all.
     """
     source, out, options = STDIN if source is None else source, Path(out), options or EmbedOptions()
-    check_out(out, resume=resume, overwrite=overwrite)
-    options.check(model.network.layer_count)
+    _check_out(out, resume=resume, overwrite=overwrite)
     if dtype not in ("float32", "float16"):
         raise SettingError(f"dtype is {dtype!r}; it can be 'float32' or 'float16'")
     if resume and options.state != "reset":
@@ -146,14 +146,15 @@ def embed_file(
     layout = Layout(
         model.network.layer_count if options.layers == "all" else None, model.network.size, dtype, bool(pooling)
     )
-    partial = Partial(out, layout, note(model, options, pooling, layout), keep=options.state == "reset")
+    partial = PartialFolder(out, layout, note(model, options, pooling, layout), keep=options.state == "reset")
     started, cut = time.monotonic(), model.embedder.cut_words()
+    rest = partial.skip_done(read_source(source, model, errors), source)
+    embedded = _embed_each(model, rest, options, cut)
     total = _count_sentences(source, errors)
     with _only_here(partial.folder):
         with partial.open(resume=resume, overwrite=overwrite):
-            progress = Progress(partial.count, total, resumed=partial.count)
-            rest = partial.skip_done(read_source(source, model, errors), source)
-            for sentence, vectors in _embed_each(model, rest, options, cut):
+            progress = EmbedProgress(partial.count, total, resumed=partial.count)
+            for sentence, vectors in embedded:
                 partial.append(sentence, vectors if pooling is None else pool(vectors, pooling))
                 progress.done += 1
                 progress.tokens += len(sentence.tokens)
@@ -234,7 +235,8 @@ def _count_sentences(source: str | Path, errors: Errors) -> int | None:
 def _embed_each(
     model: "BiLM", sentences: Iterator[Sentence], options: EmbedOptions, cut: CutWords
 ) -> Iterator[tuple[Sentence, np.ndarray]]:
-    """Sentences with their vectors; the model reads ahead, so sentences wait in a queue."""
+    """Sentences with their vectors; the model reads ahead, so sentences wait in a queue. Options that make no sense are
+    an error at once, before anything is read or written."""
     waiting: deque[Sentence] = deque()
 
     def feed() -> Iterator[list[str]]:
@@ -242,8 +244,8 @@ def _embed_each(
             waiting.append(sentence)
             yield sentence.tokens
 
-    for vectors in model.embedder.stream(feed(), options, cut):
-        yield waiting.popleft(), vectors
+    vectors = model.embedder.stream(feed(), options, cut)
+    return ((waiting.popleft(), array) for array in vectors)
 
 
 def _partial_folder(out: Path) -> Path:
@@ -253,7 +255,7 @@ def _partial_folder(out: Path) -> Path:
     return real.with_name(real.name + ".partial")
 
 
-class Partial:
+class PartialFolder:
     """The folder OUT.partial: what is done so far."""
 
     def __init__(self, out: Path, layout: Layout, note: dict[str, Any], *, keep: bool):
@@ -265,7 +267,7 @@ class Partial:
         self.count = 0
         """Sentences done."""
 
-    def open(self, *, resume: bool, overwrite: bool = False) -> "Partial":
+    def open(self, *, resume: bool, overwrite: bool = False) -> "PartialFolder":
         """Begins, or goes on."""
         with storage_errors(self.folder):
             exists = (self.folder / "note.json").exists()
@@ -360,7 +362,7 @@ class Partial:
                 data = data[lines.write(data) :]
             os.fsync(lines.fileno())
 
-    def __enter__(self) -> "Partial":
+    def __enter__(self) -> "PartialFolder":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -14,13 +14,13 @@ from relmo.disk.hdf5 import new_hdf5
 from relmo.errors import SettingError, StorageError
 
 if TYPE_CHECKING:
-    from relmo.embedding.files import Partial
+    from relmo.embedding.files import PartialFolder
 
 ROW_GROUP_BYTES = 16 << 20
 LARGEST_HEADER = 100_000_000  # what safetensors reads
 
 
-def _write_hdf5(partial: "Partial", path: Path) -> None:
+def _write_hdf5(partial: "PartialFolder", path: Path) -> None:
     """A dataset a sentence; and the index from sentences to numbers."""
     texts = bytearray()
     with new_hdf5(path) as new:
@@ -37,7 +37,7 @@ def _write_hdf5(partial: "Partial", path: Path) -> None:
         new.file.attrs["relmo"] = json.dumps(partial.note)
 
 
-def _sentence_index(partial: "Partial", texts: bytes | bytearray) -> np.ndarray:
+def _sentence_index(partial: "PartialFolder", texts: bytes | bytearray) -> np.ndarray:
     """JSON from a sentence's text to its number, the last of equal ones, as one string; `texts` has the 16-byte digests
     by which to tell them. It is written to a file and mapped, as it is about as long as the input."""
     digests = np.frombuffer(texts, dtype="S16")
@@ -53,7 +53,7 @@ def _sentence_index(partial: "Partial", texts: bytes | bytearray) -> np.ndarray:
     return np.memmap(path, dtype=f"S{path.stat().st_size}", mode="r", shape=(1,))
 
 
-def _write_npz(partial: "Partial", path: Path) -> None:
+def _write_npz(partial: "PartialFolder", path: Path) -> None:
     """numpy's own archive, an array at a time."""
     arrays: Iterator[tuple[str, np.ndarray]] = ((str(i), array) for i, (_, array) in enumerate(partial.arrays()))
     if partial.layout.pooled:
@@ -64,7 +64,7 @@ def _write_npz(partial: "Partial", path: Path) -> None:
                 np.lib.format.write_array(file, array, allow_pickle=False)
 
 
-def _write_safetensors(partial: "Partial", path: Path) -> None:
+def _write_safetensors(partial: "PartialFolder", path: Path) -> None:
     """A header with all names and shapes, then the numbers just as they are."""
     layout = partial.layout
     kind = {"float32": "F32", "float16": "F16"}[layout.dtype]
@@ -93,7 +93,7 @@ def _write_safetensors(partial: "Partial", path: Path) -> None:
         shutil.copyfileobj(vectors, file, 1 << 20)
 
 
-def _write_parquet(partial: "Partial", path: Path) -> None:
+def _write_parquet(partial: "PartialFolder", path: Path) -> None:
     """A row a token, or of pooled vectors a row a sentence, in groups of rows."""
     pyarrow, layout = import_pyarrow(), partial.layout
     width = (layout.layers or 1) * layout.dim
@@ -112,7 +112,7 @@ def _write_parquet(partial: "Partial", path: Path) -> None:
             writer.write_table(pyarrow.table([*arrays, values], schema=schema))
 
 
-def _row_groups(partial: "Partial") -> Iterator[list[list[Any]]]:
+def _row_groups(partial: "PartialFolder") -> Iterator[list[list[Any]]]:
     """The columns of the table, in pieces of about ROW_GROUP_BYTES."""
     pooled = partial.layout.pooled
     columns: list[list[Any]] = [[] for _ in range(3 if pooled else 4)]
@@ -142,7 +142,7 @@ def import_pyarrow() -> Any:
     return pyarrow
 
 
-WRITERS: dict[str, Callable[["Partial", Path], None]] = {
+WRITERS: dict[str, Callable[["PartialFolder", Path], None]] = {
     ".h5": _write_hdf5,
     ".hdf5": _write_hdf5,
     ".parquet": _write_parquet,

@@ -1,8 +1,8 @@
-"""Models beside each other: what symbols cost them, what they write, how much of that stands in the text they were
-trained on, and when a unit came to be what it is."""
+"""Compares models: what symbols cost them, what they write, how much of that stands in their training text, and when a
+unit came to be what it is."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,38 +10,38 @@ import numpy as np
 
 from relmo.analysis.core.causal import Unit, units_of
 from relmo.analysis.core.features import Document, read, tracks
+from relmo.analysis.core.progress import split_progress
 from relmo.analysis.core.trace import trace
 from relmo.analysis.core.untrained import untrained
 from relmo.analysis.units.compare import (
+    COPIED,
     check_alike,
     compare_losses_of,
+    copies_begin,
     emergence,
     samples,
-    window_hashes,
 )
 from relmo.errors import ModelError, SettingError
 from relmo.explorer.given import Given, number, plain_unit, real, string
-from relmo.explorer.jobs import Progress
 from relmo.explorer.session import unit_of
 from relmo.models.lm import LanguageModel
 from relmo.networks.ngram import NGramLM
+from relmo.settings.arguments import Progress
 from relmo.settings.lm import LanguageModelSettings, LMSettings
 from relmo.text.encode import encode_file
 
 SHOWN = 4000  # symbols of a comparison that are coloured
-LENGTHS = {"char": (10, 20, 40, 80), "word": (3, 5, 8, 12)}  # stretches that copies are looked for of
 MARKED = 1  # which of these is marked in samples
 SEEDS, LONG = 3, 400  # samples that copies are looked for in, and their symbols
-CHUNK = 1 << 16  # symbols of a training text looked at together: what a cache holds
 TRAIN = "train"  # the name of the training text that was given
 STRIP = 160  # symbols of a film strip
 LARGEST_TRAIN = 1 << 30  # bytes
 
 
 def compare(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
-    """Two models on one text: the loss of each symbol, by kind and by distance to the bracket; two samples whose makers
-    are told apart only by their names; and what of those stands in a training text, where one is named."""
-    mine, text = one_way(worker.model, worker.session.name), string(given, "text")
+    """Compares two models on one text: the loss of each symbol, by kind and by distance to the bracket; a sample of
+    each; and, where a training text is named, how much of what they write stands in it."""
+    mine, text = _one_way(worker.model, worker.session.name), string(given, "text")
     document = worker.document(text, number(given, "symbols", 20_000, 100, 200_000))
     symbols, other = document.symbols, string(given, "other")
     if other == "n-gram":
@@ -51,11 +51,11 @@ def compare(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     elif other == "untrained":
         second, named = untrained(mine), "the same untrained"
     else:
-        second, named = one_way(worker.other(other), other), other
+        second, named = _one_way(worker.other(other), other), other
     models = {worker.session.name: mine, named: second}
     train = string(given, "train")
-    end = 0.4 if train else 0.6
-    losses = compare_losses_of(models, symbols, progress=lambda share: progress(end * share))
+    comparing, copying = split_progress(progress, [0.4, 0.6] if train else [0.6, 0.4])
+    losses = compare_losses_of(models, symbols, progress=comparing)
     options: dict[str, Any] = {"prompt": string(given, "prompt")[:500], "temperature": real(given, "temperature", 0.7)}
     seed = number(given, "seed", 0, 0, 1 << 31)
     made = samples(models, limit=200, seed=seed, **options)
@@ -75,14 +75,12 @@ def compare(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
         "samples": [{"model": each.model, "text": each.text} for each in made],
     }
     if train:
-        answer |= copies(
-            worker, models, answer, train, (seed, options), lambda share: progress(end + (1 - end) * share)
-        )
+        answer |= _copies(worker, models, answer, train, (seed, options), copying)
     return answer
 
 
-def one_way(model: Any, name: str) -> LanguageModel:
-    """A model, which must be a language model that reads one way."""
+def _one_way(model: Any, name: str) -> LanguageModel:
+    """Returns the model where it is a language model that reads one way; else raises."""
     if not isinstance(model, LanguageModel):
         raise SettingError(f"{name} reads both ways; language models that read one way can be compared")
     return model
@@ -95,7 +93,7 @@ def counted(model: LanguageModel, symbols: list[str], order: int) -> LanguageMod
     return LanguageModel(network, model.vocabulary, settings)
 
 
-def copies(
+def _copies(
     worker: Any,
     models: Mapping[str, LanguageModel],
     answer: Mapping[str, Any],
@@ -103,28 +101,28 @@ def copies(
     sampling: tuple[int, dict[str, Any]],
     progress: Progress,
 ) -> dict[str, Any]:
-    """How much of some long samples of each model, and of the text that they were asked about, stands in the training
-    text as it is, by the length of stretches; and where in the samples that are shown."""
+    """How much of each model's long samples, and of the text they are asked about, stands in the training text, by the
+    length of stretches; and which parts of the samples that are shown do."""
     first = next(iter(models.values()))
-    training, title = worker.training(train, lambda share: progress(0.2 * share))
-    progress(0.2)
+    reading, writing, searching = split_progress(progress, [0.2, 0.2, 0.6])
+    training, title = worker.training(train, reading)
+    reading(1.0)
     symbols = len(training)
     written: dict[str, list[np.ndarray]] = {name: [] for name in models}
     seed, options = sampling
     for n in range(SEEDS):
         for each in samples(models, limit=LONG, seed=seed + 1 + n, **options):
             written[each.model].append(first.encode(each.text))
-        progress(0.2 + 0.2 * (n + 1) / SEEDS)
-    lengths = LENGTHS[first.settings.text.unit]
+        writing((n + 1) / SEEDS)
+    lengths = COPIED[first.settings.text.unit]
     sources = {f"what {name} writes": np.concatenate(some) for name, some in written.items()}
     sources["the text they are asked about"] = first.vocabulary.ids(answer["symbols"])
     documents = [read(first, sample["text"]) if sample["text"].strip() else None for sample in answer["samples"]]
     texts = [*sources.values(), *(first.vocabulary.ids(each.symbols if each else []) for each in documents)]
     rows: list[dict[str, Any]] = [{"name": name, "shares": [], "symbols": len(ids)} for name, ids in sources.items()]
-    marked, done = [], 0
-    for place, length in enumerate(lengths):
-        told = lambda share, done=done, length=length: progress(0.4 + 0.6 * (done + length * share) / sum(lengths))  # noqa: E731
-        there = begins_in(texts, training, length, told)
+    marked = []
+    for place, (length, tell) in enumerate(zip(lengths, split_progress(searching, lengths), strict=True)):
+        there = copies_begin(texts, training, length, tell)
         for row, found in zip(rows, there, strict=False):
             row["shares"].append(100 * float(found.mean()) if len(found) else None)
         if place == MARKED:
@@ -135,13 +133,12 @@ def copies(
             ]
         if not any(found.any() for found in there):
             training = training[:0]  # longer stretches are not there either
-        done += length
     about = {"of": title, "symbols": symbols, "lengths": lengths, "marked": lengths[MARKED], "rows": rows}
     return {"copies": about, "samples": marked}
 
 
 def training_ids(worker: Any, name: str, progress: Progress) -> tuple[np.ndarray, str]:
-    """The ids of a training text, and its title: of the file that was given, or of one of the page's texts."""
+    """The ids and the title of a training text, which is the file that was given, or one of the page's texts."""
     model = worker.model
     if name != TRAIN:
         return model.vocabulary.ids(worker.document(name, 1 << 30).symbols), worker.session.passage(name).title
@@ -152,23 +149,14 @@ def training_ids(worker: Any, name: str, progress: Progress) -> tuple[np.ndarray
     if size > LARGEST_TRAIN:
         raise SettingError(f"{path.name}: has {size >> 20:,} MB; give at most {LARGEST_TRAIN >> 20:,}")
     with tempfile.TemporaryDirectory() as scratch:
-        told = lambda count: progress(min(count / size, 1.0))  # noqa: E731
-        stream = encode_file(str(path), model.settings.text, model.vocabulary, Path(scratch), told)
+        stream = encode_file(
+            str(path),
+            model.settings.text,
+            model.vocabulary,
+            Path(scratch),
+            lambda count: progress(min(count / size, 1.0)),
+        )
         return np.array(stream.ids), path.name
-
-
-def begins_in(texts: Sequence[np.ndarray], training: np.ndarray, length: int, progress: Progress) -> list[np.ndarray]:
-    """At which places of each text a stretch of this length begins that stands in the training text; of bool, a place
-    for each stretch. The training text is looked through in pieces."""
-    own = [window_hashes(ids, length) if len(ids) >= length else np.zeros(0, np.uint64) for ids in texts]
-    wanted = np.unique(np.concatenate(own))
-    there = np.zeros(len(wanted), dtype=bool)
-    for begin in range(0, len(training) - length + 1 if len(wanted) else 0, CHUNK):
-        hashes = window_hashes(training[begin : begin + CHUNK + length - 1], length)
-        places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
-        there[places[wanted[places] == hashes]] = True
-        progress(min(1.0, (begin + CHUNK) / len(training)))
-    return [there[np.searchsorted(wanted, each)] for each in own]
 
 
 def covered(there: np.ndarray, length: int) -> np.ndarray:
@@ -196,24 +184,25 @@ def parts_of(document: Document | None, text: str, inside: np.ndarray) -> list[l
 
 
 def emerge(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
-    """When a unit came to go with a feature: its correlation in the same network untrained, in each model beside that
-    is of the same shape, and in this one; and what it did on one stretch of the text in each of them."""
-    mine, text = one_way(worker.model, worker.session.name), string(given, "text")
+    """When a unit came to follow a feature: its correlation in the same network untrained, in each model beside that
+    has the same shape, and in this model; and its values over one stretch of the text in each of them."""
+    mine, text = _one_way(worker.model, worker.session.name), string(given, "text")
     document = worker.document(text, number(given, "symbols", 10_000, 100, 50_000))
     feature = string(given, "feature")
     track = tracks(document, [feature])[feature]
     if np.ptp(track) == 0:
         raise SettingError(f"{feature} does not change in this text; choose another feature, or another text")
-    frames, left_out = checkpoints(worker, mine, document)
+    frames, left_out = _checkpoints(worker, mine, document)
     named = string(given, "unit")
     unit = unit_of({"unit": named}) if named else None
-    found = emergence(frames, document, track, unit=unit, progress=lambda share: progress(0.8 * share))
+    correlating, tracing = split_progress(progress, [0.8, 0.2])
+    found = emergence(frames, document, track, unit=unit, progress=correlating)
     begin = busiest(track, STRIP)
     strips = []
     for place, model in enumerate(frames.values()):
         values, scale = _values_of(model, document, found.unit)
         strips.append({"values": np.round(values[begin : begin + STRIP].astype(float), 3).tolist(), "scale": scale})
-        progress(0.8 + 0.2 * (place + 1) / len(frames))
+        tracing((place + 1) / len(frames))
     rows = found.as_dict()["models"]
     best = [plain_unit(found.units[int(np.abs(r).argmax())]) for r in found.r]
     return {
@@ -228,9 +217,9 @@ def emerge(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     }
 
 
-def checkpoints(worker: Any, mine: LanguageModel, document: Document) -> tuple[dict[str, LanguageModel], list[str]]:
-    """The network untrained, those beside that have the same units, in their order, and this one; and the names of the
-    others."""
+def _checkpoints(worker: Any, mine: LanguageModel, document: Document) -> tuple[dict[str, LanguageModel], list[str]]:
+    """The network untrained, the models beside that have the same units, in their order, and this model; and the names
+    of the models that are left out."""
     short = document.head(20).texts
 
     def units(model: Any) -> list[Unit] | None:
@@ -252,7 +241,7 @@ def checkpoints(worker: Any, mine: LanguageModel, document: Document) -> tuple[d
 
 
 def busiest(track: np.ndarray, size: int) -> int:
-    """Where a stretch begins in which a feature changes most."""
+    """Where the stretch begins in which a feature changes most."""
     if len(track) <= size:
         return 0
     changes = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(track)) > 0)])
@@ -264,7 +253,7 @@ def busiest(track: np.ndarray, size: int) -> int:
 
 
 def _values_of(model: LanguageModel, document: Document, unit: Unit) -> tuple[np.ndarray, float]:
-    """A unit over a text, from its mean, (T,); and the size that gets the full colour."""
+    """A unit's values over a text, less their mean, (T,); and the size that gets the full colour."""
     traced = trace(model, document.texts, layers=[unit.layer], keep=(unit.state,))
     values = traced.unit(unit.state, unit.layer, unit.number)
     values = values - values.mean()

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from relmo.errors import RelmoError, SettingError
+from relmo.settings.arguments import Progress
 
-Progress = Callable[[float], object]
 Work = Callable[[Progress], dict[str, Any]]
 
 WAITING, KEPT = 8, 32  # jobs that may wait; jobs whose results are kept

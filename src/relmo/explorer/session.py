@@ -13,20 +13,22 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
 
 from relmo.analysis.core.causal import Unit
-from relmo.analysis.core.code_features import Language
+from relmo.analysis.core.code_features import Language, language_of
 from relmo.analysis.core.features import FEATURES, Document, read
+from relmo.analysis.core.files import read_given
 from relmo.analysis.memory.connectivity import connectivity
 from relmo.errors import ModelError, SettingError
 from relmo.explorer.cells import around, contexts, histogram, weights
 from relmo.explorer.examples import EXAMPLES, Passage, example, passages
 from relmo.explorer.extras import Extras, learnt_mixes
-from relmo.explorer.reader import Reader
+from relmo.explorer.reader import PagedReader
 from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
@@ -34,8 +36,9 @@ from relmo.nn.cells import cell_class
 from relmo.settings.cells import CELLS
 from relmo.tasks.task import Task
 from relmo.text.conllu import ConlluWord
+from relmo.text.corpus import STDIN
 
-LONGEST = 400_000  # characters of a text that is given
+LONGEST, SENTENCES = 400_000, 5000  # characters of a text that is given, or sentences of CoNLL-U
 READERS = 6  # texts whose numbers are kept
 TEXTS = 32  # texts of users that are kept
 BINS = 1000  # of the small map of the whole text
@@ -57,7 +60,7 @@ class Session:
         self.annotated: dict[str, list[list[ConlluWord]]] = {}
         self.first, self.unit, self.mode = next(iter(self.passages)), "", "value"
         self.extras = Extras()
-        self.readers: OrderedDict[str, Reader] = OrderedDict()
+        self.readers: OrderedDict[str, PagedReader] = OrderedDict()
         self.lock = threading.RLock()  # a network is run by one thread at a time, and readers fill themselves
 
     @classmethod
@@ -72,7 +75,7 @@ class Session:
             raise ModelError(f"{source}: is not a language model (lm, bilm), which relmo explore takes")
         session = cls(model, source)
         session.extras.learnt |= learnt
-        Reader(model, read(model, "a"))  # says at once where there are no recurrent layers
+        PagedReader(model, read(model, "a"))  # says at once where there are no recurrent layers
         if known is not None and known.text in session.passages:
             session.first, session.unit, session.mode = known.text, known.unit, known.mode
         elif isinstance(model, BiLM):
@@ -88,6 +91,15 @@ class Session:
         """As `give`, the sentences of a CoNLL-U file."""
         self.annotated["given"] = words
         self.give(title, " ".join(word.form for sentence in words for word in sentence)[:LONGEST])
+
+    def give_file(self, file: str) -> None:
+        """As `give`, the beginning of a file; - is standard input."""
+        title = "standard input" if file == STDIN else Path(file).name
+        given = read_given(file, SENTENCES)
+        if isinstance(given, str):
+            self.give(title, given[:LONGEST], language_of(file))
+        else:
+            self.annotate(title, given)
 
     def add(self, text: str, language: str | None = None) -> Answer:
         """Keeps a text of a user's. -> its name, by which it is asked for."""
@@ -115,10 +127,10 @@ class Session:
         given = self.annotated.get(name, passage.text)
         return read(model or self.model, given, language=passage.language)
 
-    def reader(self, name: str) -> Reader:
+    def reader(self, name: str) -> PagedReader:
         """The reader of a text; those used last are kept."""
         if name not in self.readers:
-            self.readers[name] = Reader(self.model, self.document(name))
+            self.readers[name] = PagedReader(self.model, self.document(name))
         self.readers.move_to_end(name)
         while len(self.readers) > READERS:
             self.readers.popitem(last=False)

@@ -1,9 +1,9 @@
-"""What the explorer does with words in context: their nearest occurrences, all occurrences on a plane, and what their
-vectors tell of tags, layer by layer."""
+"""Words in context: their nearest occurrences, all their occurrences on a plane, and how well the vectors of each layer
+tell their tags."""
 
 import shutil
 import tempfile
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,17 @@ import numpy as np
 
 from relmo.analysis.core.features import Document
 from relmo.analysis.core.intervals import wilson
+from relmo.analysis.core.progress import split_progress
 from relmo.analysis.core.untrained import untrained
 from relmo.analysis.meaning.lookup import meaning
 from relmo.analysis.meaning.neighbours import unit
 from relmo.analysis.meaning.occurrences import OccurrenceIndex, build_index
-from relmo.analysis.meaning.probe import linear_probe
+from relmo.analysis.meaning.probe import linear_probe, usual_labels
 from relmo.errors import SettingError
 from relmo.explorer.given import Given, number, string
-from relmo.explorer.jobs import Progress
 from relmo.loading import load
 from relmo.models.bilm import BiLM
+from relmo.settings.arguments import Progress
 
 WORDS = 50_000  # of a text that an index has
 KEPT = 4  # indexes
@@ -61,33 +62,32 @@ class Indexes:
             self.scratch = None
 
 
-def both_ways(worker: Any) -> BiLM:
-    """The model, which must be bidirectional."""
+def _both_ways(worker: Any) -> BiLM:
+    """Returns the model where it is bidirectional; else raises."""
     if not isinstance(worker.model, BiLM):
         raise SettingError("words in context are looked up with a model that reads both ways, such as small")
     return worker.model
 
 
 def mean(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
-    """The nearest occurrences of a word of a sentence in the text, layer by layer, beside its static neighbours; and
-    the word's occurrences on a plane."""
-    model, sentence, text = both_ways(worker), string(given, "sentence")[:2000], string(given, "text")
+    """The nearest occurrences in the text of a word of a sentence, layer by layer; its static neighbours; and all its
+    occurrences on a plane."""
+    model, sentence, text = _both_ways(worker), string(given, "sentence")[:2000], string(given, "text")
     words = sentence.split()  # as the page offers them to choose from
     place = number(given, "position", 0, 0, max(len(words) - 1, 0))
     if not words:
         raise SettingError("the sentence is empty; write one")
     document = worker.document(text, WORDS)
-    index = worker.indexes.of(
-        worker.session.passage(text), model, document, lambda share: progress(0.85 * min(share, 1.0))
-    )
-    progress(0.85)
+    building, looking = split_progress(progress, [0.85, 0.15])
+    index = worker.indexes.of(worker.session.passage(text), model, document, lambda share: building(min(share, 1.0)))
+    building(1.0)
     vectors = load("words", kinds="skipgram", device="cpu")
     same = given.get("same_word") is True
     found = meaning(model, index, words, place, k=number(given, "k", 10, 1, 50), same_word=same, vectors=vectors)
-    progress(0.95)
+    looking(0.66)
     static = [[word, round(float(cosine), 3)] for word, cosine in found.static or []]
     answer = {"words": words, "position": place, "layers": found.as_dict()["layers"], "static": static}
-    return answer | {"symbols": len(document), "plane": plane(model, index, words, place, tags_of(document))}
+    return answer | {"symbols": len(document), "plane": _plane(model, index, words, place, tags_of(document))}
 
 
 def tags_of(document: Document) -> list[str] | None:
@@ -99,7 +99,7 @@ def tags_of(document: Document) -> list[str] | None:
     return [tags[word] for word in inside.tolist()]  # a word with a space in it is read as several
 
 
-def plane(model: BiLM, index: OccurrenceIndex, words: list[str], place: int, tags: list[str] | None) -> dict[str, Any]:
+def _plane(model: BiLM, index: OccurrenceIndex, words: list[str], place: int, tags: list[str] | None) -> dict[str, Any]:
     """The occurrences of a word in each layer, on the two directions in which their vectors differ most (principal
     components), and the word that was asked about among them."""
     places = index.places_of(words[place])
@@ -118,8 +118,8 @@ def plane(model: BiLM, index: OccurrenceIndex, words: list[str], place: int, tag
 
 
 def projected(vectors: np.ndarray, own: np.ndarray) -> dict[str, Any]:
-    """Vectors (n, D) and one more (1, D) of length 1 on the first two principal components of them all, with the share
-    of their variance that each of the two has, and the cosine of each to that one; no shares where all are the same."""
+    """Vectors (n, D) and one's own (1, D), all of length 1, on their first two principal components; the share of the
+    variance that each component has, None where all vectors are the same; and the cosine of each to one's own."""
     rows = unit(np.concatenate([own, vectors]).astype(np.float64))  # eight bits leave a length of nearly 1
     centred = rows - rows.mean(axis=0)
     total = float(np.square(centred).sum())
@@ -136,9 +136,9 @@ def projected(vectors: np.ndarray, own: np.ndarray) -> dict[str, Any]:
 
 
 def tag_layers(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
-    """How often a linear classifier of each layer's vectors finds a word's universal tag, on sentences of the text that
-    it has not seen; beside the same network untrained, and each word's most frequent tag."""
-    model = both_ways(worker)
+    """How often a linear classifier of each layer's vectors finds a word's universal tag, on sentences that it has not
+    seen. The same is asked of the network untrained, and of each word's most frequent tag."""
+    model = _both_ways(worker)
     document = worker.document(string(given, "text"), TAGGED)
     tags = tags_of(document)
     if tags is None:
@@ -149,21 +149,21 @@ def tag_layers(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
         raise SettingError("the text is too short to learn tags from; ten sentences are needed, and better hundreds")
     models = {"": model, "the same untrained": untrained(model)}
     layers = model.network.layer_count
-    steps, done, rows = len(models) * (layers + 1), 0, []
-    labels = np.array(tags)
+    tell = iter(split_progress(progress, [1.0] * len(models) * (layers + 1)))
+    labels, rows = np.array(tags), []
     for name, each in models.items():
-        vectors = _embedded(each, document.texts, lambda share, done=done: progress((done + share) / steps))  # type: ignore[misc]
-        done += 1
+        vectors = _embedded(each, document.texts, next(tell))
         for layer in range(layers):
             probe = linear_probe(
                 vectors[layer][~test], labels[~test].tolist(), held_out=held[~test], device=model.device
             )
             right = probe.right(vectors[layer][test], labels[test].tolist())
             rows.append({"name": name, "layer": layer, **_share_of(right)})
-            done += 1
-            progress(done / steps)
-    usual = most_frequent(document.symbols, labels, test)
-    return {"rows": rows, "most_frequent": _share_of(usual), "words": int((~test).sum()), "asked": int(test.sum())}
+            next(tell)(1.0)
+    symbols = np.array(document.symbols)
+    usual = np.array(usual_labels(symbols[~test].tolist(), labels[~test].tolist(), symbols[test].tolist()))
+    floor = _share_of(usual == labels[test])
+    return {"rows": rows, "most_frequent": floor, "words": int((~test).sum()), "asked": int(test.sum())}
 
 
 def _embedded(model: BiLM, sentences: list[list[str]], progress: Progress) -> np.ndarray:
@@ -175,19 +175,6 @@ def _embedded(model: BiLM, sentences: list[list[str]], progress: Progress) -> np
     return np.concatenate(found, axis=1)
 
 
-def most_frequent(words: list[str], tags: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """Whether each word that is asked about has the tag that it has most often elsewhere, or, where it is not there,
-    the most frequent one."""
-    counts: dict[str, Counter[str]] = {}
-    for word, tag in zip(np.array(words)[~test], tags[~test], strict=True):
-        counts.setdefault(word, Counter())[tag] += 1
-    common = Counter(tags[~test].tolist()).most_common(1)[0][0]
-    usual = {word: each.most_common(1)[0][0] for word, each in counts.items()}
-    asked = zip(np.array(words)[test], tags[test], strict=True)
-    return np.array([usual.get(word, common) == tag for word, tag in asked])
-
-
 def _share_of(right: np.ndarray) -> dict[str, float]:
-    """In percent, with the ends of its 95% interval."""
     share = wilson(float(right.sum()), len(right))
     return {"value": 100 * share.value, "low": 100 * share.low, "high": 100 * share.high}

@@ -18,21 +18,22 @@ from relmo.analysis.core.causal import (
 )
 from relmo.analysis.core.features import Document, Mark, column_tracks, mark_tracks, tracks
 from relmo.analysis.core.reading import LMReading
+from relmo.analysis.core.show import plain
 from relmo.analysis.core.trace import trace
 from relmo.analysis.memory.fresh import Fresh, fresh_flows
 from relmo.analysis.memory.gradients import gradient_flow
 from relmo.analysis.memory.truncation import truncation
-from relmo.analysis.units.cell_report import CellReport, found_dict, plain
+from relmo.analysis.units.cell_report import CellReport, found_dict
 from relmo.analysis.units.cells import find_cells
 from relmo.errors import SettingError
 from relmo.explorer import beside, trials, words
 from relmo.explorer.given import Given, choice, finite, listed, number, plain_unit, real, string
-from relmo.explorer.jobs import Progress
 from relmo.explorer.matching import stretches
-from relmo.explorer.reader import Reader
+from relmo.explorer.reader import PagedReader
 from relmo.explorer.session import Session, unit_of
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
+from relmo.settings.arguments import Progress
 
 ROWS = 60  # units of a feature that are sent
 PREVIEW = 200  # symbols
@@ -175,7 +176,7 @@ def broken(report: CellReport, found: Any) -> list[dict[str, Any]]:
     ]
 
 
-def preview(reader: Reader, document: Document, track: np.ndarray, unit: Any) -> dict[str, Any]:
+def preview(reader: PagedReader, document: Document, track: np.ndarray, unit: Any) -> dict[str, Any]:
     """A stretch of the text in which the feature changes much, with the unit's values."""
     size = min(PREVIEW, len(document))
     begin = (len(document) - size) // 2

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from relmo.disk.outputs import atomic
-from relmo.embedding.engine import Carry, Embedder, EmbedOptions, Layers, pool, windows
+from relmo.embedding.engine import CutWords, Embedder, pool, windows
 from relmo.errors import ModelError, SettingError
 from relmo.models.evaluate import BiScore, bilm_nll, full_precision
 from relmo.models.saved import About, SavedFolder, SavedModel
@@ -27,6 +27,7 @@ from relmo.nn.quantize import PRECISIONS, Precision
 from relmo.settings.arguments import check_sentences, check_text
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.settings.bounds import parse_filters
+from relmo.settings.embedding import Carry, EmbedOptions, Layers
 from relmo.store.folder import pick_device
 from relmo.text.characters import BOS, EOS, Spellings
 from relmo.text.encode import TOKENIZERS
@@ -186,17 +187,9 @@ class BiLM(SavedModel):
         self, sentences: Iterable[str | Sequence[str]], options: EmbedOptions, precision: Precision | None = None
     ) -> Iterator[np.ndarray]:
         sentences = check_sentences(sentences, "embed")
-        options.check(self.network.layer_count)
-        return self._vectors(sentences, options, precision or self.precision)
-
-    def _vectors(
-        self, sentences: Iterable[str | Sequence[str]], options: EmbedOptions, precision: Precision
-    ) -> Iterator[np.ndarray]:
         cut = self.embedder.cut_words()
         tokens = (self.tokens(sentence) if isinstance(sentence, str) else sentence for sentence in sentences)
-        yield from self.embedder.stream(tokens, options, cut, precision)
-        if cut.count:
-            warnings.warn(cut.message(), stacklevel=3)
+        return _warned(self.embedder.stream(tokens, options, cut, precision or self.precision), cut)
 
     def reset_states(self) -> None:
         """The next `embed(state="carry")` starts from zero."""
@@ -247,7 +240,7 @@ class BiLM(SavedModel):
     def _scored(
         self, file: str, lanes: int, watch: Callable[[int, int], object] | None, *, keep: bool
     ) -> Iterator[tuple[BiScore, Iterator[WordScore]]]:
-        vocabulary = self._output_words()
+        vocabulary = self.output_words()
         with tempfile.TemporaryDirectory() as scratch:
             encoded = encode_sentence_file(file, self.settings.text, vocabulary, Path(scratch))
             words, steps = encoded.sentences.words, encoded.sentences.predictions
@@ -275,7 +268,7 @@ class BiLM(SavedModel):
         if direction not in ("both", "forward", "backward"):
             raise SettingError(f"direction is {direction!r}; it can be 'both', 'forward' or 'backward'")
         sentences = check_sentences(sentences, "log_probs")
-        vocabulary = self._output_words()
+        vocabulary = self.output_words()
         chosen = {"both": (0, 1), "forward": (0,), "backward": (1,)}[direction]
         tokens = (self.tokens(sentence) if isinstance(sentence, str) else sentence for sentence in sentences)
         found: list[np.ndarray] = []
@@ -310,7 +303,7 @@ class BiLM(SavedModel):
             log_p = -self.network.softmax.nll(*on_device).cpu().numpy()[places]
         return np.split(log_p, np.cumsum([len(words) + 1 for words in sentences])[:-1])
 
-    def _output_words(self) -> SentenceVocabulary:
+    def output_words(self) -> SentenceVocabulary:
         """The vocabulary; an error where the model does not predict words."""
         if self.vocabulary is None:
             raise ModelError(
@@ -318,6 +311,13 @@ class BiLM(SavedModel):
                 "make one on your text: relmo train bilm TEXT --init MODEL --out DIR"
             )
         return self.vocabulary
+
+
+def _warned(vectors: Iterator[np.ndarray], cut: CutWords) -> Iterator[np.ndarray]:
+    """The vectors; after the last, a warning where words were cut."""
+    yield from vectors
+    if cut.count:
+        warnings.warn(cut.message(), stacklevel=3)
 
 
 def bilm_text(

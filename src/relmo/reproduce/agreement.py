@@ -8,16 +8,17 @@
     Lakretz    made-up sentences that end in the verb, by construction and by the number of the subject.
                Lakretz et al. 2019, The emergence of number and syntax units in LSTM language models, Table 2
 
-What the figures hang on:
+What the figures depend on:
 - The published LSTM is one model for all three (Gulordava et al. 2018: 2 layers of 650 cells, 83M words of Wikipedia,
-  50,000 words). It reads forwards, and so compares with our forward column.
-- Probabilities are of whole sentences where sentences are compared, ends included, without division by length.
+  50,000 words). It reads forwards, so our forward column is the one to compare with it.
+- Where sentences are compared, their probabilities include their ends and are not divided by length.
 - Every sentence is read from zero. The published Lakretz figures come from states warmed up with other sentences.
 - The Linzen text is in small letters throughout and is read so; `extra` has it with its first letter capital.
 - Words outside the vocabulary share the probability of <UNK>. "known words" leaves out pairs in which a word that
   differs between the two is unknown; two unknown verb forms are a tie, half a point.
-- Controls are the untrained network, of BLiMP on each paradigm's first 100 pairs, and for verbs the more frequent form
-  (the vocabulary is sorted by frequency). Static vectors and the layer without context give no probabilities.
+- Controls are the untrained network, which reads only the first 100 pairs of each BLiMP paradigm, and for verbs the
+  more frequent form (the vocabulary is sorted by frequency). Static vectors and the layer without context give no
+  probabilities.
 - BLiMP's two paradigms on selection count as argument structure, as in the paper's table.
 """
 
@@ -30,8 +31,8 @@ import numpy as np
 from relmo.analysis.syntax.minimal_pairs import (
     SIDES,
     Accuracy,
-    Choice,
-    Pair,
+    SentencePair,
+    WordChoice,
     accuracy,
     choice_scores,
     frequency_scores,
@@ -39,11 +40,11 @@ from relmo.analysis.syntax.minimal_pairs import (
     pair_scores,
     words_that_differ,
 )
-from relmo.errors import CorpusError, ModelError
+from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.reproduce.controls import Controls
 from relmo.reproduce.data import required
-from relmo.reproduce.table import Reproduction, Row
+from relmo.reproduce.table import ComparedRow, Reproduction
 from relmo.text import minimal_pairs
 from relmo.text.corpus import read_lines
 from relmo.text.minimal_pairs import blimp_fields
@@ -94,12 +95,12 @@ class Paradigm(NamedTuple):
 
     name: str
     phenomenon: str
-    pairs: list[Pair]
+    pairs: list[SentencePair]
 
 
-class Result(NamedTuple):
-    """Differences in log-probability (N, k), and which pairs have known words (N,); the same of the untrained network,
-    perhaps for fewer pairs (M,); differences in frequency (N,), where there are any."""
+class PairResults(NamedTuple):
+    """Differences in log-probability (N, k), and which pairs have known words (N,); the same for the untrained network,
+    perhaps on fewer pairs (M,); differences in frequency (N,), where there are any."""
 
     scores: np.ndarray
     known: np.ndarray
@@ -110,11 +111,7 @@ class Result(NamedTuple):
 
 def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str], None]) -> Reproduction:
     """The table for a model and its controls."""
-    if model.vocabulary is None:
-        raise ModelError(
-            "agreement: the model has no output layer to predict words with (original ELMo files hold none); "
-            "make one on your text: relmo train bilm TEXT --init MODEL --out DIR"
-        )
+    model.output_words()  # says at once where there are none
     folder = required(data, "tasks/agreement", "BLiMP and the agreement sets of Linzen and Lakretz")
     paradigms = read_blimp(required(folder, "blimp", "BLiMP"))
     linzen = read_linzen(required(folder, "linzen", "the Linzen set"))
@@ -132,14 +129,14 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
 
 def _blimp_rows(
     model: BiLM, untrained: BiLM, paradigms: Sequence[Paradigm], say: Callable[[str], None]
-) -> tuple[list[Row], dict[str, Any]]:
+) -> tuple[list[ComparedRow], dict[str, Any]]:
     """All of BLiMP, each phenomenon and, in the extra, each paradigm."""
-    results: dict[str, Result] = {}
+    results: dict[str, PairResults] = {}
     for number, (name, _, pairs) in enumerate(paradigms, start=1):
         say(f"agreement: BLiMP {number} of {len(paradigms)}, {name}")
         known = np.array([is_known(model, words_that_differ(model, pair)) for pair in pairs], dtype=bool)
         fresh = pair_scores(untrained, pairs[:OF_UNTRAINED])[:, 0]
-        results[name] = Result(pair_scores(model, pairs), known, fresh, known[: len(fresh)])
+        results[name] = PairResults(pair_scores(model, pairs), known, fresh, known[: len(fresh)])
     phenomena = sorted({paradigm.phenomenon for paradigm in paradigms})
     parts = {each: [results[p.name] for p in paradigms if p.phenomenon == each] for each in phenomena}
     whole = _join(list(results.values()))
@@ -150,8 +147,8 @@ def _blimp_rows(
 
 
 def _linzen_rows(
-    model: BiLM, untrained: BiLM, sentences: Sequence[tuple[int, Choice]], say: Callable[[str], None]
-) -> tuple[list[Row], dict[str, Any]]:
+    model: BiLM, untrained: BiLM, sentences: Sequence[tuple[int, WordChoice]], say: Callable[[str], None]
+) -> tuple[list[ComparedRow], dict[str, Any]]:
     """The Linzen set as a whole and by the number of attractors."""
     say(f"agreement: Linzen, {len(sentences):,} sentences")
     choices = [choice for _, choice in sentences]
@@ -166,8 +163,8 @@ def _linzen_rows(
 
 
 def _lakretz_rows(
-    model: BiLM, untrained: BiLM, tasks: dict[str, list[tuple[str, Choice]]], say: Callable[[str], None]
-) -> tuple[list[Row], dict[str, Any]]:
+    model: BiLM, untrained: BiLM, tasks: dict[str, list[tuple[str, WordChoice]]], say: Callable[[str], None]
+) -> tuple[list[ComparedRow], dict[str, Any]]:
     """The Lakretz tasks as a whole, and by the number of the subject."""
     rows, extra, all_tasks = [], {}, []
     for name, items in tasks.items():
@@ -184,28 +181,25 @@ def _lakretz_rows(
     return [row("Lakretz, by the subject's number", every), *rows], {"overall": summary(every), "conditions": extra}
 
 
-def _choose(model: BiLM, untrained: BiLM, choices: Sequence[Choice]) -> Result:
+def _choose(model: BiLM, untrained: BiLM, choices: Sequence[WordChoice]) -> PairResults:
     """A model and its controls on choices between two forms of a verb."""
     known = np.array([is_known(model, choice[1:]) for choice in choices], dtype=bool)
     scores = choice_scores(model, choices)[:, None]
-    return Result(scores, known, choice_scores(untrained, choices), known, frequency_scores(model, choices))
+    return PairResults(scores, known, choice_scores(untrained, choices), known, frequency_scores(model, choices))
 
 
-def _part(result: Result, where: np.ndarray) -> Result:
-    """Some of the pairs, of the untrained network too."""
+def _part(result: PairResults, where: np.ndarray) -> PairResults:
     scores, known, untrained, untrained_known, frequency = result
     kept = (scores[where], known[where], untrained[where], untrained_known[where])
-    return Result(*kept, None if frequency is None else frequency[where])
+    return PairResults(*kept, None if frequency is None else frequency[where])
 
 
-def _join(results: Sequence[Result]) -> Result:
-    """The pairs of several sets of sentences."""
+def _join(results: Sequence[PairResults]) -> PairResults:
     given = [[array for array in result if array is not None] for result in results]
-    return Result(*(np.concatenate(arrays) for arrays in zip(*given, strict=True)))
+    return PairResults(*(np.concatenate(arrays) for arrays in zip(*given, strict=True)))
 
 
-def _by_column(result: Result) -> dict[str, Accuracy]:
-    """The accuracy of each way to decide."""
+def _by_column(result: PairResults) -> dict[str, Accuracy]:
     found = {side: accuracy(scores, result.known) for side, scores in zip(SIDES, result.scores.T, strict=False)}
     found[UNTRAINED] = accuracy(result.untrained, result.untrained_known)
     if result.frequency is not None:
@@ -213,17 +207,17 @@ def _by_column(result: Result) -> dict[str, Accuracy]:
     return found
 
 
-def row(name: str, result: Result, published: dict[str, float] | None = None, note: str = "") -> Row:
+def row(name: str, result: PairResults, published: dict[str, float] | None = None, note: str = "") -> ComparedRow:
     """A line of the table."""
     found = _by_column(result)
     ours: dict[str, float] = {column: 100 * each.share.value for column, each in found.items()}
     forward = found["forward"]
     if forward.known_pairs:
         ours[KNOWN] = 100 * forward.known.value
-    return Row(name, ours | {PAIRS: forward.pairs, KNOWN_PAIRS: forward.known_pairs}, published, note)
+    return ComparedRow(name, ours | {PAIRS: forward.pairs, KNOWN_PAIRS: forward.known_pairs}, published, note)
 
 
-def summary(result: Result) -> dict[str, Any]:
+def summary(result: PairResults) -> dict[str, Any]:
     """All figures with their intervals."""
     return {column: each.summary() for column, each in _by_column(result).items()}
 
@@ -242,7 +236,6 @@ def _shares(extra: dict[str, Any]) -> list[str]:
 
 
 def _capitalised(words: Sequence[str]) -> list[str]:
-    """With the first letter of the sentence a capital."""
     return [word[:1].upper() + word[1:] if place == 0 else word for place, word in enumerate(words)]
 
 
@@ -253,7 +246,7 @@ def read_blimp(folder: Path) -> list[Paradigm]:
         pairs, terms = [], []
         for number, line in enumerate(read_lines(path), start=1):
             good, bad, term = (blimp_fields(line.text, f"{path}:{number}")[name] for name in minimal_pairs.BLIMP)
-            pairs.append(Pair(good, bad))
+            pairs.append(SentencePair(good, bad))
             terms.append(term)
         if not pairs:
             raise CorpusError(f"{path}: has no pairs")
@@ -263,14 +256,14 @@ def read_blimp(folder: Path) -> list[Paradigm]:
     return paradigms
 
 
-def read_linzen(folder: Path) -> list[tuple[int, Choice]]:
-    """The number of attractors of each sentence, and the choice it ends in: the file with positions and forms beside
-    the one with the text."""
+def read_linzen(folder: Path) -> list[tuple[int, WordChoice]]:
+    """The number of attractors of each sentence, and the choice it ends in. One file has positions and forms, another
+    beside it the text."""
     _, gold = (required(folder, f"subj_agr_filtered.{ending}", "the Linzen set") for ending in ("text", "gold"))
     return [(int(pair.condition.split()[0]), _choice_of(pair)) for pair in minimal_pairs.read_linzen(gold)]
 
 
-def read_lakretz(path: Path, name: str) -> list[tuple[str, Choice]]:
+def read_lakretz(path: Path, name: str) -> list[tuple[str, WordChoice]]:
     """The number of each subject, and the choice between the last words of two lines, the right one first."""
     found = [(pair.condition.split()[-1], _choice_of(pair)) for pair in minimal_pairs.read_lakretz(path)]
     if not found:
@@ -280,6 +273,5 @@ def read_lakretz(path: Path, name: str) -> list[tuple[str, Choice]]:
     return found
 
 
-def _choice_of(pair: minimal_pairs.MinimalPair) -> Choice:
-    """Of two texts that differ in their last word."""
-    return Choice(pair.good[:-1], pair.good[-1], pair.bad[-1])
+def _choice_of(pair: minimal_pairs.MinimalPair) -> WordChoice:
+    return WordChoice(pair.good[:-1], pair.good[-1], pair.bad[-1])

@@ -2,17 +2,17 @@
 
     Peters et al. 2018, Deep contextualized word representations, section 5.3 and Table 4
 
-The neighbours of the word's static vector mix its senses. Of a biLM each occurrence has its own vector: the paper shows
-two occurrences of "play", one in sports and one on Broadway, each with a neighbour of the same sense. All four are in
-SemCor, and SemCor is searched here: every word of every other sentence.
+The neighbours of the word's static vector mix its senses. A biLM gives each occurrence its own vector: the paper shows
+two occurrences of "play", one in sports and one on Broadway, each with a neighbour of the same sense. All four
+sentences are in SemCor, and SemCor is searched here: every word of every other sentence.
 
-What the figures hang on:
-- The paper shows one neighbour an occurrence and does not say among how many it was found. Here "rank" is the place of
-  that neighbour among all words of SemCor, "rank in play" among all other occurrences of "play". Where several are
-  equally near, as they all are without context, each has the mean of the ranks they share.
+What the figures depend on:
+- The paper shows one neighbour for each occurrence and does not say among how many it was found. Here "rank" is the
+  place of that neighbour among all words of SemCor, and "rank in play" its place among all other occurrences of "play".
+  Where several are equally near, as they all are without context, each has the mean of the ranks they share.
 - Two examples prove little. SemCor tags most forms of "play" with their senses, so there is a figure over all of them:
-  how often the nearest in another sentence has the same sense, and the same part of speech. Sentences of a document
-  share its topic, and help each other. A part of SemCor tags verbs only, the Broadway example is in it.
+  how often the nearest form in another sentence has the same sense, and the same part of speech. Sentences of one
+  document share its topic, which helps. A part of SemCor tags verbs only; the Broadway example is in that part.
 - This SemCor has no punctuation; every sentence gets a full stop.
 """
 
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from relmo.analysis.meaning.lookup import in_context
 from relmo.analysis.meaning.neighbours import Search, unit
 from relmo.analysis.meaning.senses import static_layer
 from relmo.errors import CorpusError
@@ -30,7 +31,7 @@ from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
 from relmo.reproduce.controls import Controls
 from relmo.reproduce.data import required
-from relmo.reproduce.table import Reproduction, Row
+from relmo.reproduce.table import ComparedRow, Reproduction
 from relmo.text.senses import SenseSentence, SenseTag, read_semcor
 
 PAPER = "Peters et al. 2018, Deep contextualized word representations, Table 4"
@@ -73,7 +74,7 @@ class Place(NamedTuple):
     position: int
 
 
-class Corpus(NamedTuple):
+class SemCor(NamedTuple):
     """Sentences of words; where each source and its neighbour stand; the occurrences of the word, tagged or not."""
 
     sentences: list[SenseSentence]
@@ -81,18 +82,22 @@ class Corpus(NamedTuple):
     neighbours: list[Place]
     occurrences: dict[Place, SenseTag | None]
 
+    def in_context(self, place: Place) -> str:
+        """A word in brackets, and some words on each side."""
+        return in_context(self.sentences[place.sentence].words, place.position, AROUND)
 
-class Found(NamedTuple):
-    """What a layer gives for a source: figures by column, and the nearest words of the corpus with their cosines."""
+
+class SourceNeighbours(NamedTuple):
+    """What a layer finds for a source: figures by column, and the nearest words of the corpus with their cosines."""
 
     figures: dict[str, float]
     nearest: list[tuple[Place, float]]
 
 
-class Result(NamedTuple):
-    """What a network gives: `found` for each layer and source, and of each occurrence its vectors (L, D)."""
+class NetworkNeighbours(NamedTuple):
+    """What a network finds for each layer and source, and the vectors of each occurrence (L, D)."""
 
-    found: list[list[Found]]
+    found: list[list[SourceNeighbours]]
     forms: dict[Place, np.ndarray]
 
 
@@ -103,7 +108,7 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
     words = sum(len(sentence.words) for sentence in corpus.sentences)
     tagged = sum(tag is not None for tag in corpus.occurrences.values())
     extra: dict[str, Any] = {"words": words, "occurrences": len(corpus.occurrences), "tagged": tagged, "nearest": {}}
-    rows: list[Row] = []
+    rows: list[ComparedRow] = []
     for prefix, network in (("", model), ("untrained, ", controls.untrained)):
         say(f"neighbours: {words:,} words of SemCor through the {'untrained network' if prefix else 'model'}")
         rows += _network_rows(corpus, search(network, corpus, say), prefix, extra)
@@ -122,32 +127,32 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
     return Reproduction("neighbours", f"nearest neighbours of '{WORD}'", PAPER, COLUMNS, rows, notes, extra)
 
 
-def _network_rows(corpus: Corpus, result: Result, prefix: str, extra: dict[str, Any]) -> list[Row]:
+def _network_rows(corpus: SemCor, result: NetworkNeighbours, prefix: str, extra: dict[str, Any]) -> list[ComparedRow]:
     """The rows of one network; the nearest words of each source and layer also go into `extra`."""
     rows = []
     layers = [f"layer {k}{'' if k else ' (no context)'}" for k in range(len(result.found))]
     for i, source in enumerate(SOURCES):
         for layer, each in zip(layers, result.found, strict=True):
             name = f"{prefix}{source.name}, {layer}"
-            shown = [(in_context(corpus, place), cosine) for place, cosine in each[i].nearest]
+            shown = [(corpus.in_context(place), cosine) for place, cosine in each[i].nearest]
             extra["nearest"][name] = [{"text": text, "cosine": cosine} for text, cosine in shown]
             note = "".join(f"\n{cosine:.2f}  {text}" for text, cosine in shown)
-            rows.append(Row(name, each[i].figures, note=note if not prefix and layer != layers[0] else ""))
+            rows.append(ComparedRow(name, each[i].figures, note=note if not prefix and layer != layers[0] else ""))
     for k, layer in enumerate(layers):
         vectors = {place: vector[k] for place, vector in result.forms.items()}
-        rows.append(Row(f"{prefix}all tagged, {layer}", same_as_nearest(corpus, vectors)))
+        rows.append(ComparedRow(f"{prefix}all tagged, {layer}", same_as_nearest(corpus, vectors)))
     return rows
 
 
-def _static_row(corpus: Corpus, vectors: WordVectors) -> Row:
+def _static_row(corpus: SemCor, vectors: WordVectors) -> ComparedRow:
     """The tagged occurrences by the static vectors of their forms."""
     places = list(corpus.occurrences)
     forms = [[corpus.sentences[place.sentence].words[place.position]] for place in places]
     found = {place: vector[0, 0] for place, vector in zip(places, static_layer(vectors)(forms), strict=True)}
-    return Row("all tagged, skip-gram vectors", same_as_nearest(corpus, found))
+    return ComparedRow("all tagged, skip-gram vectors", same_as_nearest(corpus, found))
 
 
-def read_corpus(path: Path) -> Corpus:
+def read_corpus(path: Path) -> SemCor:
     """SemCor with a full stop after each sentence, and the places that the table is about."""
     sentences = [SenseSentence([*words, "."], tagged) for words, tagged in read_semcor(path)]
     occurrences: dict[Place, SenseTag | None] = {}
@@ -164,10 +169,10 @@ def read_corpus(path: Path) -> Corpus:
                 return Place(number, text[:begin].count(" ") + part.split(" ").index(WORD))
         raise CorpusError(f"{path}: no sentence has “{part}”, which the table is about; give the whole of SemCor 3.0")
 
-    return Corpus(sentences, [find(s.text) for s in SOURCES], [find(s.neighbour) for s in SOURCES], occurrences)
+    return SemCor(sentences, [find(s.text) for s in SOURCES], [find(s.neighbour) for s in SOURCES], occurrences)
 
 
-def search(model: BiLM, corpus: Corpus, say: Callable[[str], None]) -> Result:
+def search(model: BiLM, corpus: SemCor, say: Callable[[str], None]) -> NetworkNeighbours:
     """What is near to each source in all other sentences, and the vectors of the word's occurrences."""
     places = [*corpus.sources, *corpus.neighbours]
     known = model.embed(_texts(model, [corpus.sentences[place.sentence] for place in places]))
@@ -190,7 +195,7 @@ def search(model: BiLM, corpus: Corpus, say: Callable[[str], None]) -> Result:
             say(f"neighbours: {begin / len(corpus.sentences):.0%}")
     every = [Place(n, i) for n, sentence in enumerate(corpus.sentences) for i in range(len(sentence.words))]
 
-    def found(layer: int, i: int) -> Found:
+    def found(layer: int, i: int) -> SourceNeighbours:
         figures = {
             RANK: ranks[layer, i],
             RANK_IN_WORD: _rank_in_word(corpus, forms, i, layer),
@@ -198,18 +203,17 @@ def search(model: BiLM, corpus: Corpus, say: Callable[[str], None]) -> Result:
         }
         pairs = zip(searches[layer].places[i], searches[layer].cosines[i], strict=True)
         nearest = [(every[at], float(cosine)) for at, cosine in pairs if at >= 0]
-        return Found({name: float(value) for name, value in figures.items()}, nearest)
+        return SourceNeighbours({name: float(value) for name, value in figures.items()}, nearest)
 
-    return Result([[found(layer, i) for i in range(len(SOURCES))] for layer in range(len(searches))], forms)
+    return NetworkNeighbours([[found(layer, i) for i in range(len(SOURCES))] for layer in range(len(searches))], forms)
 
 
 def _texts(model: BiLM, sentences: Sequence[SenseSentence]) -> Iterator[list[str]]:
-    """The words of sentences as the model reads them."""
     lower = model.settings.text.lowercase
     return ([word.lower() for word in each.words] if lower else each.words for each in sentences)
 
 
-def _blocks(model: BiLM, corpus: Corpus) -> Iterator[tuple[int, list[np.ndarray]]]:
+def _blocks(model: BiLM, corpus: SemCor) -> Iterator[tuple[int, list[np.ndarray]]]:
     """Vectors (L, words, D) of some sentences at a time, and the number of the first."""
     stream = model.embed_stream(_texts(model, corpus.sentences))
     begin = 0
@@ -218,7 +222,7 @@ def _blocks(model: BiLM, corpus: Corpus) -> Iterator[tuple[int, list[np.ndarray]
         begin += len(block)
 
 
-def _rank_in_word(corpus: Corpus, forms: dict[Place, np.ndarray], i: int, layer: int) -> float:
+def _rank_in_word(corpus: SemCor, forms: dict[Place, np.ndarray], i: int, layer: int) -> float:
     """The published neighbour's rank among the other occurrences of the word, as source `i` sees them."""
     source, neighbour = corpus.sources[i], corpus.neighbours[i]
     others = [
@@ -231,9 +235,9 @@ def _rank_in_word(corpus: Corpus, forms: dict[Place, np.ndarray], i: int, layer:
     return float(0.5 + (gaps > EQUAL).sum() + 0.5 * (np.abs(gaps) <= EQUAL).sum())
 
 
-def same_as_nearest(corpus: Corpus, vectors: dict[Place, np.ndarray]) -> dict[str, float]:
-    """Of the tagged occurrences with their vectors (D,), how many have the sense, and how many the part of speech, of
-    the nearest in another sentence; of several that are equally near any may be it, so their mean counts."""
+def same_as_nearest(corpus: SemCor, vectors: dict[Place, np.ndarray]) -> dict[str, float]:
+    """How many of the tagged occurrences, with their vectors (D,), have the sense, and how many the part of speech, of
+    the nearest occurrence in another sentence. Where several are equally near, their mean counts. In percent."""
     tagged = {place: tag for place in vectors if (tag := corpus.occurrences[place]) is not None}
     rows = unit(np.stack([vectors[place] for place in tagged]))
     cosines = rows @ rows.T  # (n, n)
@@ -245,12 +249,3 @@ def same_as_nearest(corpus: Corpus, vectors: dict[Place, np.ndarray]) -> dict[st
     pos = np.array([[a.lemma.pos == b.lemma.pos for b in tags] for a in tags])
     shares = {SENSE: sense, POS: pos}
     return {name: 100 * float(((nearest & same).sum(1) / nearest.sum(1)).mean()) for name, same in shares.items()}
-
-
-def in_context(corpus: Corpus, place: Place) -> str:
-    """A word in brackets, and some words on each side."""
-    words = corpus.sentences[place.sentence].words
-    begin, end = max(0, place.position - AROUND), place.position + 1 + AROUND
-    before, after = " ".join(words[begin : place.position]), " ".join(words[place.position + 1 : end])
-    cut = "… " if begin else "", " …" if end < len(words) else ""
-    return f"{cut[0]}{before} [{words[place.position]}] {after}{cut[1]}".replace("  ", " ").strip()

@@ -2,20 +2,20 @@
 
     Peters et al. 2018, Deep contextualized word representations, section 3.4
 
-Every word once in each direction, the state carried through a text; a line is read between <S> and </S>. The perplexity
-of both directions together is e to their mean negative log-likelihood ("joint"); the paper reports the mean of the two
-perplexities ("average").
+Every word is read once in each direction, with the state carried through a text; a line is read between <S> and </S>.
+"joint" is e to the mean negative log-likelihood of both directions together. The paper reports "average", the mean of
+the two perplexities.
 
-What the figures hang on:
-- A word outside the vocabulary counts as one symbol, <UNK>, when it is predicted, so that a smaller vocabulary is an
-  easier task: perplexities with different vocabularies cannot be compared, and the share of unknown words is stated.
+What the figures depend on:
+- A word outside the vocabulary is predicted as one symbol, <UNK>, so a smaller vocabulary is an easier task.
+  Perplexities with different vocabularies cannot be compared, and the share of unknown words is stated.
 - WikiText comes with spaces between words. Its marks " @-@ ", " @,@ ", " @.@ " and its spaced "n 't" are undone, and
   the text is split by the model's own tokenizer, as in training. Headings (= Title =) and blank lines are left out. Its
   <unk> counts as an unknown word; the model, which has never seen it, reads it as the word "<UNK>", spelled.
 - WikiText-2 and WikiText-103 have the same articles here. They differ in what their makers replaced by <unk>.
-- The frequencies of a vocabulary are not stored with a model. The unigram control is therefore estimated on the very
-  text that it is scored on: the best any model without context could do.
-- An untrained network is as good as a guess whatever it reads, so it reads the beginning of each text only.
+- The frequencies of a vocabulary are not stored with a model. So the unigram control is estimated on the very text that
+  it is scored on: the best that any model without context could do.
+- An untrained network is as good as a guess whatever it reads, so it reads only the beginning of each text.
 """
 
 import math
@@ -28,12 +28,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from relmo.errors import CorpusError, ModelError
+from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.models.evaluate import BiScore
 from relmo.reproduce.controls import Controls
 from relmo.reproduce.data import required
-from relmo.reproduce.table import Reproduction, Row
+from relmo.reproduce.table import ComparedRow, Reproduction
 from relmo.text.corpus import read_lines
 from relmo.text.vocabulary import SentenceVocabulary
 
@@ -64,13 +64,13 @@ NEGATION = re.compile(r"n 't\b")
 HIDDEN = re.compile(r"\S*<unk>\S*")
 
 
-class Text(NamedTuple):
-    """A text of the table: sentences of words, unknown ones marked where the text hides them, and their count."""
+class HeldOutText(NamedTuple):
+    """A text of the table: its sentences, with unknown words marked where the text hides them."""
 
     name: str
     sentences: list[list[str]]
 
-    def beginning(self, words: int) -> "Text":
+    def beginning(self, words: int) -> "HeldOutText":
         """The first sentences, until they have so many words."""
         kept, count = [], 0
         for sentence in self.sentences:
@@ -78,31 +78,28 @@ class Text(NamedTuple):
                 break
             kept.append(sentence)
             count += len(sentence)
-        return Text(self.name, kept)
+        return HeldOutText(self.name, kept)
 
 
 def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str], None]) -> Reproduction:
     """The table: each text by the model, the untrained network, its own unigrams, a guess."""
-    if model.vocabulary is None:
-        raise ModelError(
-            "perplexity: the model has no output layer to predict words with; original ELMo files hold none"
-        )
+    vocabulary = model.output_words()
     files = {name: required(data, file, name) for name, file in SETS.items()}
-    rows = [Row("biLM of the paper", published={"vocabulary": 793_471, "average": 39.7})]
+    rows = [ComparedRow("biLM of the paper", published={"vocabulary": 793_471, "average": 39.7})]
     extra = {}
     for name, file in files.items():
-        text = Text(name, list(sentences(file, model, wikitext=file.suffix == ".tokens")))
+        text = HeldOutText(name, list(sentences(file, model, wikitext=file.suffix == ".tokens")))
         if not text.sentences:
             raise CorpusError(f"{file}: there is no text in it")
         score = evaluate(model, text, say)
         untrained = evaluate(controls.untrained, text.beginning(BEGINNING), say)
-        size = {"vocabulary": len(model.vocabulary)}
+        size = {"vocabulary": len(vocabulary)}
         extra[name] = score.summary() | {"untrained_tokens": untrained.tokens}
         rows += [
-            Row(name, size | _figures(score)),
-            Row(f"{name}, untrained network", size | _figures(untrained)),
-            Row(f"{name}, unigram", dict.fromkeys(PERPLEXITIES, unigram(text.sentences, model.vocabulary))),
-            Row(f"{name}, uniform", dict.fromkeys(PERPLEXITIES, float(len(model.vocabulary)))),
+            ComparedRow(name, size | _figures(score)),
+            ComparedRow(f"{name}, untrained network", size | _figures(untrained)),
+            ComparedRow(f"{name}, unigram", dict.fromkeys(PERPLEXITIES, unigram(text.sentences, vocabulary))),
+            ComparedRow(f"{name}, uniform", dict.fromkeys(PERPLEXITIES, float(len(vocabulary)))),
         ]
     return Reproduction("perplexity", "perplexity of held-out text", PAPER, COLUMNS, rows, list(NOTES), extra)
 
@@ -135,7 +132,7 @@ def split(text: str, tokens: Callable[[str], list[str]], unknown: str | None) ->
     return words + tokens(text[end:])
 
 
-def evaluate(model: BiLM, text: Text, say: Callable[[str], None]) -> BiScore:
+def evaluate(model: BiLM, text: HeldOutText, say: Callable[[str], None]) -> BiScore:
     """The score of a text that is split already."""
     done, told = 0, time.monotonic()
 

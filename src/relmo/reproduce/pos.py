@@ -5,17 +5,16 @@
 A multinomial logistic regression on one frozen layer's vectors of the English Web Treebank's words: 17 universal tags,
 trained on its training part, scored on its development part, both with the treebank's own words.
 
-What the figures hang on:
+What the figures depend on:
 - The published ones are for the Penn Treebank: news, 45 tags. The Web Treebank is e-mail, reviews, blogs, questions and
   newsgroups, where taggers make more mistakes. Compare layers with each other and with the controls.
 - Every tenth sentence of the training part chooses the strength of the penalty; the development part is only scored.
-- Half of all words have the same tag wherever they stand, so the tag that a word has most often is the floor. Words
-  that training does not have show what spelling and context give.
-- Tags of a sentence's words go together, so whole sentences are drawn anew for the intervals.
+- Half of all words have the same tag wherever they stand, so the floor is the tag that a word has most often. Words
+  that training does not have show what spelling and context add.
+- The tags of a sentence's words depend on each other, so the intervals come from drawing whole sentences anew.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,14 +22,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from relmo.analysis.core.intervals import bootstrap_difference
-from relmo.analysis.meaning.probe import linear_probe
+from relmo.analysis.meaning.probe import linear_probe, usual_labels
 from relmo.analysis.meaning.senses import static_layer
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.reproduce.controls import Controls
 from relmo.reproduce.data import required
-from relmo.reproduce.table import Reproduction, Row
-from relmo.text.corpus import read_lines
+from relmo.reproduce.table import ComparedRow, Reproduction
+from relmo.text.conllu import read_conllu_sentences
 
 PAPER = "Peters et al. 2018, Deep contextualized word representations, Table 6"
 ALL, UNSEEN = "all words", "unseen words"
@@ -50,13 +49,12 @@ NOTES = [
     "classifier as here. Another corpus and other tags: compare layers, not levels",
     "unseen words: those whose form is nowhere in the training part",
 ]
-FORM, UPOS = 1, 3  # columns of CoNLL-U
 
 Vectors = Callable[[Sequence[Sequence[str]]], np.ndarray]
 """Sentences to the vectors of all their words, (N, D)."""
 
 
-class Tagged(NamedTuple):
+class TaggedCorpus(NamedTuple):
     """Sentences, the tags of all their words, and the number of each word's sentence."""
 
     sentences: list[list[str]]
@@ -65,7 +63,7 @@ class Tagged(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """Of all sentences, one after the other."""
+        """The words of all sentences, one after the other."""
         return [word for sentence in self.sentences for word in sentence]
 
 
@@ -73,7 +71,7 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
     """The table: every layer of the model and of the untrained network, static vectors, the most frequent tag."""
     folder = required(data, "tasks/pos_ud/en_ewt", "the English Web Treebank")
     train, dev = (read_tagged(required(folder, f"en_ewt-ud-{part}.conllu", part)) for part in ("train", "dev"))
-    score = Score(train, dev)
+    score = TagAccuracy(train, dev)
     layers = range(model.network.layer_count)
     names = ["layer 0 (no context)", *(f"layer {k}" for k in layers[1:])]
     sources: dict[str, Vectors] = {name: layer_of(model, k) for k, name in enumerate(names)}
@@ -82,7 +80,8 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
         sources["skip-gram vectors"] = lambda sentences: np.concatenate([v[0] for v in static(sentences)])
     sources |= {f"untrained, {name}": layer_of(controls.untrained, k) for k, name in enumerate(names)}
     extra: dict[str, Any] = {"train_words": len(train.tags), "dev_words": len(dev.tags), "probes": {}}
-    rows = [Row("most frequent tag of the word", score(most_frequent(train, dev)))]
+    usual = np.array(usual_labels(train.words, train.tags, dev.words))
+    rows = [ComparedRow("most frequent tag of the word", score(usual == dev.tags))]
     right: dict[str, np.ndarray] = {}
     for name, vectors in sources.items():
         say(f"pos: {name}")
@@ -91,48 +90,28 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
         right[name] = probe.right(vectors(dev.sentences), dev.tags)
         extra["probes"][name] = {"strength": probe.strength, "held_out": 100 * probe.held_out_accuracy}
         published = {ALL: PUBLISHED[name]} if name in PUBLISHED else None
-        rows.append(Row(name, score(right[name]), published))
-    rows += [Row(name, published={ALL: accuracy}) for name, accuracy in PEERS.items()]
-    extra |= {"unseen": int(score.unseen.sum()), "differences": differences(right, names, dev.sentence)}
+        rows.append(ComparedRow(name, score(right[name]), published))
+    rows += [ComparedRow(name, published={ALL: accuracy}) for name, accuracy in PEERS.items()]
+    extra |= {"unseen": int(score.unseen.sum()), "differences": _differences(right, names, dev.sentence)}
     return Reproduction("pos", "parts of speech by a linear classifier", PAPER, COLUMNS, rows, _notes(extra), extra)
 
 
-def read_tagged(path: Path) -> Tagged:
+def read_tagged(path: Path) -> TaggedCorpus:
     """Words and universal tags of a CoNLL-U file, without ranges (3-4) and empty nodes (5.1)."""
     sentences: list[list[str]] = []
     tags: list[str] = []
     numbers: list[int] = []
-    for words, found in _tagged_sentences(path):
+    for words in read_conllu_sentences(path):
         numbers += [len(sentences)] * len(words)
-        sentences.append(words)
-        tags += found
+        sentences.append([word.form for word in words])
+        tags += [word.upos for word in words]
     if not sentences:
         raise CorpusError(f"{path}: there is no sentence in it; it should be CoNLL-U with universal tags")
-    return Tagged(sentences, tags, np.array(numbers))
-
-
-def _tagged_sentences(path: Path) -> Iterator[tuple[list[str], list[str]]]:
-    """The words of each sentence, and their tags."""
-    words: list[str] = []
-    tags: list[str] = []
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.text.strip():
-            if words:
-                yield words, tags
-            words, tags = [], []
-        elif not line.text.startswith("#"):
-            fields = line.text.split("\t")
-            if len(fields) != 10 or not fields[FORM]:
-                raise CorpusError(f"{path}:{number}: expected the 10 columns of CoNLL-U with tabs between them")
-            if fields[0].isdecimal():
-                words.append(fields[FORM])
-                tags.append(fields[UPOS])
-    if words:
-        yield words, tags
+    return TaggedCorpus(sentences, tags, np.array(numbers))
 
 
 def layer_of(model: BiLM, layer: int) -> Vectors:
-    """One layer of a model: one at a time is in memory."""
+    """One layer of a model; the others are never in memory."""
 
     def embed(sentences: Sequence[Sequence[str]]) -> np.ndarray:
         folded = ([word.lower() for word in words] for words in sentences)
@@ -141,20 +120,10 @@ def layer_of(model: BiLM, layer: int) -> Vectors:
     return embed
 
 
-def most_frequent(train: Tagged, dev: Tagged) -> np.ndarray:
-    """Whether each word of `dev` has the tag it has most often in `train`, or, unseen there, the most frequent one."""
-    counts: dict[str, Counter[str]] = {}
-    for word, tag in zip(train.words, train.tags, strict=True):
-        counts.setdefault(word, Counter())[tag] += 1
-    common = Counter(train.tags).most_common(1)[0][0]
-    usual = {word: tags.most_common(1)[0][0] for word, tags in counts.items()}
-    return np.array([usual.get(word, common) == tag for word, tag in zip(dev.words, dev.tags, strict=True)])
-
-
-class Score:
+class TagAccuracy:
     """Accuracies in percent, of all words of `dev` and of those that `train` does not have."""
 
-    def __init__(self, train: Tagged, dev: Tagged):
+    def __init__(self, train: TaggedCorpus, dev: TaggedCorpus):
         seen = set(train.words)
         self.unseen = np.array([word not in seen for word in dev.words])
         self.sentence = dev.sentence
@@ -169,7 +138,7 @@ class Score:
         return found
 
 
-def differences(right: dict[str, np.ndarray], names: Sequence[str], sentence: np.ndarray) -> dict[str, list[float]]:
+def _differences(right: dict[str, np.ndarray], names: Sequence[str], sentence: np.ndarray) -> dict[str, list[float]]:
     """How much better each layer is than the one before and than its untrained self, in points, with 95% intervals."""
     pairs = [(b, a) for a, b in pairwise(names)] + [(name, f"untrained, {name}") for name in names]
     return {
@@ -178,7 +147,6 @@ def differences(right: dict[str, np.ndarray], names: Sequence[str], sentence: np
 
 
 def _notes(extra: dict[str, Any]) -> list[str]:
-    """What is to be said below the table."""
     sizes = f"{extra['train_words']:,} words to learn from, {extra['dev_words']:,} scored, {extra['unseen']:,} unseen"
     said = [
         f"{name}: {value:+.1f} points, 95% interval {low:+.1f} to {high:+.1f}"

@@ -5,9 +5,9 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of a table: our figures by column and, where the paper has them, its own. A control, or a system of the
-    paper that is not run here, has one of the two only."""
+class ComparedRow:
+    """A row of a table: our figures by column and, where the paper has them, its own. A control has only ours; a system
+    of the paper that is not run here has only the paper's."""
 
     name: str
     ours: dict[str, float] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class Reproduction:
     title: str
     paper: str
     columns: tuple[str, ...]
-    rows: list[Row]
+    rows: list[ComparedRow]
     notes: list[str] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -33,7 +33,7 @@ class Reproduction:
             if unknown := {*row.ours, *(row.published or {})} - {*self.columns}:
                 raise ValueError(f"{self.name}: the row {row.name!r} has no column named {', '.join(sorted(unknown))}")
 
-    def row(self, name: str) -> Row:
+    def row(self, name: str) -> ComparedRow:
         """The row of this name."""
         return next(row for row in self.rows if row.name == name)
 

@@ -1,8 +1,8 @@
-"""The folder of a run while it goes on: made, found again, or made in place of another; and the corpus in it.
+"""The folder of a run while it goes on: made, found again, or made in place of another.
 
     run/run.json       what was asked for, so that --resume needs nothing but the folder
-    run/encoded.json   the corpus as ids (run/train.ids, …, and the vocabulary), complete once this is there, and the
-                       digests of these files
+    run/encoded.json   the corpus in it (`encoded.py`)
+    run/checkpoint.…   how far it is (`run.py`)
 
 One process at a time works in a folder. What it replaces (--overwrite) is kept aside until the new run has come to
 something, and is put back where it has not.
@@ -15,14 +15,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from relmo.disk.digests import check_file, fingerprint, read_sealed, sealed
-from relmo.disk.outputs import atomic, locked, remove, storage_errors, sweep, temporary_path
+from relmo.disk.digests import read_sealed, sealed
+from relmo.disk.outputs import locked, remove, storage_errors, sweep, temporary_path
 from relmo.errors import ModelError, RelmoError, SettingError, StorageError
-from relmo.settings.lm import TextSettings
-from relmo.store.folder import CONFIG, OURS, VOCABULARY, write_json
-from relmo.text.encode import Corpus, Stream, check_numbers, encode_corpus, open_stream
-from relmo.text.vocabulary import Vocabulary
-from relmo.training.parallel import ALONE, Team, join
+from relmo.store.folder import CONFIG, OURS, write_json
+from relmo.training.parallel import Team, join
 
 SCRATCH, RUN, ENCODED = "run", "run/run.json", "run/encoded.json"
 CHECKPOINT = "run/checkpoint.safetensors"
@@ -68,8 +65,7 @@ def _own_folder(out: Path, note: dict[str, Any], *, resume: bool, keep: bool, ov
                 remove(out)
 
 
-def processes(count: int) -> str:
-    """So many, in words."""
+def _processes(count: int) -> str:
     return "1 process" if count == 1 else f"{count} processes"
 
 
@@ -121,7 +117,7 @@ def _check_resumed(out: Path, note: dict[str, Any]) -> None:
     if here != wanted:
         with_it = f"with torchrun --nproc-per-node {wanted}" if wanted > 1 else "without torchrun"
         raise SettingError(
-            f"--resume: the run in {out} has {processes(wanted)}, and this is {processes(here)}; go on {with_it}"
+            f"--resume: the run in {out} has {_processes(wanted)}, and this is {_processes(here)}; go on {with_it}"
         )
     if json.dumps(note) != json.dumps(before):
         raise SettingError(f"--resume: {out} was begun with other files or settings; leave them out to go on with it")
@@ -146,68 +142,3 @@ def read_run(out: Path) -> dict[str, Any]:
         sweep(out)
         raise SettingError(f"--resume: the run in {out} is finished; there is nothing to go on with")
     raise SettingError(f"--resume: there is no run in {out}; start it without --resume")
-
-
-def encoded_corpus(files: Sequence[str], text: TextSettings, out: Path, team: Team = ALONE) -> Corpus:
-    """The corpus as ids under out/run: read from the files once, by the first process, from there ever after."""
-    with team.together():
-        if team.leads and not found_encoded(out):
-            write_encoded(encode_corpus(files, text, out / SCRATCH), out)
-    with team.together():
-        check_seen(out, team)
-        return read_encoded(out)
-
-
-def write_encoded(corpus: Corpus, out: Path) -> None:
-    """Writes what `read_encoded` needs beside the ids."""
-    with atomic(out / SCRATCH / VOCABULARY) as temporary:
-        corpus.vocabulary.save(temporary)
-    parts = {"train": corpus.train, "valid": corpus.valid, "test": corpus.test}
-    figures = {name: (part.characters, part.unknown) for name, part in parts.items() if part}
-    note_encoded(out, {"parts": figures}, [VOCABULARY, *(f"{name}.ids" for name in figures)])
-
-
-def read_encoded(out: Path) -> Corpus:
-    """The corpus from out/run."""
-    note = read_sealed(out / ENCODED, AGAIN)
-    vocabulary = Vocabulary.load(out / SCRATCH / VOCABULARY)
-    streams: dict[str, Stream] = {}
-    with as_written(out / ENCODED):
-        for name, (characters, unknown) in note["parts"].items():
-            path = out / SCRATCH / f"{name}.ids"
-            streams[name] = Stream(open_stream(path, len(vocabulary)), int(characters), int(unknown))
-            check_numbers(path, streams[name].ids, 0, len(vocabulary) - 1)
-        return Corpus(vocabulary, streams["train"], streams.get("valid"), streams.get("test"))
-
-
-@contextmanager
-def as_written(path: Path) -> Iterator[None]:
-    """Around the reading of a note whose checksum is right: one that still has not what it must have was forged."""
-    try:
-        yield
-    except (AttributeError, KeyError, OSError, OverflowError, TypeError, ValueError) as error:
-        raise ModelError(f"{path}: is no note of a run, though its checksum is right; {AGAIN}") from error
-
-
-def note_encoded(out: Path, values: dict[str, Any], files: Sequence[str]) -> None:
-    """Notes that the corpus is encoded: some values, and the digests of its files in out/run."""
-    write_json(out / ENCODED, sealed(values | {"files": {name: fingerprint(out / SCRATCH / name) for name in files}}))
-
-
-def found_encoded(out: Path) -> bool:
-    """Whether the corpus is encoded already, in an earlier run; then its files must be as they were written."""
-    if not (out / ENCODED).exists():
-        return False
-    with as_written(out / ENCODED):
-        for name, known in read_sealed(out / ENCODED, AGAIN)["files"].items():
-            check_file(out / SCRATCH / name, known, AGAIN)
-    return True
-
-
-def check_seen(out: Path, team: Team) -> None:
-    """An error where this process does not see what the first one has written."""
-    if not (out / ENCODED).exists():
-        raise StorageError(
-            f"--out {out}: process {team.rank} does not see what process 0 wrote there; give a folder that all "
-            "machines of the run share"
-        )

@@ -11,25 +11,30 @@ whether to stop, and when to write a checkpoint, is for all of them the same.
 import json
 import math
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from relmo.disk.digests import check_regular
 from relmo.disk.outputs import atomic, storage_errors
 from relmo.errors import ModelError, RelmoError
-from relmo.runs.folder import AGAIN, CHECKPOINT
+from relmo.runs.folder import AGAIN, CHECKPOINT, remove_scratch
+from relmo.runs.reporter import Reporter
 from relmo.settings.training import TrainSettings
-from relmo.store.folder import open_tensors, pick_device, read_tensors, write_tensors
+from relmo.store.folder import CONFIG, open_tensors, pick_device, read_tensors, write_tensors
+from relmo.store.weights import save_weights
 from relmo.training.loop import Step, Trainer
 from relmo.training.parallel import ALONE, Team, own_device
+
+if TYPE_CHECKING:
+    from relmo.models.bilm import BiLM
+    from relmo.models.lm import LanguageModel
+    from relmo.models.vectors import WordVectors
 
 METRICS = "metrics.jsonl"
 LARGEST_METRICS, LONGEST_RECORD = 1 << 30, 1 << 16  # bytes
@@ -39,66 +44,11 @@ class Stopped(Exception):
     """The user asked the run to stop; a checkpoint was written first."""
 
 
-class Reporter:
-    """What a run tells while it goes on. This one keeps silent; the command line has one that prints."""
-
-    def plan(self, plan: "Plan") -> None:
-        """Before the first step."""
-
-    def logged(self, record: dict[str, Any]) -> None:
-        """After each line of metrics.jsonl."""
-
-    def stepped(self, step: Step, total: int) -> None:
-        """After each step."""
-
-    def said(self, message: str) -> None:
-        """Anything else worth a line."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a run is going to take, by its first steps; memory where the system tells it."""
-
-    device: str
-    predictions: int
-    steps: int
-    parameters: int
-    memory: int | None
-    seconds: float
-    processes: int = 1
-
-
 def prepare(settings: TrainSettings) -> torch.device:
     """Sets the number of threads. -> the device to train on"""
     if settings.threads:
         torch.set_num_threads(settings.threads)
     return own_device(pick_device(settings.device))
-
-
-def make_plan(trainer: Trainer, predictions: int) -> Plan:
-    """What the run takes, by some steps that leave no trace."""
-    seconds = trainer.rehearse() * trainer.total
-    return Plan(
-        device=str(trainer.device),
-        predictions=predictions,
-        steps=trainer.total,
-        parameters=sum(p.numel() for p in trainer.parameters),
-        memory=peak_memory(trainer.device),
-        seconds=seconds,
-        processes=trainer.team.size,
-    )
-
-
-def peak_memory(device: torch.device) -> int | None:
-    """The most memory held so far, in bytes, by the process, or on the GPU; None where the system does not say."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    kilobyte = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kilobyte
 
 
 class Metrics:
@@ -275,6 +225,31 @@ def go(
                 raise Stopped
     if trainer.validate is None:
         _save_averaged(trainer, save)
+
+
+def save_best(model: "LanguageModel | BiLM", out: Path) -> None:
+    """Writes a model's weights as they now are, over those of the best so far; the first time, all of the model."""
+    if (out / CONFIG).exists():
+        save_weights(out, model.network)
+    else:
+        model.save_pretrained(out)
+
+
+def finish(
+    model: "LanguageModel | BiLM | WordVectors",
+    out: Path,
+    files: Sequence[str],
+    results: dict[str, Any],
+    team: Team = ALONE,
+) -> dict[str, Any]:
+    """Writes the model's description with its results, and removes what only the run needed. -> the results, the same
+    in every process"""
+    results = {"trained_on": [Path(file).name for file in files]} | results
+    with team.together():
+        if team.leads:
+            model.save_description(out, results)
+            remove_scratch(out)
+    return team.share(results)
 
 
 def _load_checkpoint(trainer: Trainer, path: Path) -> None:

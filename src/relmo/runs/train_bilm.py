@@ -8,46 +8,35 @@ it is trained alone for the first `softmax_first` epochs, so that its noise does
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from relmo.config import build
-from relmo.disk.digests import read_sealed
-from relmo.disk.outputs import atomic
 from relmo.errors import SettingError
 from relmo.loading import load
 from relmo.models.bilm import BiLM, bilm_text
 from relmo.models.evaluate import BiScore, bilm_nll
 from relmo.networks.bilm import BiLMNetwork
-from relmo.runs.folder import (
-    AGAIN,
-    CHECKPOINT,
-    ENCODED,
-    SCRATCH,
-    as_written,
-    check_seen,
-    found_encoded,
-    note_encoded,
-    remove_scratch,
-    run_folder,
-)
-from relmo.runs.run import Reporter, go, make_plan, prepare
+from relmo.runs.encoded import encoded_sentences, new_vocabulary
+from relmo.runs.folder import CHECKPOINT, run_folder
+from relmo.runs.reporter import Reporter
+from relmo.runs.run import finish, go, prepare, save_best
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, check_bilm, check_bilm_model
 from relmo.settings.bounds import parse_filters
 from relmo.store.folder import own_tensors
-from relmo.store.weights import save_weights
-from relmo.text.sentences import SentenceCorpus, Sentences, check_sentences, encode_sentence_corpus, open_sentences
+from relmo.text.characters import Spellings
+from relmo.text.sentences import SentenceCorpus, Sentences
 from relmo.text.vocabulary import SentenceVocabulary
 from relmo.training.batch import BiLanes, BiText
 from relmo.training.loop import Trainer
 from relmo.training.parallel import Team
+from relmo.training.plan import make_plan
 
 LANES = {"cpu": 32, "cuda": 256}  # lanes of a validation; they change its speed only
 FREE = ("dropout", "state_dropout", "softmax", "samples")  # of the model's settings, those that may differ from init's
-LEXICON = "lexicon.txt"
 
 
 def train_bilm(
@@ -72,15 +61,21 @@ def train_bilm(
             with team.together():
                 start = _load_start(settings)
                 settings = _settings_after(start, settings)
-        corpus, settings, fresh = _encoded_sentences(files, settings, start, out, team)
+        corpus, settings, fresh = encoded_sentences(files, settings, start, out, team)
         torch.manual_seed(settings.train.seed)
         network = _make_network(settings, corpus.vocabulary, start).to(device)
         model = BiLM(network, settings, corpus.vocabulary, device)
-        if not _fit(model, corpus, out, reporter, team, fresh=fresh, dry_run=dry_run):
+        text = bilm_text(corpus.train.words, corpus.lexicon, corpus.vocabulary, settings.model, device)
+        if text.spellings is not None and text.spellings.truncated:
+            reporter.said(_cut_words(text.spellings, settings.model.max_characters - 2, corpus.lexicon))
+        trainer = _make_trainer(model, text, corpus.valid, team, fresh=fresh)
+        reporter.plan(make_plan(trainer, corpus.train.predictions))
+        if dry_run:
             return {}
+        go(trainer, out, partial(save_best, model, out), reporter)
         with team.together():
             model = BiLM.from_pretrained(out, device=device.type)
-        return finish(model, corpus, out, files, team)
+        return finish(model, out, files, _results(model, corpus), team)
 
 
 def _load_start(settings: BiLMSettings) -> BiLM:
@@ -99,7 +94,7 @@ def _load_start(settings: BiLMSettings) -> BiLM:
             raise SettingError(
                 f"{name} is {_shown(value)}, but {_shown(own)} in --init {source}, whose geometry is kept; leave it out"
             )
-    if model.settings.model.input == "word" and _new_vocabulary(settings):
+    if model.settings.model.input == "word" and new_vocabulary(settings):
         raise SettingError(
             f"--init {source} reads words by their number, so its vocabulary is kept; "
             "leave out vocabulary, vocabulary_size and min_count"
@@ -110,12 +105,6 @@ def _load_start(settings: BiLMSettings) -> BiLM:
 def _shown(value: Any) -> str:
     """A setting's value as it is typed."""
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _new_vocabulary(settings: BiLMSettings) -> bool:
-    """Whether the settings ask for a vocabulary of their own."""
-    text = settings.text
-    return text.vocabulary is not None or text.vocabulary_size is not None or text.min_count != 1
 
 
 def _settings_after(start: BiLM, settings: BiLMSettings) -> BiLMSettings:
@@ -133,57 +122,6 @@ def _settings_after(start: BiLM, settings: BiLMSettings) -> BiLMSettings:
     )
     check_bilm_model(settings.model)
     return settings
-
-
-def _encoded_sentences(
-    files: Sequence[str], settings: BiLMSettings, start: BiLM | None, out: Path, team: Team
-) -> tuple[SentenceCorpus, BiLMSettings, bool]:
-    """The corpus under out/run: read from the files once, by the first process, from there ever after; the run's
-    settings; and whether it has a fresh output layer in place of another vocabulary's or none."""
-    with team.together():
-        if team.leads and not found_encoded(out):
-            _write_encoded(files, settings, start, out)
-    with team.together():
-        check_seen(out, team)
-        return _read_encoded(out)
-
-
-def _read_encoded(out: Path) -> tuple[SentenceCorpus, BiLMSettings, bool]:
-    """What `_write_encoded` wrote."""
-    scratch = out / SCRATCH
-    note = read_sealed(out / ENCODED, AGAIN)
-    lexicon = SentenceVocabulary.load(scratch / LEXICON).symbols
-    parts: dict[str, Sentences] = {}
-    with as_written(out / ENCODED):
-        for name, unknown in note["unknown"].items():
-            path = scratch / f"{name}.words"
-            parts[name] = Sentences(open_sentences(path), int(unknown))
-            check_sentences(path, parts[name].words, len(lexicon))
-        vocabulary = SentenceVocabulary(lexicon[: note["vocab_size"]])
-        if not vocabulary.index.keys() >= {*vocabulary.specials}:
-            raise ValueError("its vocab_size leaves out marks of sentences")
-        corpus = SentenceCorpus(lexicon, vocabulary, parts["train"], parts.get("valid"))
-        settings = build(BiLMSettings, note["settings"], source=str(out / ENCODED))
-        check_bilm_model(settings.model)
-        return corpus, settings, bool(note["fresh"])
-
-
-def _write_encoded(files: Sequence[str], settings: BiLMSettings, start: BiLM | None, out: Path) -> None:
-    """Reads the corpus and writes it, and a note of all that follows from it, under out/run."""
-    scratch = out / SCRATCH
-    old = None if start is None else start.vocabulary
-    corpus = encode_sentence_corpus(files, settings.text, scratch, None if _new_vocabulary(settings) else old)
-    fresh = start is not None and (old is None or old.symbols != corpus.vocabulary.symbols)
-    with atomic(scratch / LEXICON) as temporary:
-        SentenceVocabulary(corpus.lexicon).save(temporary)
-    unknown = {name: part.unknown for name, part in (("train", corpus.train), ("valid", corpus.valid)) if part}
-    values = {
-        "vocab_size": len(corpus.vocabulary),
-        "unknown": unknown,
-        "settings": dataclasses.asdict(settings),
-        "fresh": fresh,
-    }
-    note_encoded(out, values, [LEXICON, *(f"{name}.words" for name in unknown)])
 
 
 def _make_network(settings: BiLMSettings, vocabulary: SentenceVocabulary, start: BiLM | None) -> BiLMNetwork:
@@ -205,52 +143,36 @@ def _make_network(settings: BiLMSettings, vocabulary: SentenceVocabulary, start:
     return network
 
 
-def _fit(
-    model: BiLM, corpus: SentenceCorpus, out: Path, reporter: Reporter, team: Team, *, fresh: bool, dry_run: bool
-) -> bool:
-    """Trains by truncated back-propagation through time, and leaves the best weights in the folder. -> whether it did
-    (not in a dry run)"""
-    assert model.vocabulary is not None
-    settings, network = model.settings, model.network
-    text = bilm_text(corpus.train.words, corpus.lexicon, model.vocabulary, settings.model, model.device)
-    if text.spellings is not None and text.spellings.truncated:
-        words, room = text.spellings.truncated, settings.model.max_characters - 2
-        reporter.said(
-            f"{len(words):,} distinct words have more than {room} bytes and are read by their first {room}, "
-            f"for example {corpus.lexicon[words[0]]}"
+def _cut_words(spellings: Spellings, room: int, lexicon: Sequence[str]) -> str:
+    """Says how many words have more bytes than the model reads of one."""
+    words = spellings.truncated
+    return (
+        f"{len(words):,} distinct words have more than {room} bytes and are read by their first {room}, "
+        f"for example {lexicon[words[0]]}"
+    )
+
+
+def _make_trainer(model: BiLM, text: BiText, valid: Sentences | None, team: Team, *, fresh: bool) -> Trainer:
+    """The model learns the text by truncated back-propagation through time."""
+    train = model.settings.train
+    seed = train.seed if train.shuffle else None
+    lanes = BiLanes(text, batch=train.batch, unroll=train.unroll, seed=seed, rank=team.rank, size=team.size)
+    validate = None
+    if valid is not None:
+        assert model.vocabulary is not None
+        held_out = BiText(
+            valid.words, model.vocabulary, spellings=text.spellings, margin=text.margin, device=model.device
         )
-    valid = None
-    if corpus.valid is not None:
-        valid = BiText(
-            corpus.valid.words, model.vocabulary, spellings=text.spellings, margin=text.margin, device=model.device
-        )
-    batch, unroll = settings.train.batch, settings.train.unroll
-    seed = settings.train.seed if settings.train.shuffle else None
-    lanes = BiLanes(text, batch=batch, unroll=unroll, seed=seed, rank=team.rank, size=team.size)
-    frozen = softmax_first(model) if fresh else None
-    trainer = Trainer(network, lanes, settings.train, validation(valid), frozen, team)
-    reporter.plan(make_plan(trainer, corpus.train.predictions))
-    if dry_run:
-        return False
-
-    def save() -> None:
-        if (out / "config.json").exists():
-            save_weights(out, network)
-        else:
-            model.save_pretrained(out)
-
-    go(trainer, out, save, reporter)
-    return True
+        validate = _validation(held_out)
+    return Trainer(model.network, lanes, train, validate, frozen=_softmax_first(model) if fresh else None, team=team)
 
 
-def validation(text: BiText | None) -> Callable[[nn.Module], float] | None:
+def _validation(text: BiText) -> Callable[[nn.Module], float]:
     """Mean negative log-likelihood of a word of the validation part, over both directions."""
-    if text is None:
-        return None
     return lambda network: sum(bilm_nll(network, text, lanes=LANES[text.device.type])) / (2 * text.steps)  # type: ignore[arg-type]
 
 
-def softmax_first(model: BiLM) -> Callable[[float], Sequence[nn.Parameter]]:
+def _softmax_first(model: BiLM) -> Callable[[float], Sequence[nn.Parameter]]:
     """In the first epochs all but the output layer is frozen."""
     assert model.network.softmax is not None
     output = {id(parameter) for parameter in model.network.softmax.parameters()}
@@ -258,24 +180,18 @@ def softmax_first(model: BiLM) -> Callable[[float], Sequence[nn.Parameter]]:
     return lambda epoch: others if epoch < model.settings.train.softmax_first else []
 
 
-def finish(model: BiLM, corpus: SentenceCorpus, out: Path, files: Sequence[str], team: Team) -> dict[str, Any]:
-    """Scores the validation part, writes the whole folder, removes what only the run needed."""
-    assert model.vocabulary is not None
+def _results(model: BiLM, corpus: SentenceCorpus) -> dict[str, Any]:
+    """The size of the training part and of the model, and the scores of the validation part."""
     results: dict[str, Any] = {
-        "trained_on": [Path(file).name for file in files],
         "train_tokens": corpus.train.predictions,
-        "vocabulary": len(model.vocabulary),
+        "vocabulary": len(corpus.vocabulary),
         "parameters": model.parameter_count(),
     }
     part = corpus.valid
     if part is not None:
-        text = bilm_text(part.words, corpus.lexicon, model.vocabulary, model.settings.model, model.device)
+        text = bilm_text(part.words, corpus.lexicon, corpus.vocabulary, model.settings.model, model.device)
         score = BiScore(part.predictions, part.unknown, *bilm_nll(model.network, text, lanes=LANES[model.device.type]))
         kept = {key: value for key, value in score.summary().items() if key.endswith(("perplexity", "tokens"))}
         results |= {f"valid_{key}": value for key, value in kept.items()}
         results["valid_unknown_rate"] = score.unknown / score.tokens
-    with team.together():
-        if team.leads:
-            model.save_description(out, results)
-            remove_scratch(out)
-    return team.share(results)
+    return results

@@ -1,6 +1,7 @@
 """`relmo train lm` as a plain function: corpus -> ids -> network -> the training loop -> a model folder."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,17 @@ from torch import nn
 from relmo.models.evaluate import Score, total_nll
 from relmo.models.lm import LanguageModel
 from relmo.networks import make_language_model
-from relmo.networks.language_model import NeuralLM
 from relmo.networks.ngram import NGramLM
-from relmo.runs.folder import encoded_corpus, remove_scratch, run_folder
-from relmo.runs.run import Plan, Reporter, go, make_plan, prepare
+from relmo.runs.encoded import encoded_corpus
+from relmo.runs.folder import run_folder
+from relmo.runs.reporter import Reporter
+from relmo.runs.run import finish, go, prepare, save_best
 from relmo.settings.lm import LMSettings, check_lm
-from relmo.store.weights import save_weights
 from relmo.text.encode import Corpus, Stream
 from relmo.training.batch import Lanes
 from relmo.training.loop import Trainer
 from relmo.training.parallel import Team, one_process_only
+from relmo.training.plan import Plan, make_plan
 
 LANES = 32  # lanes of a validation; they change its speed only
 
@@ -45,55 +47,37 @@ def train_lm(
     with run_folder(out, "lm", files, settings, resume=resume, overwrite=overwrite, keep=not dry_run) as team:
         corpus = encoded_corpus(files, settings.text, out, team)
         torch.manual_seed(settings.train.seed)
-        if settings.model.cell == "ngram":
-            network: NGramLM | NeuralLM | None = _fit_ngram(corpus, settings, reporter, dry_run)
-        else:
-            network = _fit_neural(corpus, settings, device, out, reporter, dry_run, team)
-        if network is None:
+        ngram = settings.model.cell == "ngram"  # which counts; there are no steps
+        trainer = None if ngram else _make_trainer(corpus, settings, device, team)
+        size = corpus.train.predictions
+        plan = make_plan(trainer, size) if trainer else Plan("cpu", size, steps=0, parameters=0, memory=0, seconds=0.0)
+        reporter.plan(plan)
+        if dry_run:
             return {}
-        return finish(LanguageModel(network, corpus.vocabulary, settings, device), corpus, out, files, team)
+        if trainer is None:
+            _count_ngrams(corpus, settings).save_pretrained(out)
+        else:
+            model = LanguageModel(trainer.model, corpus.vocabulary, settings, device)  # type: ignore[arg-type]
+            go(trainer, out, partial(save_best, model, out), reporter)
+        with team.together():
+            model = LanguageModel.from_pretrained(out, device=device.type)
+        return finish(model, out, files, _results(model, corpus), team)
 
 
-def _fit_ngram(corpus: Corpus, settings: LMSettings, reporter: Reporter, dry_run: bool) -> NGramLM | None:
-    """Counts; there are no steps."""
-    reporter.plan(Plan("cpu", corpus.train.predictions, steps=0, parameters=0, memory=0, seconds=0.0))
-    if dry_run:
-        return None
-    return NGramLM.fit(corpus.train.ids, vocab_size=len(corpus.vocabulary), order=settings.model.order)
+def _count_ngrams(corpus: Corpus, settings: LMSettings) -> LanguageModel:
+    network = NGramLM.fit(corpus.train.ids, vocab_size=len(corpus.vocabulary), order=settings.model.order)
+    return LanguageModel(network, corpus.vocabulary, settings)
 
 
-def _fit_neural(
-    corpus: Corpus,
-    settings: LMSettings,
-    device: torch.device,
-    out: Path,
-    reporter: Reporter,
-    dry_run: bool,
-    team: Team,
-) -> NeuralLM | None:
-    """Trains by truncated back-propagation through time. -> the network with the best weights."""
+def _make_trainer(corpus: Corpus, settings: LMSettings, device: torch.device, team: Team) -> Trainer:
+    """A network at its beginning, which learns by truncated back-propagation through time."""
     network = make_language_model(settings.model, len(corpus.vocabulary)).to(device)
-    assert isinstance(network, NeuralLM)
     batch, unroll = settings.train.batch, settings.train.unroll
     lanes = Lanes(corpus.train.ids, batch=batch, unroll=unroll, rank=team.rank, size=team.size)
-    trainer = Trainer(network, lanes, settings.train, validation(corpus.valid, device), team=team)
-    reporter.plan(make_plan(trainer, corpus.train.predictions))
-    if dry_run:
-        return None
-    model = LanguageModel(network, corpus.vocabulary, settings, device)
-
-    def save() -> None:
-        if (out / "config.json").exists():
-            save_weights(out, network)
-        else:
-            model.save_pretrained(out)
-
-    go(trainer, out, save, reporter)
-    with team.together():
-        return LanguageModel.from_pretrained(out, device=device.type).network  # type: ignore[return-value]
+    return Trainer(network, lanes, settings.train, _validation(corpus.valid, device), team=team)
 
 
-def validation(stream: Stream | None, device: torch.device) -> Callable[[nn.Module], float] | None:
+def _validation(stream: Stream | None, device: torch.device) -> Callable[[nn.Module], float] | None:
     """Mean negative log-likelihood of a symbol of the validation part."""
     if stream is None:
         return None
@@ -101,23 +85,12 @@ def validation(stream: Stream | None, device: torch.device) -> Callable[[nn.Modu
     return lambda network: total_nll(network, ids, lanes=LANES, device=device) / count  # type: ignore[arg-type]
 
 
-def finish(model: LanguageModel, corpus: Corpus, out: Path, files: Sequence[str], team: Team) -> dict[str, Any]:
-    """Scores the held-out parts, writes the whole folder, removes what only the run needed."""
-    results: dict[str, Any] = {
-        "trained_on": [Path(file).name for file in files],
-        "train_symbols": corpus.train.predictions,
-        "parameters": model.parameter_count(),
-    }
+def _results(model: LanguageModel, corpus: Corpus) -> dict[str, Any]:
+    """The size of the training part and of the model, and the scores of the held-out parts."""
+    results: dict[str, Any] = {"train_symbols": corpus.train.predictions, "parameters": model.parameter_count()}
     for name, part in (("valid", corpus.valid), ("test", corpus.test)):
         if part is not None:
             nll = total_nll(model.network, np.asarray(part.ids), lanes=LANES, device=model.device)
             score = Score(part.predictions, part.characters, part.unknown, nll)
             results |= {f"{name}_{key}": value for key, value in score.summary().items()}
-    with team.together():
-        if team.leads:
-            if isinstance(model.network, NGramLM):
-                model.save_pretrained(out, results=results)
-            else:
-                model.save_description(out, results)
-            remove_scratch(out)
-    return team.share(results)
+    return results

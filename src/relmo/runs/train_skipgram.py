@@ -11,14 +11,17 @@ from torch import nn
 from relmo.errors import CorpusError
 from relmo.models.vectors import WordVectors
 from relmo.networks.skipgram import SkipGram
-from relmo.runs.folder import encoded_corpus, remove_scratch, run_folder
-from relmo.runs.run import Reporter, go, make_plan, prepare
+from relmo.runs.encoded import encoded_corpus
+from relmo.runs.folder import run_folder
+from relmo.runs.reporter import Reporter
+from relmo.runs.run import finish, go, prepare
 from relmo.settings.skipgram import SkipgramSettings, check_skipgram
 from relmo.text.encode import Corpus, Stream, count
-from relmo.text.vocabulary import SPECIALS, Vocabulary
+from relmo.text.vocabulary import SPECIALS
 from relmo.training.batch import Contexts, on_device
 from relmo.training.loop import Trainer
 from relmo.training.parallel import one_process_only
+from relmo.training.plan import make_plan
 
 
 def train_skipgram(
@@ -44,8 +47,18 @@ def train_skipgram(
         reporter.plan(make_plan(trainer, int(counts.sum())))
         if dry_run:
             return {}
-        _fit(trainer, corpus.vocabulary, counts, settings, out, reporter)
-        return _finish(trainer, counts, out, files)
+
+        def save() -> None:
+            assert isinstance(trainer.model, SkipGram)
+            seen = (counts > 0)[:, None]  # the other words get the zero vector
+            matrix = trainer.model.words.weight.detach().cpu().numpy() * seen
+            WordVectors(corpus.vocabulary, matrix, settings).save_pretrained(out)
+
+        go(trainer, out, save, reporter)
+        results: dict[str, Any] = {"train_words": int(counts.sum()), "words": int(np.count_nonzero(counts))}
+        if trainer.validate is not None:
+            results["valid_loss"] = trainer.best
+        return finish(WordVectors.from_pretrained(out), out, files, results)
 
 
 def _word_counts(corpus: Corpus) -> np.ndarray:
@@ -67,11 +80,11 @@ def _make_trainer(corpus: Corpus, counts: np.ndarray, settings: SkipgramSettings
         end, batch, seed = corpus.vocabulary.end, settings.train.batch, settings.train.seed
         return Contexts(stream.ids, counts, model, end=end, batch=batch, seed=seed)
 
-    validate = None if corpus.valid is None else validation(contexts(corpus.valid))
+    validate = None if corpus.valid is None else _validation(contexts(corpus.valid))
     return Trainer(network, contexts(corpus.train), settings.train, validate)
 
 
-def validation(contexts: Contexts) -> Callable[[nn.Module], float]:
+def _validation(contexts: Contexts) -> Callable[[nn.Module], float]:
     """The mean loss of a pair of the validation part, against the same negatives each time."""
 
     @torch.no_grad()
@@ -83,36 +96,3 @@ def validation(contexts: Contexts) -> Callable[[nn.Module], float]:
         return sum(float(loss.mean) * loss.predictions for loss in losses) / max(pairs, 1)
 
     return validate
-
-
-def _fit(
-    trainer: Trainer,
-    vocabulary: Vocabulary,
-    counts: np.ndarray,
-    settings: SkipgramSettings,
-    out: Path,
-    reporter: Reporter,
-) -> None:
-    """Trains to the end; words that were never seen get the zero vector."""
-    network = trainer.model
-    assert isinstance(network, SkipGram)
-
-    def save() -> None:
-        matrix = network.words.weight.detach().cpu().numpy() * (counts > 0)[:, None]
-        WordVectors(vocabulary, matrix, settings).save_pretrained(out)
-
-    go(trainer, out, save, reporter)
-
-
-def _finish(trainer: Trainer, counts: np.ndarray, out: Path, files: Sequence[str]) -> dict[str, Any]:
-    """Writes the description anew with the results, removes what only the run needed."""
-    results: dict[str, Any] = {
-        "trained_on": [Path(file).name for file in files],
-        "train_words": int(counts.sum()),
-        "words": int(np.count_nonzero(counts)),
-    }
-    if trainer.validate is not None:
-        results["valid_loss"] = trainer.best
-    WordVectors.from_pretrained(out).save_description(out, results)
-    remove_scratch(out)
-    return results

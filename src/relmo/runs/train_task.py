@@ -27,7 +27,8 @@ from relmo.disk.digests import check_file, fingerprint, read_sealed, sealed
 from relmo.disk.outputs import atomic, sweep
 from relmo.errors import CorpusError, SettingError
 from relmo.runs.folder import AGAIN, CHECKPOINT, ENCODED, RUN, SCRATCH, remove_scratch, run_folder
-from relmo.runs.run import METRICS, Reporter, go, make_plan, prepare, read_metrics
+from relmo.runs.reporter import Reporter
+from relmo.runs.run import METRICS, go, prepare, read_metrics
 from relmo.settings.kinds import check_settings
 from relmo.settings.task import TaskTrainSettings
 from relmo.store.folder import (
@@ -47,6 +48,7 @@ from relmo.text.corpus import STDIN
 from relmo.training.batch import LengthBuckets
 from relmo.training.loop import Trainer
 from relmo.training.parallel import one_process_only
+from relmo.training.plan import make_plan
 
 LAST, CURVES, REPORT = "last", "curves.png", "report.json"
 COPIED = (SETTINGS, CARD, METRICS, CURVES, REPORT)

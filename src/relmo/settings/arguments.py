@@ -1,6 +1,6 @@
 """What a caller gives, checked before it is used: a mistake is one line that says what was expected and what came."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Any
 
@@ -8,6 +8,9 @@ from relmo.errors import SettingError, shown
 
 LARGEST_SEED = 1 << 62
 MOST_THREADS = 4096
+
+Progress = Callable[[float], object]
+"""What a caller gives to long work: a function that is told the share that is done."""
 
 
 def check_text(text: Any, what: str = "a text") -> str:

@@ -70,6 +70,11 @@ def read_lines(path: str | Path, *, errors: Errors = "strict") -> Iterator[Line]
     return chain.from_iterable(read_blocks(path, errors=errors))
 
 
+def read_text(path: str | Path, *, errors: Errors = "strict") -> str:
+    """The whole text of a file."""
+    return "".join(line.text + ("\n" if line.ended else "") for line in read_lines(path, errors=errors))
+
+
 def read_blocks(path: str | Path, *, errors: Errors = "strict") -> Iterator[Iterable[Line]]:
     """The lines of a file as `read_lines` gives them, in the groups in which they were read: from a pipe, all that have
     come so far. So a caller that waits for the next group has seen every line there is."""

@@ -1,5 +1,4 @@
-"""Examples to tensors: contiguous lanes for truncated back-propagation, padded and length-bucketed batches for
-sentences.
+"""Examples to tensors: contiguous lanes for truncated back-propagation, batches of about one length for sentences.
 
 All are a pure function of (epoch, index): the position in the data is those two numbers and nothing else, which is what
 makes a run resumable to the bit. They are made on the host; `on_device` takes them to a GPU.
@@ -209,22 +208,6 @@ class BiLanes:
             self.offset = int(epoch * GOLDEN * self.text.steps)
         else:
             self.order = self.text.shuffled(np.random.default_rng((self.seed, epoch)))
-
-
-class Padded(NamedTuple):
-    """Sequences of ids side by side: ids (B, T), zero past each row's end, and lengths (B,)."""
-
-    ids: Tensor
-    lengths: Tensor
-
-
-def pad(sequences: Sequence[np.ndarray]) -> Padded:
-    """One batch of sequences, padded with zeros to the longest."""
-    lengths = torch.tensor([len(sequence) for sequence in sequences])
-    ids = torch.zeros(len(sequences), int(lengths.max()), dtype=torch.int64)
-    for row, sequence in zip(ids, sequences, strict=True):
-        row[: len(sequence)] = torch.as_tensor(sequence)
-    return Padded(ids, lengths)
 
 
 class LengthBuckets:

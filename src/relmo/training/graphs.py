@@ -29,7 +29,7 @@ def suits(model: nn.Module, device: torch.device) -> bool:
     return device.type == "cuda" and getattr(model, "graphs", False) and os.environ.get("RELMO_GRAPHS") != "0"
 
 
-class Recorded(NamedTuple):
+class RecordedStep(NamedTuple):
     """A graph, what it reads (the batch's and the carried state's tensors) and what it leaves."""
 
     graph: torch.cuda.CUDAGraph
@@ -45,7 +45,7 @@ class GraphedLoss:
     def __init__(self, loss: LossOf, parameters: Sequence[nn.Parameter]):
         self.loss = loss
         self.parameters = list(parameters)
-        self.recorded: OrderedDict[Any, Recorded] = OrderedDict()  # the least recently used first
+        self.recorded: OrderedDict[Any, RecordedStep] = OrderedDict()  # the least recently used first
         self.pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, batch: Any, carry: State) -> Loss:
@@ -65,7 +65,7 @@ class GraphedLoss:
         mean, predictions, after = recorded.loss
         return Loss(mean.clone(), predictions, None if after is None else tuple(tensor.clone() for tensor in after))
 
-    def _record(self, batch: Any, carry: State) -> Recorded:
+    def _record(self, batch: Any, carry: State) -> RecordedStep:
         batch, carry = copied(batch), tuple(tensor.clone() for tensor in carry)
         device = carry[0].device
         random = torch.cuda.get_rng_state(device)
@@ -80,7 +80,7 @@ class GraphedLoss:
             loss = self._run(batch, carry)
         torch.cuda.set_rng_state(random, device)  # as if nothing had been drawn
         gradients = [parameter.grad for parameter in self.parameters]
-        return Recorded(graph, [*tensors(batch), *carry], loss, gradients)
+        return RecordedStep(graph, [*tensors(batch), *carry], loss, gradients)
 
     def _run(self, batch: Any, carry: State) -> Loss:
         for parameter in self.parameters:

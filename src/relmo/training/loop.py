@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from statistics import median
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -35,7 +34,6 @@ from relmo.training.optimizer import clip_factor, gradient_norm, make_optimizer,
 from relmo.training.parallel import ALONE, Team
 
 AHEAD = 3  # batches that are made ahead for a GPU
-REHEARSED, REHEARSAL = 12, 2.0  # steps that are tried to see how long one takes, and seconds for all of them
 
 
 class Batches(Protocol):
@@ -102,6 +100,7 @@ class Trainer:
         batches: Batches,
         settings: TrainSettings,
         validate: Callable[[nn.Module], float] | None = None,
+        *,
         frozen: Callable[[float], Iterable[nn.Parameter]] | None = None,
         team: Team = ALONE,
         ahead: int | None = None,
@@ -164,15 +163,16 @@ class Trainer:
         return on_device(self.batches.get(*divmod(place, len(self.batches))), self.device)
 
     def _step(self) -> Step:
-        loss, norm, lr, count = self._advance()
+        loss, norm, lr, count = self.advance()
         begun = time.perf_counter()
         valid, is_best = self._validate_if_due()
         validating = 0.0 if valid is None else time.perf_counter() - begun
         epoch = self.number * self.settings.accumulate / len(self.batches)
         return Step(self.number, epoch, lr, loss, norm, self.clipped, count, valid, is_best, validating)
 
-    def _advance(self) -> tuple[Tensor, Tensor, float, int]:
-        """One step of the optimiser. -> the loss, the gradients' norm, the learning rate, predictions made"""
+    def advance(self) -> tuple[Tensor, Tensor, float, int]:
+        """One step of the optimiser, without validation. -> the loss, the gradients' norm, the learning rate,
+        predictions made"""
         settings = self.settings
         lr = learning_rate(settings, self.number, self.total)
         for group in self.optimizer.param_groups:
@@ -187,24 +187,6 @@ class Trainer:
         self._update(norm)
         self.number += 1
         return loss, norm, lr, count
-
-    def rehearse(self) -> float:
-        """The seconds that a step takes, by some steps from here and there in the first epoch; none leaves a trace."""
-        tensors, values = self.state()
-        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-        count = min(REHEARSED, self.total)
-        seconds: list[float] = []
-        for i in [0, *range(count)]:  # the first is for what is done but once
-            self.number = i * min(self.total, len(self.batches)) // count
-            begun = time.perf_counter()
-            self._advance()
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-            seconds.append(time.perf_counter() - begun)
-            if self.team.share(sum(seconds[1:]) > REHEARSAL):
-                break
-        self.load_state(tensors, values)
-        return median(seconds[1:])
 
     def _backward(self) -> tuple[Tensor, int]:
         """Gradients of `accumulate` batches. -> mean loss (on the device), predictions made; of all processes."""

@@ -10,8 +10,8 @@ from sklearn.metrics import roc_auc_score
 from relmo.analysis.core import effects
 from relmo.analysis.core.effects import (
     Delay,
-    Groups,
-    Partial,
+    PartialCorrelation,
+    SymbolGroups,
     areas,
     best_threshold,
     delays,
@@ -122,7 +122,7 @@ def test_partial_correlations_are_those_of_residuals(rows: np.ndarray, columns: 
     ids = np.random.default_rng(3).integers(0, 4, size=T)
     rows = rows + ids * np.array([[1.0], [0], [2], [0], [-1]], dtype=np.float32)
     columns = columns + ids[:, None].astype(np.float32)
-    found = Partial(standard(columns, 0), Groups(ids)).of(standard(rows, 1))
+    found = PartialCorrelation(standard(columns, 0), SymbolGroups(ids)).of(standard(rows, 1))
     dummies = np.eye(4)[ids]
     for u, row in enumerate(rows):
         for j in range(3):
@@ -135,7 +135,7 @@ def test_a_feature_that_others_or_the_symbol_determine_has_no_partial_correlatio
     ids = np.random.default_rng(3).integers(0, 4, size=T)
     free = np.random.default_rng(4).normal(size=T)
     features = standard(np.stack([free, ids == 2, 2 * free, rows[0]], axis=1), 0)
-    found = Partial(features, Groups(ids)).of(standard(rows, 1))
+    found = PartialCorrelation(features, SymbolGroups(ids)).of(standard(rows, 1))
     assert np.isnan(found).all(axis=0).tolist() == [True, True, True, False]
     assert found[0, 3] == pytest.approx(1.0, abs=1e-3)
 

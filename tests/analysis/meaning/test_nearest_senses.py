@@ -8,8 +8,8 @@ import torch
 
 from relmo.analysis.meaning.senses import (
     Embed,
-    Occurrence,
     SenseAverages,
+    TaggedOccurrence,
     disambiguate,
     layers_of,
     occurrences,
@@ -75,7 +75,7 @@ def test_rounding_does_not_choose_between_senses_with_the_same_mean() -> None:
     rng = np.random.default_rng(0)
     for _ in range(100):
         vector = rng.normal(size=(1, 64)).astype(np.float32)
-        same = [Occurrence(SenseTag(0, 1, BANK, (key,)), 0, vector) for key in [MONEY] * 7 + [RIVER] * 3]
+        same = [TaggedOccurrence(SenseTag(0, 1, BANK, (key,)), 0, vector) for key in [MONEY] * 7 + [RIVER] * 3]
         assert SenseAverages(same, INDEX).nearest(BANK, vector) == [RIVER]
 
 

@@ -8,21 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.analysis.memory import counting as module
-from relmo.analysis.memory.counting import (
+from relmo.analysis.memory import counting_training as module
+from relmo.analysis.memory.counting import correlations, counting, counting_each, find_counters, judge
+from relmo.analysis.memory.counting_report import counting_table, draw_counting, stretches
+from relmo.analysis.memory.counting_training import (
     CountingOptions,
+    WeightedBatch,
     accepts,
-    correlations,
-    counting,
-    counting_each,
-    counting_table,
-    draw_counting,
-    find_counters,
-    judge,
     least_probable,
     new_model,
     questions,
-    stretches,
     train_best,
     validate,
 )
@@ -207,7 +202,7 @@ def test_of_the_moments_in_a_training_the_clearest_of_the_best_is_kept(monkeypat
         return next(answers)
 
     monkeypatch.setattr(module, "validate", looked)
-    monkeypatch.setattr(module, "WEIGHED", 2)
+    monkeypatch.setattr(module, "VALIDATE_EVERY", 2)
     model, tried = module.train(Blocks("ab"), "elman", CountingOptions(limit=4, steps=8), 0, lambda _: None)
     assert (tried.step, tried.validation, tried.margin) == (6, 1.0, 0.5)
     assert least_probable(model, ["aabb"])[0] == seen[2]
@@ -217,14 +212,13 @@ def test_of_the_moments_in_a_training_the_clearest_of_the_best_is_kept(monkeypat
 def test_what_is_not_to_be_told_and_what_lies_past_a_words_end_has_no_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = []
 
-    def stand_still(
-        network: object, words: object, weight: torch.Tensor, rows: object, optimizer: torch.optim.Adam, clip: float
-    ) -> float:
-        weights.append(weight)
+    def stand_still(network: object, batch: WeightedBatch, optimizer: torch.optim.Adam, clip: float) -> float:
+        order = batch.inputs.eq(2).sum(dim=1).argsort()  # by the number of a's
+        weights.append(batch.weight[order])
         optimizer.step()
         return 0.0
 
-    monkeypatch.setattr(module, "descend", stand_still)
+    monkeypatch.setattr(module, "_descend", stand_still)
     module.train(Blocks("ab"), "elman", CountingOptions(limit=5, steps=1), 0, lambda _: None)
     inside = torch.arange(11) <= 2 * torch.arange(1, 6).unsqueeze(1)  # each symbol, and the end
     inside[4, 5] = False  # the first b of the longest word

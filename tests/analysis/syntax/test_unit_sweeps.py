@@ -10,7 +10,7 @@ import torch
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.syntax.agreement import ablate_together, agreement, drawn_pairs, sweep
 from relmo.analysis.syntax.gate_traces import gate_traces
-from relmo.analysis.syntax.minimal_pairs import Choice, choice_scores
+from relmo.analysis.syntax.minimal_pairs import WordChoice, choice_scores
 from relmo.errors import SettingError
 from relmo.models.lm import LanguageModel
 from relmo.networks import make_language_model
@@ -62,7 +62,7 @@ def number_pairs() -> list[MinimalPair]:
 def test_accuracy_by_condition_is_that_of_the_pairs_own_scores() -> None:
     model = bilm()
     words = [["the", "cat"], ["a", "cat"], ["the", "mat"], ["the", "a", "cat"]]
-    choices = [Choice(context, "sat", other) for context in words for other in ("mat", "a", "large")]
+    choices = [WordChoice(context, "sat", other) for context in words for other in ("mat", "a", "large")]
     pairs = [MinimalPair(c.wrong, [*c.context, c.right], [*c.context, c.wrong]) for c in choices]
     report = agreement(model, pairs)
     scores = choice_scores(model, choices)

@@ -10,7 +10,7 @@ boundaries; what is read there is not in the trace.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,18 +21,19 @@ from torch import Tensor, nn
 from relmo.analysis.core.ablate import active_changes, both_ways
 from relmo.analysis.core.show import ColouredText, Table, picture, visible, write_arrays
 from relmo.analysis.core.stack import LayerState, mirror, recurrent_part, stack_of
-from relmo.embedding.engine import CutWords, EmbedOptions
+from relmo.embedding.engine import CutWords
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
 from relmo.models.lm import LanguageModel
 from relmo.networks.bilm import BiLMNetwork
 from relmo.networks.language_model import RecurrentLM
+from relmo.settings.arguments import Progress
+from relmo.settings.embedding import EmbedOptions
 from relmo.text.characters import BOS, EOS
 from relmo.text.encode import encode_text
 from relmo.text.vocabulary import END
 
-Progress = Callable[[float], object]
 Texts = str | Sequence[str | Sequence[str]]
 
 WINDOW = 4096  # symbols whose numbers are made at a time

@@ -16,14 +16,14 @@ from relmo.networks.language_model import RecurrentLM
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Within the block torch draws from this seed; after it, it goes on as if nothing had been drawn."""
+    """Within the block torch draws from this seed. After it torch goes on as if nothing had been drawn."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 def untrained(model: Any, seed: int = 0) -> Any:
-    """The same model, LanguageModel or BiLM, with weights as its training starts from; torch's random state stays."""
+    """The same LanguageModel or BiLM with the weights that training would start from. torch's random state stays."""
     with seeded(seed):
         if isinstance(model, BiLM):
             size = None if model.vocabulary is None else len(model.vocabulary)

@@ -1,8 +1,8 @@
 """Word senses by the nearest neighbour: how well a vector tells which sense a word has where it stands.
 
-    senses of a lemma   the mean vector of each, over the places where a corpus tags it
-    a new place         the sense whose mean is nearest, by cosine
-    a lemma not seen    WordNet's first sense
+    senses of a lemma   each has the mean vector of the places where a corpus tags it
+    a new place         gets the sense whose mean is nearest, by cosine
+    a lemma not seen    gets WordNet's first sense
 
 Choices:
 - A phrase (take place) is the mean of its words' vectors.
@@ -56,7 +56,7 @@ def static_layer(vectors: WordVectors) -> Embed:
     return embed
 
 
-class Occurrence(NamedTuple):
+class TaggedOccurrence(NamedTuple):
     """A tagged word or phrase, the number of its sentence, and its vectors (layers, dim)."""
 
     tagged: SenseTag
@@ -64,18 +64,18 @@ class Occurrence(NamedTuple):
     vectors: np.ndarray
 
 
-def occurrences(embed: Embed, sentences: Sequence[SenseSentence]) -> Iterator[Occurrence]:
+def occurrences(embed: Embed, sentences: Sequence[SenseSentence]) -> Iterator[TaggedOccurrence]:
     """The tagged words of sentences, in order."""
     vectors = embed(sentence.words for sentence in sentences)
     for number, (sentence, layers) in enumerate(zip(sentences, vectors, strict=True)):
         for tagged in sentence.tagged:
-            yield Occurrence(tagged, number, layers[:, tagged.start : tagged.end].mean(axis=1))
+            yield TaggedOccurrence(tagged, number, layers[:, tagged.start : tagged.end].mean(axis=1))
 
 
 class SenseAverages:
     """The mean vector of every sense that a corpus has; a lemma's senses in WordNet's order."""
 
-    def __init__(self, corpus: Iterable[Occurrence], index: SenseIndex):
+    def __init__(self, corpus: Iterable[TaggedOccurrence], index: SenseIndex):
         sums: dict[str, np.ndarray] = {}
         self.counts: dict[str, int] = {}
         """How often each sense was seen."""
@@ -93,7 +93,7 @@ class SenseAverages:
         for keys in self.senses.values():
             keys.sort(key=lambda key: index.rank[key])
         self.directions = {key: unit(total) for key, total in sums.items()}
-        """Of each sense, its mean vector with length 1; (layers, dim)."""
+        """The mean vector of each sense, with length 1; (layers, dim)."""
 
     def nearest(self, lemma: Lemma, vectors: np.ndarray) -> list[str] | None:
         """For each layer of a place (layers, dim), the sense whose mean is nearest; None for a lemma not seen."""
@@ -111,8 +111,8 @@ class SenseAverages:
 
 
 class Answers(NamedTuple):
-    """What was answered for each instance of a test: its first sense, the corpus's most frequent sense (the first
-    where there is none), and the nearest sense of each layer; `seen` tells whether its lemma was in the corpus."""
+    """The answers for each instance of a test: WordNet's first sense, the corpus's most frequent sense (the first sense
+    where there is none), and the nearest sense of each layer. `seen` says whether its lemma was in the corpus."""
 
     first: list[str]
     most_frequent: list[str]

@@ -20,12 +20,13 @@ import torch
 from torch import nn
 
 from relmo.analysis.core.untrained import seeded
-from relmo.analysis.memory.gradients import GradientFlow, Progress, gradient_flow
+from relmo.analysis.memory.gradients import GradientFlow, gradient_flow
 from relmo.analysis.memory.jacobian import spectral_radius
 from relmo.errors import SettingError
 from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import RecurrentLM
 from relmo.nn.cells import Cell
+from relmo.settings.arguments import Progress
 from relmo.settings.cells import CELLS, CellName, cells_with
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
 from relmo.text.vocabulary import SPECIALS, Vocabulary

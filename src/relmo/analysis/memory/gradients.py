@@ -39,8 +39,8 @@ from relmo.errors import ModelError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
 from relmo.nn.cells import State
+from relmo.settings.arguments import Progress
 
-Progress = Callable[[float], object]
 Loss = Callable[[Tensor], Tensor]
 """From the top layer's output at the last step (B, O) to a number for each row (B,)."""
 

@@ -12,7 +12,7 @@ directions met so far the best one (Golub & Kahan 1965), which needs far fewer o
     Saxe et al. 2014, Exact solutions to the nonlinear dynamics of learning (why singular values, not eigenvalues)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -23,8 +23,8 @@ from torch.func import jacrev, jvp, vjp, vmap
 
 from relmo.analysis.core.unrolled import UnrolledLayer, unroll
 from relmo.nn.cells import State
+from relmo.settings.arguments import Progress
 
-Progress = Callable[[float], object]
 LAGS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 300, 500)
 """The lags that are looked at, as far as the window goes."""
 EXACT = 256  # the largest state whose Jacobian is formed

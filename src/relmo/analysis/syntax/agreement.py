@@ -1,18 +1,20 @@
-"""Agreement, and other minimal pairs: how often a model prefers the right form, by condition; which units it needs for
-that. What their gates do is in `gate_traces`.
+"""Agreement and other minimal pairs: how often a model prefers the right form, by condition, and which units it needs.
+
+`gate_traces` shows what the gates of these units do.
 
     report = agreement(model, pairs)                              accuracy by condition, with 95% intervals and controls
     found = sweep(model, pairs)                                   every unit off by itself
     ablate_together(model, pairs, units)                          a set of units off, against random sets of its size
 
-What is easily fooled oneself with:
-- Of hundreds of units one costs most in any condition. So the unit is chosen on every second pair, and what it costs is
-  taken on the others, with its rank among all units there.
-- A set of units is compared with random sets of the same size from the same layers.
-- Off means h = 0 (or c = 0) at everything that reads the unit; or at its mean, which leaves the network nearer to what
-  it knows.
-- The more frequent form wins without any grammar; the share of pairs that it gets right stands beside, and so does that
-  of the same network untrained.
+Easy ways to fool yourself, and what is done about them:
+- Of hundreds of units one always costs most. So the unit is chosen on every second pair, and its cost and its rank
+  among all units are taken on the other pairs.
+- A set of units off costs something whichever it is. So it is compared with random sets of the same size from the same
+  layers.
+- Off means that everything that reads the unit reads 0. A network has never seen that; the unit's mean leaves it nearer
+  to what it knows.
+- The more frequent form wins without any grammar. So the report shows how often the more frequent form is right, and
+  how often the same network untrained is.
 
     Linzen et al. 2016;  Gulordava et al. 2018, Colorless green recurrent networks dream hierarchically;  Lakretz et al.
     2019, The emergence of number and syntax units in LSTM language models;  Warstadt et al. 2020, BLiMP
@@ -28,15 +30,17 @@ import numpy as np
 
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.intervals import Interval
+from relmo.analysis.core.progress import split_progress
 from relmo.analysis.core.show import Table, colours, figure, picture
-from relmo.analysis.core.trace import Progress, trace
+from relmo.analysis.core.trace import trace
 from relmo.analysis.core.untrained import untrained
-from relmo.analysis.syntax.minimal_pairs import Accuracy, accuracy
-from relmo.analysis.syntax.pair_scores import Plan, Reader, gaps, gaps_without, plan_of
+from relmo.analysis.syntax.minimal_pairs import Accuracy, accuracy, points_of
+from relmo.analysis.syntax.pair_scores import PairPlan, Reader, gaps, gaps_without, plan_of
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import RecurrentLM
+from relmo.settings.arguments import Progress
 from relmo.text.minimal_pairs import MinimalPair
 
 How = Literal["zero", "mean"]
@@ -48,8 +52,8 @@ SHOWN = 40  # conditions, or units, that a picture shows
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition's pairs and how many are preferred rightly: by the model, by the same network untrained, and by the
-    more frequent of two words; None where a control was not taken, or makes no sense."""
+    """How many of a condition's pairs are preferred rightly: by the model, by the same network untrained, and by taking
+    the more frequent of two words. None where a control was not taken, or makes no sense."""
 
     name: str
     model: Accuracy
@@ -136,15 +140,15 @@ def agreement(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> AgreementReport:
-    """Accuracy by condition, in the order of the pairs. With `control` the same network untrained is asked, too."""
+    """Accuracy by condition, in the order of the pairs. With `control` the same network untrained is asked too."""
     plan = plan_of(model, pairs)
-    half = 0.5 if control else 1.0
-    scores = gaps(model, plan, lambda share: tell(progress, half * share))
-    tell(progress, half)
+    own, other = split_progress(progress, [1, 1 if control else 0])
+    scores = gaps(model, plan, own)
+    own(1.0)
     fresh = None
     if control and (isinstance(model, BiLM) or isinstance(model.network, RecurrentLM)):
-        fresh = gaps(untrained(model, seed), plan, lambda share: tell(progress, half + half * share))
-    tell(progress, 1.0)
+        fresh = gaps(untrained(model, seed), plan, other)
+    other(1.0)
     frequency = _frequency_gaps(model, plan)
     found = []
     for name, where in _conditions_of(pairs).items():
@@ -154,24 +158,23 @@ def agreement(
     return AgreementReport(found)
 
 
-def tell(progress: Progress | None, share: float) -> None:
-    """Of the share that is done."""
-    if progress is not None:
-        progress(share)
-
-
-def _conditions_of(pairs: Sequence[MinimalPair]) -> dict[str, np.ndarray]:
-    """The places of each condition's pairs, by name: all of them first, alone where there is but one condition."""
+def places_by_condition(pairs: Sequence[MinimalPair]) -> dict[str, list[int]]:
+    """The places of each condition's pairs, in the order of the pairs."""
     found: dict[str, list[int]] = {}
     for place, pair in enumerate(pairs):
         found.setdefault(pair.condition, []).append(place)
-    parts = {name: np.array(places) for name, places in found.items()}
+    return found
+
+
+def _conditions_of(pairs: Sequence[MinimalPair]) -> dict[str, np.ndarray]:
+    """The places of each condition's pairs. Where there are several conditions, all pairs come first as one more."""
+    parts = {name: np.array(places) for name, places in places_by_condition(pairs).items()}
     return parts if len(parts) == 1 else {ALL: np.arange(len(pairs))} | parts
 
 
-def _frequency_gaps(model: LanguageModel | BiLM, plan: Plan) -> np.ndarray | None:
-    """How many places of the vocabulary, which is sorted by falling frequency, the right word stands before the wrong
-    one; None where more than single words are compared. Unknown words stand at its end."""
+def _frequency_gaps(model: LanguageModel | BiLM, plan: PairPlan) -> np.ndarray | None:
+    """How many places the right word stands before the wrong one in the vocabulary, which is sorted by falling
+    frequency. Unknown words stand at its end. None where more than single words are compared."""
     if not plan.single or model.vocabulary is None:
         return None
     ranks = np.where(plan.target == model.vocabulary.unknown, len(model.vocabulary), plan.target)
@@ -182,10 +185,10 @@ def _frequency_gaps(model: LanguageModel | BiLM, plan: Plan) -> np.ndarray | Non
 class Sweep:
     """What is right, in percent, with each unit off by itself.
 
-    base        of each condition with nothing off; (C,)
-    accuracy    (U, C)
-    margin      how much less the right one is preferred on average, in nats; (U, C)
-    chosen      of each condition the unit that costs most on every second pair
+    base        with nothing off; (C,)
+    accuracy    with each unit off; (U, C)
+    margin      how much less the right form is preferred on average, in nats; (U, C)
+    chosen      for each condition the unit that costs most on every second pair
     held_out    points that this unit costs on the other pairs; (C,)
     rank        how many units cost as much there or more, itself counted; (C,)
     """
@@ -234,7 +237,7 @@ class Sweep:
         }
 
     def table(self) -> Table:
-        """Of each condition the unit that costs most."""
+        """The unit that costs most, for each condition."""
         columns = [
             "condition",
             "pairs",
@@ -285,22 +288,22 @@ def sweep(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Sweep:
-    """Every unit (or some) off by itself, and what is then right, by condition.
+    """Sets every unit (or these `units`) off by itself, and sees what is then right, by condition.
 
-    state            whose units: h, what others read, or c, an LSTM's memory, of which a projected layer has more
+    state            whose units: h, what others read, or c, an LSTM's memory, which is larger in a projected layer
     how              off is "zero", or the unit's "mean" over the pairs
-    per_condition    pairs of each condition, drawn; None takes all
+    per_condition    how many pairs of each condition are drawn; None takes all
     """
     kept = drawn_pairs(pairs, per_condition, seed)
     plan = plan_of(model, kept)
-    chosen = all_units(model, state) if units is None else list(units)
+    chosen = _all_units(model, state) if units is None else list(units)
     if not chosen:
         raise SettingError("there are no units to set; give some")
     base = gaps(model, plan)
     at = [[value] for value in _off_values(model, plan, chosen, how)]
     scores = gaps_without(model, plan, [[unit] for unit in chosen], values=at, progress=progress)
     parts = _conditions_of(kept)
-    points, plain = right(scores), right(base)
+    points, plain = points_of(scores), points_of(base)
     best, held_out, rank = [], [], []
     for where in parts.values():
         first, second = where[::2], where[1::2] if len(where) > 1 else where
@@ -324,34 +327,26 @@ def sweep(
 
 
 def _most_needed(share: np.ndarray, margin: np.ndarray) -> int:
-    """The unit without which least is right; of several, the one without which the right form is preferred least."""
+    """The unit without which least is right; of equal ones, the one without which the right form is preferred least."""
     return int(np.lexsort((margin, share))[0])
 
 
-def right(scores: np.ndarray) -> np.ndarray:
-    """A point where the right one is preferred, half a point for a tie."""
-    return np.where(scores > 0, 1.0, np.where(scores == 0, 0.5, 0.0))
-
-
 def drawn_pairs(pairs: Sequence[MinimalPair], most: int | None, seed: int) -> list[MinimalPair]:
-    """At most so many of each condition, drawn, in their order."""
+    """Draws at most so many pairs of each condition; they stay in their order."""
     if most is None:
         return list(pairs)
     if most < 1:
         raise SettingError(f"at least one pair of each condition is needed, not {most}")
     generator = np.random.default_rng(seed)
-    parts: dict[str, list[int]] = {}
-    for place, pair in enumerate(pairs):
-        parts.setdefault(pair.condition, []).append(place)
     kept = [
         place
-        for places in parts.values()
+        for places in places_by_condition(pairs).values()
         for place in (generator.choice(places, most, replace=False) if len(places) > most else places)
     ]
     return [pairs[place] for place in sorted(kept)]
 
 
-def all_units(model: LanguageModel | BiLM, state: str) -> list[Unit]:
+def _all_units(model: LanguageModel | BiLM, state: str) -> list[Unit]:
     """The units of a state of every layer, of the forward direction."""
     layers = Reader(model).stack.layers
     if state not in layers[0].states:
@@ -359,8 +354,8 @@ def all_units(model: LanguageModel | BiLM, state: str) -> list[Unit]:
     return [Unit(state, depth, number) for depth, layer in enumerate(layers) for number in range(layer.sizes[state])]
 
 
-def _off_values(model: LanguageModel | BiLM, plan: Plan, units: Sequence[Unit], how: str) -> list[float]:
-    """Where each unit is put: 0, or its mean over what is read of the pairs."""
+def _off_values(model: LanguageModel | BiLM, plan: PairPlan, units: Sequence[Unit], how: str) -> list[float]:
+    """The value of each unit when it is off: 0, or its mean over what is read of the pairs."""
     if how not in ("zero", "mean"):
         raise SettingError(f"units can be set to 'zero' or to their 'mean', not {how!r}")
     if how == "zero":
@@ -375,10 +370,10 @@ def _off_values(model: LanguageModel | BiLM, plan: Plan, units: Sequence[Unit], 
 
 @dataclass(frozen=True)
 class Together:
-    """What is right, in percent, with a set of units off, and with random sets of the same size; (C,) each but the
-    random ones, (R, C).
+    """What is right, in percent: with nothing off (C,), with a set of units off (C,), and with random sets of the same
+    size off (R, C).
 
-    p    how often a random set costs as much or more, itself counted
+    p    how often a random set costs as much or more, itself counted; (C,)
     """
 
     units: list[Unit]
@@ -435,7 +430,7 @@ def ablate_together(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Together:
-    """A set of units off at once, against as many random sets of other units, as many from each layer."""
+    """Sets units off at once, and compares with random sets of other units, as many from each layer."""
     if not units or len(set(units)) < len(units):
         raise SettingError("give one unit or several, each once")
     if draws < 1:
@@ -445,8 +440,8 @@ def ablate_together(
     generator = np.random.default_rng(seed)
     sets = [list(units), *(random_set(model, units, generator) for _ in range(draws))]
     values = [_off_values(model, plan, each, how) for each in sets]
-    points = right(gaps_without(model, plan, sets, values=values, progress=progress))
-    plain = right(gaps(model, plan))
+    points = points_of(gaps_without(model, plan, sets, values=values, progress=progress))
+    plain = points_of(gaps(model, plan))
     parts = _conditions_of(kept)
     shares = np.stack([100 * points[:, where].mean(axis=1) for where in parts.values()], axis=1)
     base = np.array([100 * plain[where].mean() for where in parts.values()])
@@ -454,7 +449,7 @@ def ablate_together(
 
 
 def random_set(model: LanguageModel | BiLM, units: Sequence[Unit], generator: np.random.Generator) -> list[Unit]:
-    """As many units of the same states and layers, none of them among these where there are enough."""
+    """As many units of the same states and layers; where there are enough, none of them is among these."""
     layers, found = Reader(model).stack.layers, []
     for (state, layer), count in Counter((unit.state, unit.layer) for unit in units).items():
         if not 0 <= layer < len(layers) or state not in layers[layer].states:

@@ -3,9 +3,9 @@
     pairs      two whole sentences, by their log-probabilities: forwards, backwards, and the two summed
     choices    two words after the same left context, by their log-probabilities forwards
 
-A tie, which is what two words outside the vocabulary are, is worth half a point. Words outside the vocabulary all have
-the probability of <UNK>, which is large, so a pair in which only one of the words that matter is known says little
-about grammar: results come for all pairs, and for those whose words that matter are all known.
+A tie is worth half a point; two words outside the vocabulary are a tie. Words outside the vocabulary all have the
+probability of <UNK>, which is large. So a pair in which only one of the two words is known says little about grammar,
+and results come for all pairs and for the pairs whose differing words are all known.
 
     Linzen et al. 2016, Assessing the ability of LSTMs to learn syntax-sensitive dependencies;  Marvin & Linzen 2018,
     Targeted syntactic evaluation of language models;  Warstadt et al. 2020, BLiMP
@@ -23,14 +23,14 @@ from relmo.models.bilm import BiLM
 SIDES = ("forward", "backward", "sum")
 
 
-class Pair(NamedTuple):
+class SentencePair(NamedTuple):
     """Two sentences of which the first is acceptable and the second is not, as strings or as words."""
 
     good: str | Sequence[str]
     bad: str | Sequence[str]
 
 
-class Choice(NamedTuple):
+class WordChoice(NamedTuple):
     """A left context, the word that goes on from it, and one that does not."""
 
     context: Sequence[str]
@@ -59,7 +59,7 @@ class Accuracy(NamedTuple):
         }
 
 
-def pair_scores(model: BiLM, pairs: Iterable[Pair]) -> np.ndarray:
+def pair_scores(model: BiLM, pairs: Iterable[SentencePair]) -> np.ndarray:
     """log p(good) - log p(bad) of each pair, forwards, backwards, summed; (N, 3)."""
     sentences = [sentence for pair in pairs for sentence in pair]
     whole = np.array([log_p.sum(axis=1, dtype=np.float64) for log_p in model.log_probs(sentences)]).reshape(-1, 2, 2)
@@ -67,7 +67,7 @@ def pair_scores(model: BiLM, pairs: Iterable[Pair]) -> np.ndarray:
     return np.column_stack([gaps, gaps.sum(axis=1)])
 
 
-def choice_scores(model: BiLM, choices: Sequence[Choice]) -> np.ndarray:
+def choice_scores(model: BiLM, choices: Sequence[WordChoice]) -> np.ndarray:
     """log p(right | left context) - log p(wrong | left context) of each choice; (N,)."""
     sentences = [[*choice.context, word] for choice in choices for word in (choice.right, choice.wrong)]
     log_p = model.log_probs(sentences, direction="forward")
@@ -75,15 +75,15 @@ def choice_scores(model: BiLM, choices: Sequence[Choice]) -> np.ndarray:
     return last[:, 0] - last[:, 1]
 
 
-def frequency_scores(model: BiLM, choices: Sequence[Choice]) -> np.ndarray:
-    """How many places of the vocabulary, which is sorted by falling frequency, the right word stands before the wrong
-    one: what a model that knows frequencies alone goes by. Words that are not in it stand at its end; (N,)."""
+def frequency_scores(model: BiLM, choices: Sequence[WordChoice]) -> np.ndarray:
+    """How many places the right word stands before the wrong one in the vocabulary, which is sorted by falling
+    frequency: what a model that knows frequencies alone goes by. Unknown words stand at its end; (N,)."""
     assert model.vocabulary is not None
     index, last = model.vocabulary.index, len(model.vocabulary)
     return np.array([index.get(c.wrong, last) - index.get(c.right, last) for c in choices], dtype=np.float64)
 
 
-def words_that_differ(model: BiLM, pair: Pair) -> set[str]:
+def words_that_differ(model: BiLM, pair: SentencePair) -> set[str]:
     """The words of which one sentence of a pair has more than the other; none where only their order differs."""
     good, bad = (Counter(model.tokens(s) if isinstance(s, str) else s) for s in pair)
     return {*(good - bad), *(bad - good)}
@@ -95,9 +95,14 @@ def is_known(model: BiLM, words: Iterable[str]) -> bool:
     return all(word in model.vocabulary.index for word in words)
 
 
+def points_of(scores: np.ndarray) -> np.ndarray:
+    """A point for each score above 0, where the right one is preferred; half a point for a tie."""
+    return np.where(scores > 0, 1.0, np.where(scores == 0, 0.5, 0.0))
+
+
 def accuracy(scores: np.ndarray, known: np.ndarray) -> Accuracy:
-    """Of pairs with these differences (N,), above 0 where the right one is preferred; `known` (N,) of bool."""
-    points = np.where(scores > 0, 1.0, np.where(scores == 0, 0.5, 0.0))
+    """The accuracy of pairs with these scores (N,); `known` (N,) of bool says whose words that matter are known."""
+    points = points_of(scores)
     kept = points[known]
     return Accuracy(
         wilson(float(points.sum()), len(points)), len(points), wilson(float(kept.sum()), len(kept)), len(kept)

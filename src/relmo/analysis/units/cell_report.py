@@ -8,7 +8,7 @@ import numpy as np
 
 from relmo.analysis.core.causal import ALL, Ablation, Unit
 from relmo.analysis.core.effects import Delay
-from relmo.analysis.core.show import Table, colours, figure, picture
+from relmo.analysis.core.show import Table, colours, figure, picture, plain
 
 CLEARLY = 1.1  # a unit's correlation must be so many times that of every control
 STRONG = 0.5  # |r| of a strong unit
@@ -16,16 +16,21 @@ TOP = 0.05  # a unit is among those that matter most when it is in this share of
 
 
 class Effect(NamedTuple):
-    """How well something goes with a feature: |r| and, of a yes-or-no feature, the area under the curve, else nan."""
+    """How well something goes with a feature: |r|, and for a yes-or-no feature the area under the curve, else nan."""
 
     r: float
     auc: float
 
 
 @dataclass(frozen=True)
-class Controls:
-    """What a unit has to beat. `shift` is the |r| that the best of all units reaches in one of a hundred texts turned
-    against themselves; `untrained` is None where no such network was given; the probe is no control but a ceiling."""
+class UnitControls:
+    """What a unit has to beat.
+
+    ngram        a prediction from the last few symbols
+    probe        a linear probe of all units; this is an upper bound, not a control
+    shift        chance: the |r| that the best of all units reaches in one of a hundred texts turned against themselves
+    untrained    the best unit of the same network untrained; None where no such network was given
+    """
 
     ngram: Effect
     probe: Effect
@@ -40,7 +45,7 @@ class Scores:
     r          Pearson's correlation
     rho        Spearman's
     auc        yes-or-no features: the area under the ROC curve, below a half where the unit goes down
-    f1         yes-or-no features: of the threshold that is best on the text's first half, on its second
+    f1         yes-or-no features: F1 on the text's second half, with the threshold that is best on the first
     partial    r with the other features and the current symbol held constant
     """
 
@@ -52,15 +57,15 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Found:
+class BestUnit:
     """A feature and the unit that goes with it best.
 
-    mean           of the feature; of a yes-or-no one the share of symbols where it is so
+    mean           the feature's mean; for a yes-or-no feature the share of symbols where it is yes
     second         the next best unit of the same state
     others         the best unit of each other state, with its r
-    partial_unit   the unit with the largest partial correlation: where it is another, the best one may owe its place to
-                   something else
-    separation     how many standard deviations lie between the unit's means where it is so and where not
+    partial_unit   the unit with the largest partial correlation; where it is another unit, the best one may owe its
+                   place to something else
+    separation     how many standard deviations lie between the unit's means at yes and at no
     also           other features that the unit goes with nearly as well, or better, with their r
     """
 
@@ -79,7 +84,7 @@ class Found:
     threshold: float
     separation: float
     delay: Delay
-    controls: Controls
+    controls: UnitControls
     also: dict[str, float]
 
     @property
@@ -98,7 +103,7 @@ class Found:
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """The result in a sentence."""
         if not self.exists:
             return f"no such cell: not clearly above {self.beaten_by}"
         words = ["strong" if abs(self.r) >= STRONG else "weak"]
@@ -122,12 +127,12 @@ class CellReport:
     units: list[Unit]
     features: list[str]
     scores: Scores
-    found: list[Found]
+    found: list[BestUnit]
     order: int = 3
     ablations: list[Ablation] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def best(self, feature: str) -> Found:
+    def best(self, feature: str) -> BestUnit:
         """What was found for a feature."""
         return self.found[self.features.index(feature)]
 
@@ -137,15 +142,15 @@ class CellReport:
         return [(self.units[u], float(column[u])) for u in np.argsort(-np.abs(column), kind="stable")[:count]]
 
     def ablated(self, unit: Unit) -> tuple[Ablation, Unit] | None:
-        """What was found when the unit was changed; setting an LSTM's c to zero is the same as its h, where h is not
-        projected, so that only one of the two was done."""
+        """What was found when the unit was changed. Setting c of an LSTM to zero does the same as setting h to zero
+        where h is not projected, so only one of the two was done."""
         for same in (unit, unit._replace(state="h")):
             for ablation in self.ablations:
                 if same in ablation.units:
                     return ablation, same
         return None
 
-    def causal(self, found: Found) -> bool:
+    def causal(self, found: BestUnit) -> bool:
         """Whether the unit is among those that matter most where its feature is about to change."""
         if (done := self.ablated(found.unit)) is None:
             return False
@@ -244,8 +249,7 @@ class CellReport:
             _draw_controls(right, self)
 
 
-def _broken_row(found: Found, ablation: Ablation, unit: Unit, name: str) -> list[str]:
-    """A line on what the symbols of a class cost without the unit."""
+def _broken_row(found: BestUnit, ablation: Ablation, unit: Unit, name: str) -> list[str]:
     c = ablation.classes.index(name)
     return [
         f"{found.feature}: {found.unit}",
@@ -260,7 +264,6 @@ def _broken_row(found: Found, ablation: Ablation, unit: Unit, name: str) -> list
 
 
 def _draw_controls(axes: Any, report: CellReport) -> None:
-    """Bars of the best unit's |r| beside those of the controls."""
     bars = {"best unit": [abs(found.r) for found in report.found]}
     bars[f"{report.order}-gram"] = [found.controls.ngram.r for found in report.found]
     if all(found.controls.untrained is not None for found in report.found):
@@ -278,16 +281,7 @@ def _draw_controls(axes: Any, report: CellReport) -> None:
     axes.legend(fontsize=8)
 
 
-def plain(value: Any) -> Any:
-    """Numbers and arrays as JSON has them: None in the place of nan."""
-    if isinstance(value, np.ndarray):
-        return [plain(each) for each in value.tolist()]
-    if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
-    return None if isinstance(value, float) and value != value else value
-
-
-def found_dict(found: Found) -> dict[str, Any]:
+def found_dict(found: BestUnit) -> dict[str, Any]:
     """A feature and its unit by name, in plain numbers."""
     numbers = ("mean", "r", "rho", "auc", "f1", "partial", "threshold", "separation")
     pairs = {"second": found.second, "partial_unit": found.partial_unit}

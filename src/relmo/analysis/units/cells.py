@@ -2,30 +2,35 @@
 
     report = find_cells(model, document, tracks(document, ["depth", "column"]), ablate="zero")
     report.best("depth").unit, report.best("depth").verdict
-    score_cells(traced, tracks, ids)                     of any trace, such as that of torch's nn.LSTM
+    score_cells(traced, tracks, ids)                     for any trace, such as that of torch's nn.LSTM
 
-Correlations come easily: with hundreds of units, one of them goes with anything, and nearly all do significantly. So a
-score means little by itself. Beside each stand those of the same network untrained, of a prediction from the last few
-symbols, of all units together in a linear probe, and of the text turned against itself; and what is left when the other
-features and the current symbol are held constant. A feature for which no unit is clearly better than these has no cell,
-and the report says so. Whether the model uses a unit is another question: that is what ablation is for.
+Correlations come easily. Of hundreds of units one always goes with a feature, and nearly all do so significantly. A
+score means little by itself, so every score has controls:
+
+    untrained     the best unit of the same network before training
+    n-gram        a prediction from the last few symbols
+    chance        the best unit when the text is turned against itself
+    partial r     what is left when the other features and the current symbol are held constant
+
+A linear probe of all units is an upper bound. Where no unit is clearly better than its controls, the report says that
+there is no such cell. Whether the model uses a unit is another question, which ablation answers.
 
     Karpathy et al. 2015, Visualizing and understanding recurrent networks (cells found by eye);  Lakretz et al. 2019
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from relmo.analysis.core.causal import Ablation, How, Unit, ablate_units, held_values, units_of
+from relmo.analysis.core.causal import Ablation, How, Unit, ablate_units, held_values, rows_of, units_of
 from relmo.analysis.core.effects import (
     SHIFTS,
     Delay,
-    Groups,
-    Partial,
+    PartialCorrelation,
+    SymbolGroups,
     areas,
     delays,
     held_out_f1,
@@ -38,13 +43,15 @@ from relmo.analysis.core.effects import (
     switched_on,
 )
 from relmo.analysis.core.features import Document
+from relmo.analysis.core.progress import split_progress
 from relmo.analysis.core.stack import stack_of
-from relmo.analysis.core.trace import Progress, Trace, network_of, trace
+from relmo.analysis.core.trace import Trace, network_of, trace
 from relmo.analysis.core.untrained import untrained
-from relmo.analysis.units.cell_report import CellReport, Controls, Effect, Found, Scores
+from relmo.analysis.units.cell_report import BestUnit, CellReport, Effect, Scores, UnitControls
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
+from relmo.settings.arguments import Progress
 
 ORDER = 3  # symbols that the n-gram control sees
 AT_ONCE = 64  # units scored together
@@ -71,33 +78,32 @@ def find_cells(
     ablate            also change units one by one, "zero", "mean" or "hold", and see what breaks
     ablate_symbols    over so many symbols at the text's beginning; 20,000, or 1,000 words of a bidirectional model
     among             the best units are ranked among so many, drawn at random where there are more; 512, or 32
-    control           score the same network untrained
-    order             symbols that the n-gram control sees
-    seed              of the untrained network, of what is drawn
-    progress          told, as it goes, of the share that is done
+    control           score the same network untrained, too
+    order             how many symbols the n-gram control sees
+    seed              of the untrained network, and of what is drawn
     """
     _check_tracks(len(document), tracks)
-    tell = _stages(progress, [("trace", 3), ("fresh", 3), ("score", 4), ("ablate", 20 if ablate else 0)])
+    tracing, tracing_fresh, scoring, ablating = split_progress(progress, [3, 3, 4, 20 if ablate else 0])
     states = stack_of(network_of(model)).layers[0].states[::-1]
-    traced = trace(model, document.texts, keep=states, progress=tell("trace"))
+    traced = trace(model, document.texts, keep=states, progress=tracing)
     ids = np.unique(np.array(document.symbols), return_inverse=True)[1]
     fresh = None
     if control:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what there was to say of the text has been said
-            fresh = trace(untrained(model, seed), document.texts, keep=states, progress=tell("fresh"))
-    report = score_cells(traced, tracks, ids, fresh=fresh, order=order, seed=seed, progress=tell("score"))
+            warnings.simplefilter("ignore")  # the first trace has said what there is to say of the text
+            fresh = trace(untrained(model, seed), document.texts, keep=states, progress=tracing_fresh)
+    report = score_cells(traced, tracks, ids, fresh=fresh, order=order, seed=seed, progress=scoring)
     if ablate is None:
         return report
     over, most = (1_000, 32) if isinstance(model, BiLM) else (20_000, 512)
     head = document.head(ablate_symbols or over)
     shorter = {name: track[: len(head)] for name, track in tracks.items()}
-    ablations = _ablate_best(model, head, shorter, report, traced, ablate, among or most, seed, tell("ablate"))
-    return replace(report, ablations=ablations)
+    asked = AblationTest(head, shorter, ablate, among or most, seed)
+    return replace(report, ablations=_ablate_best(model, traced, report, asked, ablating))
 
 
 def _check_tracks(symbols: int, tracks: Mapping[str, np.ndarray]) -> None:
-    """Raises where a feature does not fit, or says nothing."""
+    """Raises where a feature does not fit the text, or never changes in it."""
     if not tracks:
         raise SettingError("no features to score units against; name one or more")
     for name, track in tracks.items():
@@ -111,53 +117,41 @@ def _check_tracks(symbols: int, tracks: Mapping[str, np.ndarray]) -> None:
             )
 
 
+class AblationTest(NamedTuple):
+    """Over what, how, and beside how many others the best units are changed."""
+
+    document: Document
+    tracks: Mapping[str, np.ndarray]
+    how: How
+    among: int
+    seed: int
+
+
 def _ablate_best(
-    model: LanguageModel | BiLM,
-    document: Document,
-    tracks: Mapping[str, np.ndarray],
-    report: CellReport,
-    traced: Trace,
-    how: How,
-    among: int,
-    seed: int,
-    progress: Progress | None,
+    model: LanguageModel | BiLM, traced: Trace, report: CellReport, asked: AblationTest, progress: Progress
 ) -> list[Ablation]:
     """The best unit of each feature, and others of its state and direction to rank it among, each changed by itself."""
     best = [found.unit for found in report.found]
-    if how == "zero" and not projected(model):
+    if asked.how == "zero" and not projected(model):
         best = [unit._replace(state="h") for unit in best]
     kinds = list(dict.fromkeys((unit.state, unit.direction) for unit in best))
     strongest = np.take_along_axis(report.scores.r, np.abs(report.scores.r).argmax(axis=1)[:, None], axis=1)[:, 0]
     sign = dict(zip(report.units, strongest.tolist(), strict=True))
-    tell = _stages(progress, [(str(kind), 1.0) for kind in kinds])
     found = []
-    for kind in kinds:
+    for kind, tell in zip(kinds, split_progress(progress, [1.0] * len(kinds)), strict=True):
         chosen = list(dict.fromkeys(unit for unit in best if (unit.state, unit.direction) == kind))
         rest = [unit for unit in report.units if (unit.state, unit.direction) == kind and unit not in chosen]
-        drawn = np.random.default_rng(seed).permutation(len(rest))[: max(0, among - len(chosen))]
+        drawn = np.random.default_rng(asked.seed).permutation(len(rest))[: max(0, asked.among - len(chosen))]
         units = [*chosen, *(rest[i] for i in sorted(drawn))]
-        values = held_values(traced, units, how, [sign[unit] for unit in units])
-        found.append(ablate_units(model, document, tracks, units, how=how, values=values, progress=tell(str(kind))))
+        values = held_values(traced, units, asked.how, [sign[unit] for unit in units])
+        options: dict[str, Any] = {"how": asked.how, "values": values, "progress": tell}
+        found.append(ablate_units(model, asked.document, asked.tracks, units, **options))
     return found
 
 
 def projected(model: LanguageModel | BiLM) -> bool:
     """Whether h has other units than c."""
     return stack_of(network_of(model)).layers[0].projection is not None
-
-
-def _stages(progress: Progress | None, parts: Sequence[tuple[str, float]]) -> Any:
-    """Of work in parts of some weight each, the functions to tell of each part's share."""
-    total = sum(weight for _, weight in parts)
-    begins = dict(zip((name for name, _ in parts), np.cumsum([0, *(w for _, w in parts)]).tolist(), strict=False))
-    weights = dict(parts)
-
-    def part(name: str) -> Progress | None:
-        if progress is None:
-            return None
-        return lambda share: progress((begins[name] + weights[name] * share) / total)
-
-    return part
 
 
 def score_cells(
@@ -172,7 +166,7 @@ def score_cells(
 ) -> CellReport:
     """Scores every unit of a trace, its c and h, against features.
 
-    ids      the symbols as numbers (T,), for the n-gram control; by their names where they are not given
+    ids      the symbols as numbers (T,), for the n-gram control; where they are not given, equal names are one symbol
     fresh    the trace of the same network untrained, over the same symbols
     """
     _check_tracks(len(traced), tracks)
@@ -181,53 +175,52 @@ def score_cells(
     numbers = np.unique(np.array(traced.symbols), return_inverse=True)[1] if ids is None else ids
     features = np.stack([np.asarray(track, dtype=np.float32) for track in tracks.values()], axis=1)  # (T, F)
     binary = np.array([set(np.unique(column)) == {0.0, 1.0} for column in features.T])
-    rows = _rows_of(traced, states)
-    scoring = Scoring(features, binary, Groups(numbers), seed)
-    tell = _stages(progress, [("own", 8), ("fresh", 1), ("probe", 1)])
-    scores = scoring.every(rows, tell("own"))
-    reached = None if fresh is None else scoring.best(_rows_of(fresh, states))
+    rows = rows_of(traced, states)
+    scoring = Scoring(features, binary, SymbolGroups(numbers), seed)
+    scored = ScoredUnits(list(tracks), units, rows, scoring.every(rows, split_progress(progress, [8, 2])[0]))
+    reached = None if fresh is None else scoring.best(rows_of(fresh, states))
     guesses = ngram_predictions(numbers, features, order)
     probed = rows if len(rows) <= MOST_PROBED else rows[[unit.state == "h" for unit in units]]
     probes = scoring.effects(probe_predictions(standard(probed, 1), features))
     ngrams, chance = scoring.effects(guesses), np.quantile(scoring.null, 0.99, axis=0)
-    found = [
-        _describe(
-            list(tracks), j, units, rows, scores, scoring,
-            Controls(ngrams[j], probes[j], float(chance[j]), None if reached is None else reached[j]),
-        )
-        for j in range(len(tracks))
-    ]  # fmt: skip
+    found = []
+    for j in range(len(tracks)):
+        controls = UnitControls(ngrams[j], probes[j], float(chance[j]), None if reached is None else reached[j])
+        found.append(_describe(scored, scoring, j, controls))
     notes = [] if len(probed) == len(rows) else ["the probe reads h alone"]
     if progress is not None:
         progress(1.0)
-    return CellReport(len(traced), units, list(tracks), scores, found, order, notes=notes)
-
-
-def _rows_of(traced: Trace, states: Sequence[str]) -> np.ndarray:
-    """The units' values as rows, (U, T), in the order of `units_of`."""
-    parts = [np.ascontiguousarray(layer.T) for state in states for layer in traced.states[state]]
-    return np.concatenate(parts)
+    return CellReport(len(traced), units, scored.features, scored.scores, found, order, notes=notes)
 
 
 def _blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
     return (rows[begin : begin + AT_ONCE] for begin in range(0, len(rows), AT_ONCE))
 
 
-class Scoring:
-    """The scores of any rows against one set of features."""
+class ScoredUnits(NamedTuple):
+    """The names of features; the units, their values (U, T) and their scores."""
 
-    def __init__(self, features: np.ndarray, binary: np.ndarray, groups: Groups, seed: int):
+    features: list[str]
+    units: list[Unit]
+    rows: np.ndarray
+    scores: Scores
+
+
+class Scoring:
+    """Scores rows, such as units, against one set of features."""
+
+    def __init__(self, features: np.ndarray, binary: np.ndarray, groups: SymbolGroups, seed: int):
         self.features, self.binary = features, binary
         self.standard = standard(features, 0)  # (T, F)
         self.ranks = standard(np.stack([ranked(column).ranks for column in features.T], axis=1), 0)
-        self.partial = Partial(self.standard, groups)
+        self.partial = PartialCorrelation(self.standard, groups)
         steps = len(features)
         generator = np.random.default_rng(seed)
         self.shifts = generator.integers(max(1, steps // 20), max(2, steps - steps // 20), size=SHIFTS)
         self.null = np.zeros((SHIFTS, features.shape[1]))
 
     def every(self, rows: np.ndarray, progress: Progress | None = None) -> Scores:
-        """All scores of rows (U, T); what chance gives is kept in `null`."""
+        """All scores of rows (U, T). What chance gives goes into `null`."""
         count, width = len(rows), self.features.shape[1]
         r, rho, auc, f1, partial = (np.full((count, width), np.nan, dtype=np.float32) for _ in range(5))
         yes = self.features[:, self.binary].astype(bool)
@@ -267,16 +260,9 @@ class Scoring:
         return found
 
 
-def _describe(
-    names: Sequence[str],
-    j: int,
-    units: Sequence[Unit],
-    rows: np.ndarray,
-    scores: Scores,
-    scoring: Scoring,
-    controls: Controls,
-) -> Found:
+def _describe(scored: ScoredUnits, scoring: Scoring, j: int, controls: UnitControls) -> BestUnit:
     """The best unit of the feature with the number j."""
+    names, units, rows, scores = scored
     column = scores.r[:, j]
     by_size = np.argsort(-np.abs(column), kind="stable")
     best = int(by_size[0])
@@ -297,7 +283,7 @@ def _describe(
         for name, r in zip(names, scores.r[best], strict=True)
         if name != names[j] and abs(r) >= ALIKE * abs(column[best])
     }
-    return Found(
+    return BestUnit(
         feature=names[j],
         binary=bool(scoring.binary[j]),
         mean=float(scoring.features[:, j].mean(dtype=np.float64)),

@@ -27,16 +27,18 @@ from relmo.analysis.core.features import Document
 from relmo.analysis.core.intervals import Interval, Z
 from relmo.analysis.core.show import ColouredText, Table, figure, picture
 from relmo.analysis.core.stack import stack_of
-from relmo.analysis.core.trace import Progress, network_of, trace
+from relmo.analysis.core.trace import network_of, trace
 from relmo.errors import CorpusError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
 from relmo.models.lm import LanguageModel
+from relmo.settings.arguments import Progress
 
 WINDOW = 2048  # symbols scored at a time
 STRETCH = 200  # neighbouring symbols that count as one draw
 FEWEST = 20  # symbols that a class must have
-CHUNK = 1 << 20  # symbols of the training text looked at together
+CHUNK = 1 << 16  # symbols of the training text looked at together: what a cache holds
+COPIED = {"char": (10, 20, 40, 80), "word": (3, 5, 8, 12)}  # lengths of stretches that copies are looked for of
 PAIRS = {")": "(", "]": "[", "}": "{"}
 DISTANCES = (1, 5, 10, 20, 50, 100, 200)
 RANKS = (10, 100, 1_000, 10_000)
@@ -45,11 +47,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Losses:
-    """What the symbols of a text cost each model, in bits.
-
-    bits      (M, T)
-    classes   kinds of symbols, (T,) of bool each
-    """
+    """What the symbols of a text cost each model, in bits (M, T); `classes` are kinds of symbols, (T,) of bool each."""
 
     models: list[str]
     symbols: list[str]
@@ -155,7 +153,7 @@ def symbol_losses(model: LanguageModel, symbols: Sequence[str]) -> np.ndarray:
 
 
 def _bracket_classes(symbols: Sequence[str]) -> dict[str, np.ndarray]:
-    """Closing brackets by how many symbols they stand after the one they close; (T,) of bool each."""
+    """Closing brackets by their distance to the bracket they close; (T,) of bool each."""
     distance = bracket_distances(symbols)
     ends = [*DISTANCES[1:], 1 << 62]
     return {
@@ -166,7 +164,7 @@ def _bracket_classes(symbols: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def bracket_distances(symbols: Sequence[str]) -> np.ndarray:
-    """At each closing bracket that closes one of its kind, how far back that is; 0 elsewhere; (T,)."""
+    """How far back the bracket stands that each closing bracket closes; 0 at every other symbol; (T,)."""
     found = np.zeros(len(symbols), dtype=np.int64)
     opened: list[tuple[str, int]] = []
     for place, symbol in enumerate(symbols):
@@ -190,7 +188,7 @@ def rank_classes(ids: np.ndarray, unknown: int) -> dict[str, np.ndarray]:
 
 
 def stretch_interval(values: np.ndarray, where: np.ndarray) -> Interval:
-    """The mean of values (T,) at some places with its 95% interval, stretches of the text being independent draws."""
+    """The mean of values (T,) at some places, with a 95% interval that counts stretches of the text as single draws."""
     group = np.flatnonzero(where) // STRETCH
     sums = np.bincount(group, weights=values[where])
     counts = np.bincount(group)
@@ -213,8 +211,8 @@ class Sample:
 def samples(
     models: Mapping[str, LanguageModel], *, prompt: str = "", limit: int = 300, seed: int = 0, **sampling: Any
 ) -> list[Sample]:
-    """A text of each model from the same seed and prompt, in an order drawn by the seed, so that they can be shown
-    without their names first. `sampling`: temperature, top_k, top_p."""
+    """A text of each model from the same seed and prompt, in an order drawn by the seed, so that a reader can guess who
+    wrote which. `sampling`: temperature, top_k, top_p."""
     check_alike(models)
     made = [Sample(name, model.generate(prompt, limit=limit, seed=seed, **sampling)) for name, model in models.items()]
     order = np.random.default_rng(seed).permutation(len(made))
@@ -222,36 +220,45 @@ def samples(
 
 
 def copied(sample: np.ndarray, training: np.ndarray, lengths: Sequence[int]) -> dict[int, float]:
-    """The share of a text's stretches of each length that stand in another text word for word; nan where the text is
-    shorter. Ids (S,) and (T,), the latter perhaps mapped from a file: it is looked through in pieces."""
+    """The share of a text's stretches, for each length, that stand in the training text; nan where the text is shorter.
+    Ids (S,) and (T,); the training text may be mapped from a file."""
     found = {}
     for length in lengths:
         if length < 1:
             raise SettingError(f"stretches have a length of 1 or more, not {length}")
-        if len(sample) < length:
-            found[length] = math.nan
-            continue
-        wanted, inverse = np.unique(window_hashes(sample, length), return_inverse=True)
-        there = np.zeros(len(wanted), dtype=bool)
-        for begin in range(0, len(training) - length + 1, CHUNK):
-            hashes = window_hashes(np.asarray(training[begin : begin + CHUNK + length - 1]), length)
-            places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
-            there[places[wanted[places] == hashes]] = True
-        found[length] = float(there[inverse].mean())
+        (there,) = copies_begin([sample], training, length)
+        found[length] = float(there.mean()) if len(there) else math.nan
     return found
 
 
-def window_hashes(ids: np.ndarray, length: int) -> np.ndarray:
+def copies_begin(
+    texts: Sequence[np.ndarray], training: np.ndarray, length: int, progress: Progress | None = None
+) -> list[np.ndarray]:
+    """Whether each stretch of this length of each text stands in the training text; (S - length + 1,) of bool each.
+    The training text is looked through in pieces."""
+    own = [_window_hashes(ids, length) if len(ids) >= length else np.zeros(0, np.uint64) for ids in texts]
+    wanted = np.unique(np.concatenate(own))
+    there = np.zeros(len(wanted), dtype=bool)
+    for begin in range(0, len(training) - length + 1 if len(wanted) else 0, CHUNK):
+        hashes = _window_hashes(np.asarray(training[begin : begin + CHUNK + length - 1]), length)
+        places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
+        there[places[wanted[places] == hashes]] = True
+        if progress is not None:
+            progress(min(1.0, (begin + CHUNK) / len(training)))
+    return [there[np.searchsorted(wanted, each)] for each in own]
+
+
+def _window_hashes(ids: np.ndarray, length: int) -> np.ndarray:
     """A 64-bit number for each stretch of a text, the same for the same ids; (T - length + 1,)."""
     count = len(ids) - length + 1
-    mixed = mix(ids.astype(np.uint64))
+    mixed = _mix(ids.astype(np.uint64))
     found = np.zeros(count, dtype=np.uint64)
     for j in range(length):
-        found = mix(found) + mixed[j : j + count]
+        found = _mix(found) + mixed[j : j + count]
     return found
 
 
-def mix(x: np.ndarray) -> np.ndarray:
+def _mix(x: np.ndarray) -> np.ndarray:
     """Scrambles 64-bit numbers one to one (the finaliser of splitmix64: Steele et al. 2014)."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -263,8 +270,8 @@ def mix(x: np.ndarray) -> np.ndarray:
 class Emergence:
     """How well units go with a feature in each of several models of one shape, such as checkpoints of a run.
 
-    r       (M, U), all models' units alike
-    unit    the best unit of the last model, the one that is looked back on
+    r       (M, U); all models have the same units
+    unit    the best unit of the last model, which is looked up in the others
     """
 
     models: list[str]
@@ -273,7 +280,7 @@ class Emergence:
     unit: Unit
 
     def as_dict(self) -> dict[str, Any]:
-        """In plain numbers: of each model the unit's r, and the best unit with its r."""
+        """For each model the unit's r, and the best unit with its r, in plain numbers."""
         rows = []
         for name, r in zip(self.models, self.r, strict=True):
             best = int(np.abs(r).argmax())
@@ -301,8 +308,8 @@ def emergence(
     unit: Unit | None = None,
     progress: Progress | None = None,
 ) -> Emergence:
-    """Correlations of every unit with a feature (T,) in each model, in the order given. `unit` is the one to look
-    back on: the last model's best where none is given."""
+    """Correlations of every unit with a feature (T,) in each model, in the order given. `unit` is the one that is
+    looked up in all of them; where none is given, the last model's best."""
     names, rows, units = list(models), [], None
     for number, model in enumerate(models.values()):
         states = stack_of(network_of(model)).layers[0].states[::-1]

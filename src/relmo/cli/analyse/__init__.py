@@ -9,19 +9,16 @@ from relmo.cli.analyse.counting import counting
 from relmo.cli.analyse.gradients import connectivity, gradients
 from relmo.cli.analyse.meaning import meaning
 from relmo.cli.analyse.number_units import number_units
-from relmo.cli.analyse.textbook import activations, clipping
 from relmo.cli.analyse.trace import trace
 from relmo.cli.analyse.truncation import truncation
 
-analyse = App(name="analyse", help="Look inside a model: states and gates, cells and what they stand for.")
+analyse = App(name="analyse", help="Look inside a model: its states and gates, and what its units stand for.")
 analyse.command(trace)
 analyse.command(cells)
 analyse.command(gradients)
 analyse.command(connectivity)
 analyse.command(truncation)
 analyse.command(counting)
-analyse.command(activations)
-analyse.command(clipping)
 analyse.command(agreement)
 analyse.command(number_units)
 analyse.command(compare)

@@ -13,25 +13,25 @@ from relmo.errors import SettingError
 from relmo.settings.cells import CELLS
 
 if TYPE_CHECKING:
-    from relmo.analysis.memory.counting import Counting
+    from relmo.analysis.memory.counting_report import Counting
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How networks are trained and asked."""
+    """How networks are trained and tested."""
 
     limit: int = 50
     """The largest n that is learnt from."""
     tested: int | None = None
-    """The largest n that is asked; four times the limit where it is not given."""
+    """The largest n that is tested; by default four times the limit."""
     hidden: int = 10
-    """Units."""
+    """How many units a network has."""
     steps: int = 3000
-    """Of training, for each seed."""
+    """How many steps each network is trained."""
     seeds: int = 3
-    """How many networks of each cell are tried at most; no more once one makes no mistake in validation."""
+    """How many networks of each cell are tried at most. The first that makes no mistake in validation is the last."""
     seed: int = 0
-    """The first of them."""
+    """The first seed."""
     lr: float = 0.03
     """The learning rate."""
     threshold: float = 0.01
@@ -50,11 +50,11 @@ def counting(
     quiet: bool = False,
     training: Annotated[Training, Parameter(name="*", group="Training")] = Training(),  # noqa: B008
 ) -> None:
-    """Can they count? Small networks learn a formal language from its words, and are asked for longer ones.
+    """Can they count? Small networks learn a formal language from its words, and are tested on longer ones.
 
-    A word is accepted if every symbol of it, and its end, is probable enough. The table says for which n right words
-    are accepted and where the first is not, from where on wrong ones are, and which unit counts. Each network is the
-    best of its seeds by words at most a quarter longer than those learnt from.
+    A network accepts a word if every symbol of it, and its end, is probable enough. The table says for which n right
+    words are accepted, which n is the first failure, from which n on wrong words are accepted, and which unit counts.
+    Each network is the best of its seeds, chosen by words at most a quarter longer than those it learnt from.
 
         relmo analyse counting anbn --plot counting.png
 
@@ -67,9 +67,9 @@ def counting(
     cells
         Which networks, with commas between.
     each
-        Train and judge the network of every seed, not the best one alone.
+        Train and judge the network of every seed, not only the best.
     save
-        Save the networks as folders here, LANGUAGE-CELL each (with --each LANGUAGE-CELL-SEED), for the other analyses.
+        Save the networks here for other analyses, in folders LANGUAGE-CELL (with --each LANGUAGE-CELL-SEED).
     plot
         Draw what is accepted, and the counters, to this .png or .svg file.
     json
@@ -78,9 +78,10 @@ def counting(
         Show no progress.
     """
     from relmo.analysis.memory import counting as library
+    from relmo.analysis.memory.counting_report import counting_table, draw_counting
+    from relmo.analysis.memory.counting_training import CountingOptions
     from relmo.analysis.memory.languages import language_of
-    from relmo.cli.analyse.given import print_tables, share_bar
-    from relmo.cli.report import print_json
+    from relmo.cli.terminal import print_json, print_tables, share_bar
 
     check_plot(plot, overwrite=overwrite)
     language_of(language)
@@ -88,7 +89,7 @@ def counting(
     if not chosen:
         raise SettingError(f"--cells takes cells with commas between them, such as {','.join(sorted(CELLS))}")
     given = vars(training)
-    options = library.CountingOptions(
+    options = CountingOptions(
         first_seed=training.seed, **{name: value for name, value in given.items() if name != "seed"}
     )
     for cell in chosen:
@@ -105,11 +106,11 @@ def counting(
     for one in results:
         folders.save(one)
     if plot is not None:
-        library.draw_counting(results, plot)
+        draw_counting(results, plot)
     if json:
         print_json({"networks": [one.as_dict() for one in results]})
     else:
-        print_tables(library.counting_table(results))
+        print_tables(counting_table(results))
 
 
 class Folders(NamedTuple):

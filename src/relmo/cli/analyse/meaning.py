@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,28 +17,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Corpus:
+class CorpusOptions:
     """The corpus that is searched."""
 
     index: Path | None = None
-    """The folder of a corpus with its vectors."""
+    """The folder of a corpus with its vectors, which --build writes."""
     build: tuple[Path, ...] = ()
-    """Write this folder from these files: a sentence a line, or .conllu."""
+    """Write the folder --index from these files: a sentence a line, or .conllu."""
     overwrite: Overwrite = False
     dtype: Literal["int8", "float16"] = "int8"
-    """How --build stores vectors: int8, or float16, twice as large."""
+    """How --build stores vectors: int8, or float16, which is twice as large."""
     k: int = 10
     """How many occurrences to show."""
     same_word: bool = False
-    """Look among other occurrences of the word alone."""
+    """Look only among other occurrences of the same word."""
     vectors: str | None = None
-    """Static word vectors for comparison; those that ship with relmo where none are named."""
+    """Static word vectors to compare with; by default those that ship with relmo."""
 
     def look_up(self, model: "BiLM", sentence: str, word: str, say: Callable[[str], None]) -> "Meaning":
-        """A word of a sentence in the index."""
+        """Looks a word of a sentence up in the index."""
         from relmo.analysis.meaning.lookup import meaning as found
         from relmo.analysis.meaning.occurrences import OccurrenceIndex
-        from relmo.cli.reproduce import load_vectors
+        from relmo.loading import load_vectors
 
         assert self.index is not None
         which = int(word) if word.isdecimal() and word not in model.tokens(sentence) else word
@@ -52,9 +51,9 @@ class Layers:
     """What layers are good for."""
 
     mix: tuple[str, ...] = ()
-    """A trained task with ELMo: show what it has learnt to take of each layer."""
+    """A trained task with ELMo: show how much it takes of each layer."""
     measure: tuple[Literal["wsd", "pos"], ...] = ()
-    """wsd, senses, or pos, parts of speech, by layer, as relmo reproduce measures them."""
+    """What each layer knows, as relmo reproduce measures it: wsd for word senses, pos for parts of speech."""
     data: Path | None = None
     """Where the data of --measure lies."""
 
@@ -64,14 +63,14 @@ def meaning(
     word: str | None = None,
     *,
     model: str | None = None,
-    corpus: Annotated[Corpus, Parameter(name="*", group="Corpus")] = Corpus(),  # noqa: B008
+    corpus: Annotated[CorpusOptions, Parameter(name="*", group="Corpus")] = CorpusOptions(),  # noqa: B008
     layers: Annotated[Layers, Parameter(name="*", group="Layers")] = Layers(),  # noqa: B008
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """What a word means where it stands: its nearest occurrences in a corpus, layer by layer, and the neighbours of its
-    static vector; which layers hold senses and parts of speech; which layers tasks have chosen.
+    """What a word means in its sentence: its nearest occurrences in a corpus, layer by layer, and the neighbours of its
+    static vector. Also which layers know senses and parts of speech, and which layers tasks have chosen.
 
         relmo analyse meaning --index corpus.index --build corpus.txt
 
@@ -84,9 +83,9 @@ def meaning(
     sentence
         A sentence, which is split into words.
     word
-        The word of it to be looked up, or its place from 0.
+        The word of the sentence to look up, or its place from 0.
     model
-        A bidirectional language model; the one that ships with relmo where none is named.
+        A bidirectional language model; by default the one that ships with relmo.
     device
         Where to compute; auto takes a GPU where there is one.
     json
@@ -95,9 +94,7 @@ def meaning(
         Show no progress.
     """
     from relmo.analysis.meaning.lookup import mix_table
-    from relmo.cli.analyse.given import print_tables
-    from relmo.cli.report import print_json
-    from relmo.cli.reproduce import sayer, warnings_said
+    from relmo.cli.terminal import print_json, print_tables, sayer, warnings_said
     from relmo.loading import load
 
     _check(sentence, word, corpus, layers)
@@ -126,8 +123,8 @@ def meaning(
         print_json(done)
 
 
-def _check(sentence: str | None, word: str | None, corpus: Corpus, layers: Layers) -> None:
-    """Raises where what was given makes no sense together."""
+def _check(sentence: str | None, word: str | None, corpus: CorpusOptions, layers: Layers) -> None:
+    """Raises where what was given does not fit together."""
     if (sentence is None) != (word is None):
         raise SettingError("a sentence and a word of it are needed: relmo analyse meaning SENTENCE WORD --index DIR")
     if (sentence is not None or corpus.build) and corpus.index is None:
@@ -138,12 +135,10 @@ def _check(sentence: str | None, word: str | None, corpus: Corpus, layers: Layer
         raise SettingError(f"--k must be 1 or more, not {corpus.k}")
 
 
-def _build_from(corpus: Corpus, model: "BiLM", *, quiet: bool) -> dict[str, Any]:
-    """An index of all sentences of files. -> where it is, and how many words it has."""
-    from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
-
+def _build_from(corpus: CorpusOptions, model: "BiLM", *, quiet: bool) -> dict[str, Any]:
+    """Builds an index of all sentences of files. -> where it is, and how many words it has."""
     from relmo.analysis.meaning.occurrences import build_index
-    from relmo.cli.console import make_console, text_column
+    from relmo.cli.terminal import count_bar
     from relmo.embedding.files import read_source
 
     def sentences() -> Iterator[list[str]]:
@@ -151,18 +146,13 @@ def _build_from(corpus: Corpus, model: "BiLM", *, quiet: bool) -> dict[str, Any]
             yield from (list(sentence.tokens) for sentence in read_source(file, model, "strict"))
 
     assert corpus.index is not None
-    console = make_console(quiet=quiet)
-    columns = (SpinnerColumn(), text_column("{task.completed:,.0f} words"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
-        task = bar.add_task("words", total=None)
-        told: Callable[..., None] = partial(bar.update, task)
-        how: dict[str, Any] = {"dtype": corpus.dtype, "overwrite": corpus.overwrite}
-        made = build_index(corpus.index, model, sentences(), progress=lambda count: told(completed=count), **how)
+    how: dict[str, Any] = {"dtype": corpus.dtype, "overwrite": corpus.overwrite}
+    with count_bar("words", quiet=quiet) as progress:
+        made = build_index(corpus.index, model, sentences(), progress=progress, **how)
     return {"folder": str(corpus.index), "words": len(made)}
 
 
 def _learnt(source: str, device: str) -> "list[Mix]":
-    """The mixes of a trained task."""
     from relmo.analysis.meaning.lookup import mix_weights
     from relmo.loading import load
     from relmo.settings.kinds import TASKS
@@ -178,9 +168,10 @@ def _measured(
 ) -> dict[str, Any]:
     """Tables that `relmo reproduce` makes, printed where `show` says so."""
     from relmo import reproduce as library
-    from relmo.cli.reproduce import load_vectors, warnings_said
-    from relmo.cli.reproduce import show as print_reproduction
-    from relmo.reproduce.controls import Controls, untrained
+    from relmo.analysis.core.untrained import untrained
+    from relmo.cli.terminal import print_reproduction, warnings_said
+    from relmo.loading import load_vectors
+    from relmo.reproduce.controls import Controls
     from relmo.reproduce.data import data_folder
 
     done: dict[str, Any] = {}

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from relmo.cli.output import Overwrite, check_plot
+from relmo.cli.output import Overwrite, check_out, check_plot
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def trace(
 ) -> None:
     """What a model's recurrent layers hold after every symbol of a text: states h and c, and the gates.
 
-    Prints the text, each symbol on the colour of one unit: blue where it is negative, orange where it is positive. With
-    --out every state and gate of every layer goes to a file.
+    Prints the text with each symbol on the colour of one unit: blue where the unit is negative, orange where it is
+    positive. With --out every state and gate of every layer goes to a file.
 
         relmo analyse trace models/mine text.txt --state c --unit 27
 
@@ -38,17 +38,18 @@ def trace(
     Parameters
     ----------
     model
-        The folder of a language model, bidirectional or not, or small, which ships with relmo.
+        The folder of a language model, bidirectional or not; or small, which ships with relmo.
     file
-        Plain text, source code, or .conllu; - for standard input. Of a bidirectional model each line is a sentence.
+        Plain text, source code, or .conllu; - for standard input. For a bidirectional model each line is a
+        sentence.
     state
-        Which: h, what others read; c, an LSTM's memory; its gates i, f, o and candidate g; a GRU's r, z and n.
+        What to show: h, what others read; c, an LSTM's memory; its gates i, f, o and candidate g; a GRU's r, z and n.
     layer
         Which recurrent layer, from 0.
     unit
-        Which unit of it, from 0.
+        Which unit of the layer, from 0.
     direction
-        Of a bidirectional model.
+        Which direction of a bidirectional model.
     symbols
         How many of the text's first symbols to take; 0 takes all.
     out
@@ -64,14 +65,14 @@ def trace(
     """
     from relmo.analysis.core import show
     from relmo.analysis.core import trace as library
-    from relmo.cli.analyse.given import check_out, load_language_model, read_document, share_bar
-    from relmo.cli.report import print_json
-    from relmo.cli.reproduce import sayer, warnings_said
+    from relmo.analysis.core.files import read_document
+    from relmo.cli.terminal import print_coloured, print_json, sayer, share_bar, warnings_said
+    from relmo.loading import FORWARDS, load
 
     check_plot(plot, overwrite=overwrite)
     if out is not None:
         check_out(out, show.ARRAYS, overwrite=overwrite)
-    loaded = load_language_model(model, device)
+    loaded = load(model, kinds=FORWARDS, device=device)
     document = read_document(loaded, file, symbols=symbols or None)
     with warnings_said(sayer(quiet=quiet)), share_bar("reading", quiet=quiet) as progress:
         traced = library.trace(loaded, document.texts, progress=progress)
@@ -91,7 +92,6 @@ def trace(
 
 
 def _check_unit(traced: "Trace", state: str, layer: int, unit: int) -> None:
-    """Raises where there is no such state, layer or unit."""
     if state not in traced.states:
         raise SettingError(f"--state {state}: the model's cells have {', '.join(traced.states)}")
     if layer not in traced.layers:
@@ -99,25 +99,3 @@ def _check_unit(traced: "Trace", state: str, layer: int, unit: int) -> None:
     size = traced.states[state].shape[2]
     if not 0 <= unit < size:
         raise SettingError(f"--unit {unit}: {state} has the units 0 to {size - 1}")
-
-
-def print_coloured(text: object) -> None:
-    """Coloured text on a terminal; where there is none, a line a symbol with its value."""
-    from rich.style import Style
-    from rich.text import Text
-
-    from relmo.analysis.core.show import ColouredText, colour, hexadecimal, scale_of, visible
-    from relmo.cli.console import make_console
-
-    assert isinstance(text, ColouredText)
-    console = make_console(stderr=False)
-    print(f"{text.title}, from {text.values.min():.3f} to {text.values.max():.3f}, mean {text.values.mean():.3f}")
-    if not console.is_terminal:
-        print(*(f"{visible(s)}\t{v:.4f}" for s, v in zip(text.symbols, text.values.tolist(), strict=True)), sep="\n")
-        return
-    size, shown = scale_of(text.values), Text()
-    for symbol, value in zip(text.symbols, text.values.tolist(), strict=True):
-        style = Style(color="#000000", bgcolor=hexadecimal(colour(value / size)))
-        shown.append("↵" if symbol == "\n" else symbol, style)
-        shown.append("\n" if symbol == "\n" else text.space)
-    console.print(shown, soft_wrap=True)

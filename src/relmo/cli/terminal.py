@@ -1,0 +1,343 @@
+"""How the command line talks: all that it shows while it works, on standard error, and how it prints its results, on
+standard output.
+
+    say, sayer, warnings_said             lines
+    TrainingReporter, EmbedReporter       how far training, or the embedding of a file, is
+    progress_bar, share_bar, count_bar    bars, on a terminal only
+    status_line                           one line that changes
+    print_json, print_table, …            results
+
+Texts, names and labels are the user's: nothing in them is markup, an emoji, or a number to be coloured.
+"""
+
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bar
+from rich.style import Style
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from relmo.cli.streams import takes_everything
+from relmo.runs.reporter import Reporter
+from relmo.settings.arguments import Progress
+
+if TYPE_CHECKING:
+    from relmo.analysis.core.show import ColouredText, Table
+    from relmo.embedding.files import EmbedProgress
+    from relmo.reproduce.table import Reproduction
+    from relmo.training.loop import Step
+    from relmo.training.plan import Plan
+
+PLAIN_EVERY = 10.0  # seconds between lines of progress where there is no terminal
+GRACE = 5.0  # seconds
+
+
+class PlainConsole(Console):
+    """A console that says when nobody reads on; what is to be done then is `relmo.cli.main`'s to say."""
+
+    def on_broken_pipe(self) -> None:
+        """Called where the error is handled: it goes on."""
+        raise
+
+
+def make_console(*, stderr: bool = True, quiet: bool = False) -> Console:
+    """A console on standard error, for progress and words, or on standard output, for results."""
+    return PlainConsole(stderr=stderr, quiet=quiet, markup=False, highlight=False, emoji=False)
+
+
+def speaks() -> bool:
+    """Of several processes that torchrun has started, only the first one prints."""
+    return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
+
+
+def say(line: str) -> None:
+    """Prints a line on standard error, perhaps the last one before the program fails. torchrun ends all processes when
+    one does: those that do not print wait, so that the first one can."""
+    if speaks():
+        with suppress(OSError):  # a full disk must not hide how the program ended
+            print(line, file=sys.stderr, flush=True)
+    else:
+        time.sleep(GRACE)
+
+
+def sayer(*, quiet: bool) -> Callable[[str], None]:
+    """A function that prints a line on standard error, or nothing."""
+    console = make_console(quiet=quiet)
+    return lambda message: console.print(message, soft_wrap=True)
+
+
+@contextmanager
+def warnings_said(say: Callable[[str], None]) -> Iterator[None]:
+    """What is warned of comes as plain lines, each once."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for message in dict.fromkeys(str(warning.message) for warning in caught):
+        say(f"note: {message}")
+
+
+def _bar(console: Console, *columns: ProgressColumn | str) -> Bar:
+    """A bar that is taken off the screen at its end; where there is no terminal, or it is to be quiet, none. Columns
+    that are strings are filled in, {task.description} and the like, and shown as they are."""
+    made = [TextColumn(column, markup=False) if isinstance(column, str) else column for column in columns]
+    return Bar(*made, console=console, transient=True, disable=console.quiet or not console.is_terminal)
+
+
+class TrainingReporter(Reporter):
+    """A progress bar with rate and time left on a terminal, plain lines where there is none, nothing when quiet."""
+
+    def __init__(self, *, quiet: bool = False):
+        self.console = make_console(quiet=quiet)
+        self.bar: Bar | None = None
+        self.last_line = 0.0
+        self.reading = self.console.status("reading the corpus")
+        if self.console.is_terminal:
+            self.reading.start()
+
+    def plan(self, plan: "Plan") -> None:
+        self.reading.stop()
+        lines = [("device", plan.device), ("symbols in the training part", f"{plan.predictions:,}")]
+        if plan.processes > 1:
+            lines.insert(1, ("processes", f"{plan.processes:,}"))
+        if plan.steps:
+            lines += [
+                ("parameters", f"{plan.parameters:,}"),
+                ("steps", f"{plan.steps:,}"),
+                ("time", f"about {duration(plan.seconds)}, validation aside"),
+            ]
+        if plan.steps and plan.memory is not None:
+            lines.append(("memory", f"about {plan.memory / 2**30:.2f} GB{' each' if plan.processes > 1 else ''}"))
+        for name, value in lines:
+            self.said(f"  {name:<30}{value}")
+
+    def said(self, message: str) -> None:
+        self.console.print(message, soft_wrap=True)
+
+    def logged(self, record: dict[str, Any]) -> None:
+        due = time.monotonic() - self.last_line > PLAIN_EVERY
+        if self.console.is_terminal and self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], what=_describe(record))
+        if "valid" in record or (due and not self.console.is_terminal):
+            self.said(f"step {record['step']:>7,}  {_describe(record)}")
+            self.last_line = time.monotonic()
+
+    def stepped(self, step: "Step", total: int) -> None:
+        if not self.console.is_terminal or self.console.quiet:
+            return
+        if self.bar is None:
+            columns = (BarColumn(), MofNCompleteColumn(), "{task.fields[what]}", TimeRemainingColumn())
+            self.bar = _bar(self.console, *columns)
+            self.bar.add_task("", total=total, completed=step.number, what="")
+            self.bar.start()
+        self.bar.update(self.bar.task_ids[0], completed=step.number)
+
+    def close(self) -> None:
+        """Takes the bar off the screen."""
+        self.reading.stop()
+        if self.bar is not None:
+            self.bar.stop()
+
+
+def _describe(record: dict[str, Any]) -> str:
+    """A line of metrics in words."""
+    valid = f"  valid {record['valid']:.4f}" if "valid" in record else ""
+    valid += "".join(f"  {k.removeprefix('valid_')} {v:.4f}" for k, v in record.items() if k.startswith("valid_"))
+    clipped = f"  clipped {record['clipped']:.0%}" if record["clipped"] else ""
+    rate = f"  {record['symbols_per_second']:,.0f} symbols/s"
+    return f"epoch {record['epoch']:.2f}  loss {record['loss']:.4f}{valid}{clipped}{rate}"
+
+
+class EmbedReporter:
+    """Progress with rate and time left: a bar on a terminal, a plain line now and then where there is none."""
+
+    def __init__(self, *, quiet: bool):
+        self.console = make_console(quiet=quiet)
+        columns = ("sentences  {task.fields[rate]} tokens/s", TimeRemainingColumn())
+        self.bar = _bar(self.console, BarColumn(), MofNCompleteColumn(), *columns)
+        self.task = self.bar.add_task("", total=None, rate="")
+        self.started = self.last = time.monotonic()
+        self.progress: EmbedProgress | None = None
+        self.bar.start()
+
+    def show(self, progress: "EmbedProgress") -> None:
+        """Called after every sentence."""
+        self.progress = progress
+        now = time.monotonic()
+        terminal = self.console.is_terminal
+        if now - self.last < (0.1 if terminal else PLAIN_EVERY):
+            return
+        self.last = now
+        rate = progress.tokens / (now - self.started)
+        if terminal:
+            self.bar.update(self.task, completed=progress.done, total=progress.total, rate=f"{rate:,.0f}")
+            return
+        of = left = ""
+        if progress.total is not None:
+            new = progress.done - progress.resumed
+            seconds = (now - self.started) / new * (progress.total - progress.done)
+            of, left = f" of {progress.total:,}", f"  {duration(seconds)} left"
+        self.console.print(f"{progress.done:,}{of} sentences  {rate:,.0f} tokens/s{left}", soft_wrap=True)
+
+    def close(self) -> None:
+        """Takes the bar off the screen."""
+        self.bar.stop()
+
+
+@contextmanager
+def progress_bar(*, quiet: bool = False) -> Iterator[Callable[[str], Callable[[int, int], object]]]:
+    """A maker of bars: `bar(name)` gives a function that is told how many symbols more are done, and of how many."""
+    with _bar(make_console(quiet=quiet), "{task.description}", BarColumn(), RateColumn(), TimeRemainingColumn()) as bar:
+
+        def add(name: str) -> Callable[[int, int], object]:
+            task = bar.add_task(name, total=None)
+            return lambda done, total: bar.update(task, advance=done, total=total)
+
+        yield add
+
+
+class RateColumn(ProgressColumn):
+    """Symbols a second."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:,.0f} symbols/s")
+
+
+@contextmanager
+def share_bar(name: str, *, quiet: bool = False) -> Iterator[Progress]:
+    """A bar; the function it gives is told of the share that is done."""
+    columns = ("{task.description}", BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with _bar(make_console(quiet=quiet), *columns) as bar:
+        task = bar.add_task(name, total=1.0)
+        yield lambda share: bar.update(task, completed=share)
+
+
+@contextmanager
+def count_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[[int], object]]:
+    """For work of which nobody knows how much it is; the function it gives is told how many are done."""
+    columns = (SpinnerColumn(), f"{{task.completed:,.0f}} {what}", TimeElapsedColumn())
+    with _bar(make_console(quiet=quiet), *columns) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda count: bar.update(task, completed=count)
+
+
+@contextmanager
+def status_line(*, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A function that shows what goes on: in place on a terminal, as a plain line now and then where there is none."""
+    console = make_console(quiet=quiet)
+    if console.is_terminal and not quiet:
+        with console.status("") as status:
+            yield lambda message: status.update(Text(message))
+        return
+    last = time.monotonic()
+
+    def tell(message: str) -> None:
+        nonlocal last
+        if time.monotonic() - last > PLAIN_EVERY:
+            console.print(message, soft_wrap=True)
+            last = time.monotonic()
+
+    yield tell
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on standard output."""
+    print(json_line(value))
+
+
+def json_line(value: Any) -> str:
+    """A JSON object as standard output takes it: where that cannot say a character, escaped."""
+    return json.dumps(value, ensure_ascii=not takes_everything(sys.stdout))
+
+
+def print_table(columns: list[str], rows: list[list[str]]) -> None:
+    """A table on standard output; the first column is text, the others numbers."""
+    table = RichTable(box=None, pad_edge=False, header_style="bold")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = make_console(stderr=False)
+    if not console.is_terminal:
+        console.width = 200
+    console.print(table)
+
+
+def print_tables(*tables: "Table") -> None:
+    """Tables of an analysis on standard output, each with its title and notes."""
+    for number, table in enumerate(tables):
+        if table.title:
+            print(f"\n{table.title}" if number else table.title)
+        print_table(table.columns, table.rows)
+        for note in table.notes:
+            print(f"- {note}")
+
+
+def print_coloured(text: "ColouredText") -> None:
+    """Coloured text on a terminal; where there is none, a line a symbol with its value."""
+    from relmo.analysis.core.show import colour, hexadecimal, scale_of, visible
+
+    console = make_console(stderr=False)
+    print(f"{text.title}, from {text.values.min():.3f} to {text.values.max():.3f}, mean {text.values.mean():.3f}")
+    if not console.is_terminal:
+        print(*(f"{visible(s)}\t{v:.4f}" for s, v in zip(text.symbols, text.values.tolist(), strict=True)), sep="\n")
+        return
+    size, shown = scale_of(text.values), Text()
+    for symbol, value in zip(text.symbols, text.values.tolist(), strict=True):
+        style = Style(color="#000000", bgcolor=hexadecimal(colour(value / size)))
+        shown.append("↵" if symbol == "\n" else symbol, style)
+        shown.append("\n" if symbol == "\n" else text.space)
+    console.print(shown, soft_wrap=True)
+
+
+def print_reproduction(table: "Reproduction") -> None:
+    """A published table on standard output: our figures, the published ones in columns of their own, and the notes
+    below."""
+    published = [column for column in table.columns if any(column in (row.published or {}) for row in table.rows)]
+    ours = [column for column in table.columns if any(column in row.ours for row in table.rows)]
+    rows = [
+        [
+            row.name,
+            *(figure(row.ours.get(column)) for column in ours),
+            *(figure((row.published or {}).get(column)) for column in published),
+        ]
+        for row in table.rows
+    ]
+    print(f"{table.name}: {table.title}\n{table.paper}\n")
+    print_table(["", *ours, *(f"published {column}" for column in published)], rows)
+    notes = [*(f"{row.name}: {row.note}" for row in table.rows if row.note), *table.notes]
+    print("", *(f"- {note}".replace(": \n", ":\n").replace("\n", "\n    ") for note in notes), "", sep="\n")
+
+
+def figure(value: float | None) -> str:
+    """A number as a table shows it."""
+    if value is None:
+        return ""
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"
