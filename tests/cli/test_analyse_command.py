@@ -142,7 +142,7 @@ def test_features_are_listed(run: Run) -> None:
     [
         (["cells", "{}/none", "{}/a.txt"], "does not exist"),
         (["cells", "{}/lm"], "relmo analyse cells MODEL FILE"),
-        (["cells", "words", "{}/a.txt"], "is not a language model"),
+        (["cells", "words", "{}/a.txt"], "give a language model"),
         (["cells", "{}/lm", "{}/none.txt"], "none.txt"),
         (["cells", "{}/lm", "{}/a.txt", "--feature", "quote"], "there is no feature 'quote'"),
         (["cells", "{}/lm", "{}/a.txt", "--feature", "string"], "say the language"),

@@ -74,7 +74,7 @@ def test_texts_come_without_names_and_the_names_at_the_end(run: Run, folder: Pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bilm"], "is not a language model (lm)"),
+        (["bilm"], "give a language model (lm)"),
         (["one", "one"], "given twice"),
         (["one", "--order", "21"], "--order must be at most 20, not 21"),
         ([], "a model is needed"),

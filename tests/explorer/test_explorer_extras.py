@@ -17,15 +17,16 @@ from relmo.analysis.meaning.neighbours import unit as of_length_one
 from relmo.analysis.memory.gradients import gradient_flow
 from relmo.analysis.syntax.agreement import agreement
 from relmo.analysis.syntax.gate_traces import gate_traces
-from relmo.analysis.units.compare import copied, emergence
+from relmo.analysis.units import compare
+from relmo.analysis.units.compare import copied, copies_begin, emergence
 from relmo.cli import main
 from relmo.errors import CorpusError, ModelError, SettingError
-from relmo.explorer import beside, words
-from relmo.explorer.beside import begins_in, busiest, covered, parts_of
+from relmo.explorer import words
+from relmo.explorer.beside import busiest, covered, parts_of
 from relmo.explorer.extras import Extras, read_figures
 from relmo.explorer.packs import find_packs
 from relmo.explorer.session import Session
-from relmo.explorer.words import most_frequent, projected, tags_of
+from relmo.explorer.words import projected, tags_of
 from relmo.explorer.work import Worker
 from relmo.text.conllu import ConlluWord
 from relmo.text.minimal_pairs import MinimalPair, read_pairs
@@ -243,13 +244,6 @@ def test_a_tag_is_that_of_the_word_though_others_have_spaces_in_them() -> None:
     assert tags_of(document.head(5)) == expected[:5]
 
 
-def test_the_most_frequent_tag_is_that_of_the_other_sentences() -> None:
-    seen = ["a", "a", "a", "b", "a", "c"]
-    tags = np.array(["X", "X", "Y", "Y", "Y", "X"])
-    test = np.array([False, False, False, False, True, True])
-    assert most_frequent(seen, tags, test).tolist() == [False, True]  # a is X; c is unseen, and X as common as Y
-
-
 def test_copies_are_those_that_stand_in_the_training_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(1)
     training, ids = generator.integers(0, 3, 200), generator.integers(0, 3, 60)
@@ -258,15 +252,15 @@ def test_copies_are_those_that_stand_in_the_training_text(tmp_path: Path, monkey
         if any((training[at : at + 5] == ids[begin : begin + 5]).all() for at in range(196)):
             inside[begin : begin + 5] = True
     assert 0 < inside.sum() < 60
-    monkeypatch.setattr(beside, "CHUNK", 64)
-    there, short = begins_in([ids, ids[:3]], training, 5, quiet)
+    monkeypatch.setattr(compare, "CHUNK", 64)
+    there, short = copies_begin([ids, ids[:3]], training, 5, quiet)
     np.testing.assert_array_equal(covered(there, 5), inside)
     assert there.mean() == pytest.approx(copied(ids, training, [5])[5])
     assert len(short) == 0
 
     model = language_model("lstm")
     text = "the cat (a cat) sat" + "tt" + TEXT[40:70]
-    (there,) = begins_in([model.encode(text)], model.encode(TEXT), 10, quiet)
+    (there,) = copies_begin([model.encode(text)], model.encode(TEXT), 10, quiet)
     parts = parts_of(read(model, text), text, covered(there, 10))
     assert "".join(part for part, _ in parts) == text
     assert [part for part, there in parts if there] == ["the cat (a cat) sat", TEXT[40:70]]

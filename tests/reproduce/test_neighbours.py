@@ -23,7 +23,6 @@ from relmo.reproduce.neighbours import (
     SOURCES,
     Place,
     SemCor,
-    in_context,
     read_corpus,
     reproduce,
     same_as_nearest,
@@ -102,7 +101,7 @@ def test_ranks_and_neighbours_are_those_of_a_search_by_hand(
             assert row.ours[RANK_IN_WORD] == 1 + plays.index(to)
             assert row.ours["cosine"] == pytest.approx(near[to], abs=1e-5)
             shown = table.extra["nearest"][row.name]
-            assert [each["text"] for each in shown] == [in_context(corpus, place) for place in order[:5]]
+            assert [each["text"] for each in shown] == [corpus.in_context(place) for place in order[:5]]
             assert shown[0]["text"] in row.note
 
 
@@ -149,12 +148,12 @@ def test_a_corpus_without_the_papers_sentences_is_refused(folder: Path) -> None:
 def test_words_are_shown_with_some_of_their_context() -> None:
     words = [*"abcdefghijklm", "X", *"nopqrstuvwxyz"]
     corpus = SemCor([SenseSentence(words, []), SenseSentence(["X", "."], [])], [], [], {})
-    assert in_context(corpus, Place(0, 13)) == "… e f g h i j k l m [X] n o p q r s t u v …"
-    assert in_context(corpus, Place(1, 0)) == "[X] ."
+    assert corpus.in_context(Place(0, 13)) == "… e f g h i j k l m [X] n o p q r s t u v …"
+    assert corpus.in_context(Place(1, 0)) == "[X] ."
 
 
 def test_semcor_has_the_papers_sentences(data: Callable[[str], Path]) -> None:
     corpus = read_corpus(data("tasks/wsd/semcor3.jsonl"))
     assert len(corpus.occurrences) == 328
-    assert in_context(corpus, corpus.sources[0]).startswith("Chico Ruiz made a spectacular [play] on Alusik 's")
-    assert "in a successful [play] and had talent enough" in in_context(corpus, corpus.neighbours[1])
+    assert corpus.in_context(corpus.sources[0]).startswith("Chico Ruiz made a spectacular [play] on Alusik 's")
+    assert "in a successful [play] and had talent enough" in corpus.in_context(corpus.neighbours[1])

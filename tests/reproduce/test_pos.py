@@ -14,7 +14,7 @@ from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
 from relmo.reproduce.controls import Controls
-from relmo.reproduce.pos import ALL, UNSEEN, TagAccuracy, TaggedCorpus, layer_of, most_frequent, read_tagged, reproduce
+from relmo.reproduce.pos import ALL, UNSEEN, TagAccuracy, TaggedCorpus, layer_of, read_tagged, reproduce
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings
 from relmo.text.vocabulary import Vocabulary
 
@@ -69,18 +69,12 @@ def test_words_and_universal_tags_are_read_without_ranges_and_empty_nodes(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("1\tdo\n", r"a\.conllu:1: expected the 10 columns"), ("# x\n", "no sentence")]
+    ("text", "message"), [("1\tdo\n", r"a\.conllu:1: CoNLL-U has 10 columns"), ("# x\n", "no sentence")]
 )
 def test_a_file_that_is_not_conllu_is_one_clear_line(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "a.conllu").write_text(text)
     with pytest.raises(CorpusError, match=message):
         read_tagged(tmp_path / "a.conllu")
-
-
-def test_the_baseline_gives_a_word_its_most_frequent_tag_and_unseen_words_the_most_frequent_of_all() -> None:
-    train = tagged("run/VERB run/VERB run/NOUN cat/NOUN", "dog/NOUN")
-    dev = tagged("run/VERB run/NOUN new/NOUN other/VERB cat/NOUN")
-    assert most_frequent(train, dev).tolist() == [True, False, True, False, True]
 
 
 def test_accuracies_are_of_all_words_and_of_those_that_training_did_not_have() -> None:

@@ -2,7 +2,7 @@
 trained on, and when a unit came to be what it is."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,16 @@ import numpy as np
 
 from relmo.analysis.core.causal import Unit, units_of
 from relmo.analysis.core.features import Document, read, tracks
+from relmo.analysis.core.progress import split_progress
 from relmo.analysis.core.trace import trace
 from relmo.analysis.core.untrained import untrained
 from relmo.analysis.units.compare import (
+    COPIED,
     check_alike,
     compare_losses_of,
+    copies_begin,
     emergence,
     samples,
-    window_hashes,
 )
 from relmo.errors import ModelError, SettingError
 from relmo.explorer.given import Given, number, plain_unit, real, string
@@ -29,10 +31,8 @@ from relmo.settings.lm import LanguageModelSettings, LMSettings
 from relmo.text.encode import encode_file
 
 SHOWN = 4000  # symbols of a comparison that are coloured
-LENGTHS = {"char": (10, 20, 40, 80), "word": (3, 5, 8, 12)}  # stretches that copies are looked for of
 MARKED = 1  # which of these is marked in samples
 SEEDS, LONG = 3, 400  # samples that copies are looked for in, and their symbols
-CHUNK = 1 << 16  # symbols of a training text looked at together: what a cache holds
 TRAIN = "train"  # the name of the training text that was given
 STRIP = 160  # symbols of a film strip
 LARGEST_TRAIN = 1 << 30  # bytes
@@ -54,8 +54,8 @@ def compare(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
         second, named = one_way(worker.other(other), other), other
     models = {worker.session.name: mine, named: second}
     train = string(given, "train")
-    end = 0.4 if train else 0.6
-    losses = compare_losses_of(models, symbols, progress=lambda share: progress(end * share))
+    comparing, copying = split_progress(progress, [0.4, 0.6] if train else [0.6, 0.4])
+    losses = compare_losses_of(models, symbols, progress=comparing)
     options: dict[str, Any] = {"prompt": string(given, "prompt")[:500], "temperature": real(given, "temperature", 0.7)}
     seed = number(given, "seed", 0, 0, 1 << 31)
     made = samples(models, limit=200, seed=seed, **options)
@@ -75,9 +75,7 @@ def compare(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
         "samples": [{"model": each.model, "text": each.text} for each in made],
     }
     if train:
-        answer |= copies(
-            worker, models, answer, train, (seed, options), lambda share: progress(end + (1 - end) * share)
-        )
+        answer |= copies(worker, models, answer, train, (seed, options), copying)
     return answer
 
 
@@ -106,25 +104,25 @@ def copies(
     """How much of some long samples of each model, and of the text that they were asked about, stands in the training
     text as it is, by the length of stretches; and where in the samples that are shown."""
     first = next(iter(models.values()))
-    training, title = worker.training(train, lambda share: progress(0.2 * share))
-    progress(0.2)
+    reading, writing, searching = split_progress(progress, [0.2, 0.2, 0.6])
+    training, title = worker.training(train, reading)
+    reading(1.0)
     symbols = len(training)
     written: dict[str, list[np.ndarray]] = {name: [] for name in models}
     seed, options = sampling
     for n in range(SEEDS):
         for each in samples(models, limit=LONG, seed=seed + 1 + n, **options):
             written[each.model].append(first.encode(each.text))
-        progress(0.2 + 0.2 * (n + 1) / SEEDS)
-    lengths = LENGTHS[first.settings.text.unit]
+        writing((n + 1) / SEEDS)
+    lengths = COPIED[first.settings.text.unit]
     sources = {f"what {name} writes": np.concatenate(some) for name, some in written.items()}
     sources["the text they are asked about"] = first.vocabulary.ids(answer["symbols"])
     documents = [read(first, sample["text"]) if sample["text"].strip() else None for sample in answer["samples"]]
     texts = [*sources.values(), *(first.vocabulary.ids(each.symbols if each else []) for each in documents)]
     rows: list[dict[str, Any]] = [{"name": name, "shares": [], "symbols": len(ids)} for name, ids in sources.items()]
-    marked, done = [], 0
-    for place, length in enumerate(lengths):
-        told = lambda share, done=done, length=length: progress(0.4 + 0.6 * (done + length * share) / sum(lengths))  # noqa: E731
-        there = begins_in(texts, training, length, told)
+    marked = []
+    for place, (length, tell) in enumerate(zip(lengths, split_progress(searching, lengths), strict=True)):
+        there = copies_begin(texts, training, length, tell)
         for row, found in zip(rows, there, strict=False):
             row["shares"].append(100 * float(found.mean()) if len(found) else None)
         if place == MARKED:
@@ -135,7 +133,6 @@ def copies(
             ]
         if not any(found.any() for found in there):
             training = training[:0]  # longer stretches are not there either
-        done += length
     about = {"of": title, "symbols": symbols, "lengths": lengths, "marked": lengths[MARKED], "rows": rows}
     return {"copies": about, "samples": marked}
 
@@ -152,23 +149,14 @@ def training_ids(worker: Any, name: str, progress: Progress) -> tuple[np.ndarray
     if size > LARGEST_TRAIN:
         raise SettingError(f"{path.name}: has {size >> 20:,} MB; give at most {LARGEST_TRAIN >> 20:,}")
     with tempfile.TemporaryDirectory() as scratch:
-        told = lambda count: progress(min(count / size, 1.0))  # noqa: E731
-        stream = encode_file(str(path), model.settings.text, model.vocabulary, Path(scratch), told)
+        stream = encode_file(
+            str(path),
+            model.settings.text,
+            model.vocabulary,
+            Path(scratch),
+            lambda count: progress(min(count / size, 1.0)),
+        )
         return np.array(stream.ids), path.name
-
-
-def begins_in(texts: Sequence[np.ndarray], training: np.ndarray, length: int, progress: Progress) -> list[np.ndarray]:
-    """At which places of each text a stretch of this length begins that stands in the training text; of bool, a place
-    for each stretch. The training text is looked through in pieces."""
-    own = [window_hashes(ids, length) if len(ids) >= length else np.zeros(0, np.uint64) for ids in texts]
-    wanted = np.unique(np.concatenate(own))
-    there = np.zeros(len(wanted), dtype=bool)
-    for begin in range(0, len(training) - length + 1 if len(wanted) else 0, CHUNK):
-        hashes = window_hashes(training[begin : begin + CHUNK + length - 1], length)
-        places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
-        there[places[wanted[places] == hashes]] = True
-        progress(min(1.0, (begin + CHUNK) / len(training)))
-    return [there[np.searchsorted(wanted, each)] for each in own]
 
 
 def covered(there: np.ndarray, length: int) -> np.ndarray:
@@ -207,13 +195,14 @@ def emerge(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     frames, left_out = checkpoints(worker, mine, document)
     named = string(given, "unit")
     unit = unit_of({"unit": named}) if named else None
-    found = emergence(frames, document, track, unit=unit, progress=lambda share: progress(0.8 * share))
+    correlating, tracing = split_progress(progress, [0.8, 0.2])
+    found = emergence(frames, document, track, unit=unit, progress=correlating)
     begin = busiest(track, STRIP)
     strips = []
     for place, model in enumerate(frames.values()):
         values, scale = _values_of(model, document, found.unit)
         strips.append({"values": np.round(values[begin : begin + STRIP].astype(float), 3).tolist(), "scale": scale})
-        progress(0.8 + 0.2 * (place + 1) / len(frames))
+        tracing((place + 1) / len(frames))
     rows = found.as_dict()["models"]
     best = [plain_unit(found.units[int(np.abs(r).argmax())]) for r in found.r]
     return {

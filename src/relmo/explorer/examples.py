@@ -12,7 +12,7 @@ OWN = DATA / "examples"
 
 @dataclass(frozen=True)
 class ShippedModel:
-    """A model that ships: its name, its folder, what it is; the text, the unit and the colours it is opened with."""
+    """A model that ships, and how it is opened: on which text, with which unit, in which mode of colours."""
 
     name: str
     folder: Path
@@ -24,7 +24,7 @@ class ShippedModel:
 
 @dataclass(frozen=True)
 class Passage:
-    """A text with a name."""
+    """A text that a page offers by name."""
 
     name: str
     title: str
@@ -65,24 +65,16 @@ def passages() -> list[Passage]:
     found = [
         Passage(name, title, path.read_text(encoding="utf-8"), language)  # type: ignore[arg-type]
         for name, title, path, language in files
-        if path.is_file()
     ]
-    story = [
-        Passage("story", "Alice, chapters I and II", printed(_chapters(each.text)))
-        for each in found
-        if each.name == "alice"
-    ]
-    return [*story, *found, Passage("counting", "60 a's, then 60 b's", "a" * 60 + "b" * 60)]
-
-
-def _chapters(text: str) -> str:
-    """The first two of the book."""
-    return text[text.index("CHAPTER I") : text.index("CHAPTER III")]
+    alice = found[0].text
+    chapters = alice[alice.index("CHAPTER I") : alice.index("CHAPTER III")]
+    story = Passage("story", "Alice, chapters I and II", printed(chapters))
+    return [story, *found, Passage("counting", "60 a's, then 60 b's", "a" * 60 + "b" * 60)]
 
 
 def printed(text: str) -> str:
-    """A text of typewriter signs with the quotation marks, apostrophes and dashes of a printed book, which the model of
-    prose has read: `so', "so", isn't -- “so”, ‘so’, isn’t —."""
+    """A text typed on a keyboard with the quotation marks, apostrophes and dashes of a printed book, since the model of
+    prose has read printed books: `so' becomes “so”, "so" ‘so’, isn't isn’t, and -- —."""
     text = re.sub(r" {2,}", " ", re.sub(r"^ +", "", text, flags=re.MULTILINE))
     text = re.sub(r'"([^"]*)"', "‘\\1’", re.sub(r"(?<=\w)'(?=\w)", "’", text))
     return re.sub(r"\n{3,}", "\n\n", text.replace("`", "“").replace("'", "”").replace("--", "—")).strip() + "\n"

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from relmo.analysis.core.progress import split_progress
 from relmo.analysis.memory import counting as counting_analysis
 from relmo.analysis.memory.counting_training import CountingOptions
-from relmo.analysis.syntax.agreement import agreement, drawn_pairs, sweep
+from relmo.analysis.syntax.agreement import agreement, drawn_pairs, places_by_condition, sweep
 from relmo.analysis.syntax.gate_traces import gate_traces
 from relmo.errors import SettingError
 from relmo.explorer.given import Given, listed, number, plain_unit, string
@@ -33,13 +34,13 @@ def count(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
         hidden=number(given, "hidden", 10, 1, 64),
     )
     found = []
-    for place, cell in enumerate(cells):
+    for cell, tell in zip(cells, split_progress(progress, [1.0] * len(cells)), strict=True):
         counting_analysis.check(cell, options)
         done = counting_analysis.counting(
             string(given, "language") or "anbn",
             cell,
             options,
-            progress=lambda share, place=place: progress((place + share) / len(cells)),  # type: ignore[misc]
+            progress=tell,
         )
         found.append(done.as_dict())
     return {"networks": found, "limit": options.limit, "tested": options.largest}
@@ -49,11 +50,12 @@ def agree(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     """How often the right one of two forms is preferred, by condition; with `sweep`, what each unit costs."""
     pairs, title = _pairs_of(worker, given)
     units = given.get("sweep") is True
-    report = agreement(worker.model, pairs, progress=lambda share: progress(share * (0.2 if units else 1.0)))
+    reading, sweeping = split_progress(progress, [0.2, 0.8 if units else 0.0])
+    report = agreement(worker.model, pairs, progress=reading)
     answer: dict[str, Any] = {"title": title, **report.as_dict()}
     if units:
         per = number(given, "per_condition", 20, 2, 500)
-        swept = sweep(worker.model, pairs, per_condition=per, progress=lambda share: progress(0.2 + 0.8 * share))
+        swept = sweep(worker.model, pairs, per_condition=per, progress=sweeping)
         worst = np.argsort(-swept.drops.max(axis=1), kind="stable")[:HEAVIEST]
         answer["sweep"] = {
             "conditions": swept.as_dict()["conditions"],
@@ -85,9 +87,7 @@ def gates(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     unit = unit_of({"unit": string(given, "unit")})
     if unit.direction == "backward":
         raise SettingError("pairs are read forwards; choose a unit that reads so")
-    parts: dict[str, list[MinimalPair]] = {}
-    for pair in pairs:
-        parts.setdefault(pair.condition, []).append(pair)
+    parts = {name: [pairs[place] for place in places] for name, places in places_by_condition(pairs).items()}
     if unknown := [name for name in listed(given, "conditions") if name not in parts]:
         raise SettingError(f"there is no condition {unknown[0][:80]!r} among these pairs")
     chosen = (listed(given, "conditions") or list(parts))[:CONDITIONS]

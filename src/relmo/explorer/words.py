@@ -3,7 +3,7 @@ vectors tell of tags, layer by layer."""
 
 import shutil
 import tempfile
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 
 from relmo.analysis.core.features import Document
 from relmo.analysis.core.intervals import wilson
+from relmo.analysis.core.progress import split_progress
 from relmo.analysis.core.untrained import untrained
 from relmo.analysis.meaning.lookup import meaning
 from relmo.analysis.meaning.neighbours import unit
 from relmo.analysis.meaning.occurrences import OccurrenceIndex, build_index
-from relmo.analysis.meaning.probe import linear_probe
+from relmo.analysis.meaning.probe import linear_probe, usual_labels
 from relmo.errors import SettingError
 from relmo.explorer.given import Given, number, string
 from relmo.loading import load
@@ -77,14 +78,13 @@ def mean(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     if not words:
         raise SettingError("the sentence is empty; write one")
     document = worker.document(text, WORDS)
-    index = worker.indexes.of(
-        worker.session.passage(text), model, document, lambda share: progress(0.85 * min(share, 1.0))
-    )
-    progress(0.85)
+    building, looking = split_progress(progress, [0.85, 0.15])
+    index = worker.indexes.of(worker.session.passage(text), model, document, lambda share: building(min(share, 1.0)))
+    building(1.0)
     vectors = load("words", kinds="skipgram", device="cpu")
     same = given.get("same_word") is True
     found = meaning(model, index, words, place, k=number(given, "k", 10, 1, 50), same_word=same, vectors=vectors)
-    progress(0.95)
+    looking(0.66)
     static = [[word, round(float(cosine), 3)] for word, cosine in found.static or []]
     answer = {"words": words, "position": place, "layers": found.as_dict()["layers"], "static": static}
     return answer | {"symbols": len(document), "plane": plane(model, index, words, place, tags_of(document))}
@@ -149,21 +149,21 @@ def tag_layers(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
         raise SettingError("the text is too short to learn tags from; ten sentences are needed, and better hundreds")
     models = {"": model, "the same untrained": untrained(model)}
     layers = model.network.layer_count
-    steps, done, rows = len(models) * (layers + 1), 0, []
-    labels = np.array(tags)
+    tell = iter(split_progress(progress, [1.0] * len(models) * (layers + 1)))
+    labels, rows = np.array(tags), []
     for name, each in models.items():
-        vectors = _embedded(each, document.texts, lambda share, done=done: progress((done + share) / steps))  # type: ignore[misc]
-        done += 1
+        vectors = _embedded(each, document.texts, next(tell))
         for layer in range(layers):
             probe = linear_probe(
                 vectors[layer][~test], labels[~test].tolist(), held_out=held[~test], device=model.device
             )
             right = probe.right(vectors[layer][test], labels[test].tolist())
             rows.append({"name": name, "layer": layer, **_share_of(right)})
-            done += 1
-            progress(done / steps)
-    usual = most_frequent(document.symbols, labels, test)
-    return {"rows": rows, "most_frequent": _share_of(usual), "words": int((~test).sum()), "asked": int(test.sum())}
+            next(tell)(1.0)
+    symbols = np.array(document.symbols)
+    usual = np.array(usual_labels(symbols[~test].tolist(), labels[~test].tolist(), symbols[test].tolist()))
+    floor = _share_of(usual == labels[test])
+    return {"rows": rows, "most_frequent": floor, "words": int((~test).sum()), "asked": int(test.sum())}
 
 
 def _embedded(model: BiLM, sentences: list[list[str]], progress: Progress) -> np.ndarray:
@@ -173,18 +173,6 @@ def _embedded(model: BiLM, sentences: list[list[str]], progress: Progress) -> np
         found += model.embed(sentences[begin : begin + SENTENCES])
         progress(min(1.0, (begin + SENTENCES) / len(sentences)))
     return np.concatenate(found, axis=1)
-
-
-def most_frequent(words: list[str], tags: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """Whether each word that is asked about has the tag that it has most often elsewhere, or, where it is not there,
-    the most frequent one."""
-    counts: dict[str, Counter[str]] = {}
-    for word, tag in zip(np.array(words)[~test], tags[~test], strict=True):
-        counts.setdefault(word, Counter())[tag] += 1
-    common = Counter(tags[~test].tolist()).most_common(1)[0][0]
-    usual = {word: each.most_common(1)[0][0] for word, each in counts.items()}
-    asked = zip(np.array(words)[test], tags[test], strict=True)
-    return np.array([usual.get(word, common) == tag for word, tag in asked])
 
 
 def _share_of(right: np.ndarray) -> dict[str, float]:

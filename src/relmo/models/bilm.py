@@ -280,7 +280,7 @@ class BiLM:
     def _scored(
         self, file: str, lanes: int, watch: Callable[[int, int], object] | None, *, keep: bool
     ) -> Iterator[tuple[BiScore, Iterator[WordScore]]]:
-        vocabulary = self._output_words()
+        vocabulary = self.output_words()
         with tempfile.TemporaryDirectory() as scratch:
             encoded = encode_sentence_file(file, self.settings.text, vocabulary, Path(scratch))
             words, steps = encoded.sentences.words, encoded.sentences.predictions
@@ -308,7 +308,7 @@ class BiLM:
         if direction not in ("both", "forward", "backward"):
             raise SettingError(f"direction is {direction!r}; it can be 'both', 'forward' or 'backward'")
         sentences = check_sentences(sentences, "log_probs")
-        vocabulary = self._output_words()
+        vocabulary = self.output_words()
         chosen = {"both": (0, 1), "forward": (0,), "backward": (1,)}[direction]
         tokens = (self.tokens(sentence) if isinstance(sentence, str) else sentence for sentence in sentences)
         found: list[np.ndarray] = []
@@ -342,7 +342,7 @@ class BiLM:
             log_p = -self.network.softmax.nll(*on_device).cpu().numpy()[places]
         return np.split(log_p, np.cumsum([len(words) + 1 for words in sentences])[:-1])
 
-    def _output_words(self) -> SentenceVocabulary:
+    def output_words(self) -> SentenceVocabulary:
         """The vocabulary, which a model that predicts words has."""
         if self.vocabulary is None:
             raise ModelError(

@@ -39,7 +39,7 @@ from relmo.analysis.syntax.minimal_pairs import (
     pair_scores,
     words_that_differ,
 )
-from relmo.errors import CorpusError, ModelError
+from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.reproduce.controls import Controls
 from relmo.reproduce.data import required
@@ -110,11 +110,7 @@ class PairResults(NamedTuple):
 
 def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str], None]) -> Reproduction:
     """The table for a model and its controls."""
-    if model.vocabulary is None:
-        raise ModelError(
-            "agreement: the model has no output layer to predict words with (original ELMo files hold none); "
-            "make one on your text: relmo train bilm TEXT --init MODEL --out DIR"
-        )
+    model.output_words()  # says at once where there are none
     folder = required(data, "tasks/agreement", "BLiMP and the agreement sets of Linzen and Lakretz")
     paradigms = read_blimp(required(folder, "blimp", "BLiMP"))
     linzen = read_linzen(required(folder, "linzen", "the Linzen set"))

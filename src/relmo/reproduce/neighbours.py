@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from relmo.analysis.meaning.lookup import in_context
 from relmo.analysis.meaning.neighbours import Search, unit
 from relmo.analysis.meaning.senses import static_layer
 from relmo.errors import CorpusError
@@ -81,6 +82,10 @@ class SemCor(NamedTuple):
     neighbours: list[Place]
     occurrences: dict[Place, SenseTag | None]
 
+    def in_context(self, place: Place) -> str:
+        """A word in brackets, and some words on each side."""
+        return in_context(self.sentences[place.sentence].words, place.position, AROUND)
+
 
 class SourceNeighbours(NamedTuple):
     """What a layer gives for a source: figures by column, and the nearest words of the corpus with their cosines."""
@@ -129,7 +134,7 @@ def _network_rows(corpus: SemCor, result: NetworkNeighbours, prefix: str, extra:
     for i, source in enumerate(SOURCES):
         for layer, each in zip(layers, result.found, strict=True):
             name = f"{prefix}{source.name}, {layer}"
-            shown = [(in_context(corpus, place), cosine) for place, cosine in each[i].nearest]
+            shown = [(corpus.in_context(place), cosine) for place, cosine in each[i].nearest]
             extra["nearest"][name] = [{"text": text, "cosine": cosine} for text, cosine in shown]
             note = "".join(f"\n{cosine:.2f}  {text}" for text, cosine in shown)
             rows.append(ComparedRow(name, each[i].figures, note=note if not prefix and layer != layers[0] else ""))
@@ -245,12 +250,3 @@ def same_as_nearest(corpus: SemCor, vectors: dict[Place, np.ndarray]) -> dict[st
     pos = np.array([[a.lemma.pos == b.lemma.pos for b in tags] for a in tags])
     shares = {SENSE: sense, POS: pos}
     return {name: 100 * float(((nearest & same).sum(1) / nearest.sum(1)).mean()) for name, same in shares.items()}
-
-
-def in_context(corpus: SemCor, place: Place) -> str:
-    """A word in brackets, and some words on each side."""
-    words = corpus.sentences[place.sentence].words
-    begin, end = max(0, place.position - AROUND), place.position + 1 + AROUND
-    before, after = " ".join(words[begin : place.position]), " ".join(words[place.position + 1 : end])
-    cut = "… " if begin else "", " …" if end < len(words) else ""
-    return f"{cut[0]}{before} [{words[place.position]}] {after}{cut[1]}".replace("  ", " ").strip()

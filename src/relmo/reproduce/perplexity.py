@@ -28,7 +28,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from relmo.errors import CorpusError, ModelError
+from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.models.evaluate import BiScore
 from relmo.reproduce.controls import Controls
@@ -83,10 +83,7 @@ class HeldOutText(NamedTuple):
 
 def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str], None]) -> Reproduction:
     """The table: each text by the model, the untrained network, its own unigrams, a guess."""
-    if model.vocabulary is None:
-        raise ModelError(
-            "perplexity: the model has no output layer to predict words with; original ELMo files hold none"
-        )
+    vocabulary = model.output_words()
     files = {name: required(data, file, name) for name, file in SETS.items()}
     rows = [ComparedRow("biLM of the paper", published={"vocabulary": 793_471, "average": 39.7})]
     extra = {}
@@ -96,13 +93,13 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
             raise CorpusError(f"{file}: there is no text in it")
         score = evaluate(model, text, say)
         untrained = evaluate(controls.untrained, text.beginning(BEGINNING), say)
-        size = {"vocabulary": len(model.vocabulary)}
+        size = {"vocabulary": len(vocabulary)}
         extra[name] = score.summary() | {"untrained_tokens": untrained.tokens}
         rows += [
             ComparedRow(name, size | _figures(score)),
             ComparedRow(f"{name}, untrained network", size | _figures(untrained)),
-            ComparedRow(f"{name}, unigram", dict.fromkeys(PERPLEXITIES, unigram(text.sentences, model.vocabulary))),
-            ComparedRow(f"{name}, uniform", dict.fromkeys(PERPLEXITIES, float(len(model.vocabulary)))),
+            ComparedRow(f"{name}, unigram", dict.fromkeys(PERPLEXITIES, unigram(text.sentences, vocabulary))),
+            ComparedRow(f"{name}, uniform", dict.fromkeys(PERPLEXITIES, float(len(vocabulary)))),
         ]
     return Reproduction("perplexity", "perplexity of held-out text", PAPER, COLUMNS, rows, list(NOTES), extra)
 

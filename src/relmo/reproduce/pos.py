@@ -14,8 +14,7 @@ What the figures hang on:
 - Tags of a sentence's words go together, so whole sentences are drawn anew for the intervals.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,14 +22,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from relmo.analysis.core.intervals import bootstrap_difference
-from relmo.analysis.meaning.probe import linear_probe
+from relmo.analysis.meaning.probe import linear_probe, usual_labels
 from relmo.analysis.meaning.senses import static_layer
 from relmo.errors import CorpusError
 from relmo.models.bilm import BiLM
 from relmo.reproduce.controls import Controls
 from relmo.reproduce.data import required
 from relmo.reproduce.table import ComparedRow, Reproduction
-from relmo.text.corpus import read_lines
+from relmo.text.conllu import read_conllu_sentences
 
 PAPER = "Peters et al. 2018, Deep contextualized word representations, Table 6"
 ALL, UNSEEN = "all words", "unseen words"
@@ -50,7 +49,6 @@ NOTES = [
     "classifier as here. Another corpus and other tags: compare layers, not levels",
     "unseen words: those whose form is nowhere in the training part",
 ]
-FORM, UPOS = 1, 3  # columns of CoNLL-U
 
 Vectors = Callable[[Sequence[Sequence[str]]], np.ndarray]
 """Sentences to the vectors of all their words, (N, D)."""
@@ -82,7 +80,8 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
         sources["skip-gram vectors"] = lambda sentences: np.concatenate([v[0] for v in static(sentences)])
     sources |= {f"untrained, {name}": layer_of(controls.untrained, k) for k, name in enumerate(names)}
     extra: dict[str, Any] = {"train_words": len(train.tags), "dev_words": len(dev.tags), "probes": {}}
-    rows = [ComparedRow("most frequent tag of the word", score(most_frequent(train, dev)))]
+    usual = np.array(usual_labels(train.words, train.tags, dev.words))
+    rows = [ComparedRow("most frequent tag of the word", score(usual == dev.tags))]
     right: dict[str, np.ndarray] = {}
     for name, vectors in sources.items():
         say(f"pos: {name}")
@@ -102,33 +101,13 @@ def read_tagged(path: Path) -> TaggedCorpus:
     sentences: list[list[str]] = []
     tags: list[str] = []
     numbers: list[int] = []
-    for words, found in _tagged_sentences(path):
+    for words in read_conllu_sentences(path):
         numbers += [len(sentences)] * len(words)
-        sentences.append(words)
-        tags += found
+        sentences.append([word.form for word in words])
+        tags += [word.upos for word in words]
     if not sentences:
         raise CorpusError(f"{path}: there is no sentence in it; it should be CoNLL-U with universal tags")
     return TaggedCorpus(sentences, tags, np.array(numbers))
-
-
-def _tagged_sentences(path: Path) -> Iterator[tuple[list[str], list[str]]]:
-    """The words of each sentence, and their tags."""
-    words: list[str] = []
-    tags: list[str] = []
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.text.strip():
-            if words:
-                yield words, tags
-            words, tags = [], []
-        elif not line.text.startswith("#"):
-            fields = line.text.split("\t")
-            if len(fields) != 10 or not fields[FORM]:
-                raise CorpusError(f"{path}:{number}: expected the 10 columns of CoNLL-U with tabs between them")
-            if fields[0].isdecimal():
-                words.append(fields[FORM])
-                tags.append(fields[UPOS])
-    if words:
-        yield words, tags
 
 
 def layer_of(model: BiLM, layer: int) -> Vectors:
@@ -139,16 +118,6 @@ def layer_of(model: BiLM, layer: int) -> Vectors:
         return np.concatenate(model.embed(folded if model.settings.text.lowercase else sentences, layers=layer))
 
     return embed
-
-
-def most_frequent(train: TaggedCorpus, dev: TaggedCorpus) -> np.ndarray:
-    """Whether each word of `dev` has the tag it has most often in `train`, or, unseen there, the most frequent one."""
-    counts: dict[str, Counter[str]] = {}
-    for word, tag in zip(train.words, train.tags, strict=True):
-        counts.setdefault(word, Counter())[tag] += 1
-    common = Counter(train.tags).most_common(1)[0][0]
-    usual = {word: tags.most_common(1)[0][0] for word, tags in counts.items()}
-    return np.array([usual.get(word, common) == tag for word, tag in zip(dev.words, dev.tags, strict=True)])
 
 
 class TagAccuracy:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from relmo.analysis.meaning import probe
-from relmo.analysis.meaning.probe import linear_probe
+from relmo.analysis.meaning.probe import linear_probe, usual_labels
 
 
 def clouds(count: int = 600, noise: float = 0.7, seed: int = 0) -> tuple[np.ndarray, list[str]]:
@@ -90,3 +90,8 @@ def test_nothing_to_learn_from_or_to_choose_by_is_refused(held: np.ndarray) -> N
     vectors, labels = clouds()
     with pytest.raises(ValueError, match="held out"):
         linear_probe(vectors, labels, held_out=held)
+
+
+def test_the_usual_label_is_a_words_most_frequent_one_and_for_unseen_words_that_of_all() -> None:
+    words, labels = ["run", "run", "run", "cat", "dog"], ["VERB", "VERB", "NOUN", "NOUN", "NOUN"]
+    assert usual_labels(words, labels, ["run", "new", "cat"]) == ["VERB", "NOUN", "NOUN"]

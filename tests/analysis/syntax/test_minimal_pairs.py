@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from relmo.analysis.syntax.minimal_pairs import (
-    Choice,
-    Pair,
+    SentencePair,
+    WordChoice,
     accuracy,
     choice_scores,
     frequency_scores,
@@ -50,18 +50,25 @@ class Agreeing(BiLM):
 
 
 def test_a_pairs_score_is_the_difference_of_whole_sentences_each_way_and_summed() -> None:
-    pairs = [Pair("the cat is here", "the cat are here"), Pair(["the", "cats", "is"], ["the", "cats", "are"])]
+    pairs = [
+        SentencePair("the cat is here", "the cat are here"),
+        SentencePair(["the", "cats", "is"], ["the", "cats", "are"]),
+    ]
     found = pair_scores(Agreeing(), pairs)
     assert found.tolist() == [[2.0, 5.0 + 1.0, 8.0], [-2.0, -5.0 + 1.0, -6.0]]  # "are" is a letter longer backwards
 
 
 def test_ends_count_and_lengths_are_not_divided_by() -> None:
-    (found,) = pair_scores(Agreeing(), [Pair("the cat", "the cat here")])
+    (found,) = pair_scores(Agreeing(), [SentencePair("the cat", "the cat here")])
     assert found.tolist() == [4.0, 4.0, 8.0]
 
 
 def test_a_choice_is_the_word_itself_given_what_stands_before_it() -> None:
-    choices = [Choice(["the", "cat"], "is", "are"), Choice(["the", "cats"], "is", "are"), Choice([], "the", "cat")]
+    choices = [
+        WordChoice(["the", "cat"], "is", "are"),
+        WordChoice(["the", "cats"], "is", "are"),
+        WordChoice([], "the", "cat"),
+    ]
     assert choice_scores(Agreeing(), choices).tolist() == [2.0, -2.0, 0.0]
 
 
@@ -70,19 +77,19 @@ def test_a_choice_with_a_real_network_is_the_difference_of_its_log_probabilities
     settings = BiLMModelSettings(filters=("1x4", "2x4"), char_dim=3, hidden=8, projection=4)
     vocabulary = SentenceVocabulary([*SentenceVocabulary.specials, *WORDS])
     model = BiLM(BiLMNetwork(settings, vocab_size=len(vocabulary)), BiLMSettings(model=settings), vocabulary)
-    (found,) = choice_scores(model, [Choice(["the", "cat"], "is", "are")])
+    (found,) = choice_scores(model, [WordChoice(["the", "cat"], "is", "are")])
     one, other = (model.log_probs([f"the cat {verb} here"])[0][0, 2] for verb in ("is", "are"))
     assert found == pytest.approx(float(one) - float(other), abs=1e-6)
-    unknown = choice_scores(model, [Choice(["the", "cat"], "purrs", "purr")])
+    unknown = choice_scores(model, [WordChoice(["the", "cat"], "purrs", "purr")])
     assert unknown.tolist() == [0.0], "both are <UNK>"
 
 
 def test_frequency_prefers_the_word_that_stands_earlier_in_the_vocabulary() -> None:
     choices = [
-        Choice([], "is", "are"),
-        Choice([], "are", "is"),
-        Choice([], "purr", "here"),
-        Choice([], "purr", "purrs"),
+        WordChoice([], "is", "are"),
+        WordChoice([], "are", "is"),
+        WordChoice([], "purr", "here"),
+        WordChoice([], "purr", "purrs"),
     ]
     assert np.sign(frequency_scores(Agreeing(), choices)).tolist() == [1, -1, -1, 0]
 
@@ -96,7 +103,7 @@ def test_frequency_prefers_the_word_that_stands_earlier_in_the_vocabulary() -> N
     ],
 )
 def test_the_words_that_differ_are_those_that_one_has_more_often(good: str, bad: str, words: set[str]) -> None:
-    assert words_that_differ(Agreeing(), Pair(good, bad)) == words
+    assert words_that_differ(Agreeing(), SentencePair(good, bad)) == words
 
 
 def test_words_are_known_if_the_vocabulary_has_them_all() -> None:

@@ -104,6 +104,11 @@ def units_of(traced: Trace, states: Sequence[str]) -> list[Unit]:
     ]
 
 
+def rows_of(traced: Trace, states: Sequence[str]) -> np.ndarray:
+    """The units' values as rows, in the order of `units_of`; (U, T)."""
+    return np.concatenate([np.ascontiguousarray(layer.T) for state in states for layer in traced.states[state]])
+
+
 def values_of(traced: Trace, unit: Unit) -> np.ndarray:
     """A unit's values; (T,)."""
     array = traced.states[unit.state]

@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 from relmo.settings.arguments import Progress
 
 
-def parts_of(progress: Progress | None, weights: Sequence[float]) -> list[Progress]:
+def split_progress(progress: Progress | None, weights: Sequence[float]) -> list[Progress]:
     """For work in parts that take so long each: a function for each part, which is told the share of that part."""
     bounds = [0.0, *accumulate(weights)]
 

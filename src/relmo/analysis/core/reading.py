@@ -166,13 +166,8 @@ class BiLMReading(Reading):
     """One direction of a bidirectional language model's."""
 
     def __init__(self, model: BiLM, text: Texts, direction: int):
-        if model.vocabulary is None:
-            raise ModelError(
-                "the model has no output layer to predict words with (original ELMo files hold none); "
-                "make one on your text: relmo train bilm TEXT --init MODEL --out DIR"
-            )
         self.model, self.direction = model, direction
-        sentences, vocabulary = symbols_of(model, text), model.vocabulary
+        vocabulary, sentences = model.output_words(), symbols_of(model, text)
         others = dict.fromkeys(word for words in sentences for word in words if word not in vocabulary.index)
         self.lexicon = [*vocabulary.symbols, *others]
         place = {word: i for i, word in enumerate(self.lexicon)}

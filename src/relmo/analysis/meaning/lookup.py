@@ -41,9 +41,14 @@ class Occurrence(NamedTuple):
     @property
     def text(self) -> str:
         """Some words around it, itself in brackets."""
-        begin, end = max(0, self.position - AROUND), self.position + AROUND + 1
-        shown = [f"[{w}]" if i == self.position else w for i, w in enumerate(self.words)][begin:end]
-        return " ".join([*(["…"] if begin else []), *shown, *(["…"] if end < len(self.words) else [])])
+        return in_context(self.words, self.position, AROUND)
+
+
+def in_context(words: Sequence[str], position: int, around: int) -> str:
+    """A word in brackets, and so many words on each side."""
+    begin, end = max(0, position - around), position + around + 1
+    shown = [f"[{word}]" if place == position else word for place, word in enumerate(words)][begin:end]
+    return " ".join([*(["…"] if begin else []), *shown, *(["…"] if end < len(words) else [])])
 
 
 @dataclass(frozen=True)

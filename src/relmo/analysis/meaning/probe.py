@@ -7,6 +7,7 @@ Choices:
   held out from training; with the best the classifier is then fitted to all rows.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -81,6 +82,17 @@ def linear_probe(
     accuracy = float((_logits(x, best).argmax(dim=1) == targets)[held].double().mean())
     w = _fit(x, targets, torch.ones_like(held), strength, best)
     return Probe(names, w[:-1], w[-1], mean, scale, strength, accuracy)
+
+
+def usual_labels(words: Sequence[str], labels: Sequence[str], asked: Sequence[str]) -> list[str]:
+    """For each word that is asked about the label that it has most often among `labels`; for a word that is not among
+    `words`, the most frequent label of all. It is the floor for any classifier of words."""
+    counts: dict[str, Counter[str]] = {}
+    for word, label in zip(words, labels, strict=True):
+        counts.setdefault(word, Counter())[label] += 1
+    common = Counter(labels).most_common(1)[0][0]
+    usual = {word: each.most_common(1)[0][0] for word, each in counts.items()}
+    return [usual.get(word, common) for word in asked]
 
 
 def _fit(x: Tensor, targets: Tensor, used: Tensor, l2: float, start: Tensor) -> Tensor:

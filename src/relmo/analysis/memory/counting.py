@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from relmo.analysis.core.progress import parts_of
+from relmo.analysis.core.progress import split_progress
 from relmo.analysis.core.trace import trace
 from relmo.analysis.memory.counting_report import Counting, CountingUnit
 from relmo.analysis.memory.counting_training import CountingOptions, Tried, accepts, share_of, train_best
@@ -51,7 +51,7 @@ def counting_each(
     """As `counting`, but the network of every seed is trained and judged, each by itself."""
     return [
         counting(language, cell, replace(options, seeds=1, first_seed=options.first_seed + number), progress=tell)
-        for number, tell in enumerate(parts_of(progress, [1.0] * options.seeds))
+        for number, tell in enumerate(split_progress(progress, [1.0] * options.seeds))
     ]
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relmo.analysis.core.progress import parts_of
+from relmo.analysis.core.progress import split_progress
 from relmo.analysis.core.untrained import seeded
 from relmo.analysis.memory.fresh import CellName
 from relmo.analysis.memory.languages import Language, LearntWord
@@ -110,7 +110,7 @@ def train_best(
     tried."""
     best: tuple[tuple[float, float], LanguageModel] | None = None
     tried: list[Tried] = []
-    for number, tell in enumerate(parts_of(progress, [1.0] * options.seeds)):
+    for number, tell in enumerate(split_progress(progress, [1.0] * options.seeds)):
         model, one = train(language, cell, options, options.first_seed + number, tell)
         tried.append(one)
         key = (one.validation, one.margin)

@@ -28,10 +28,11 @@ import numpy as np
 
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.intervals import Interval
+from relmo.analysis.core.progress import split_progress
 from relmo.analysis.core.show import Table, colours, figure, picture
 from relmo.analysis.core.trace import trace
 from relmo.analysis.core.untrained import untrained
-from relmo.analysis.syntax.minimal_pairs import Accuracy, accuracy
+from relmo.analysis.syntax.minimal_pairs import Accuracy, accuracy, points_of
 from relmo.analysis.syntax.pair_scores import PairPlan, Reader, gaps, gaps_without, plan_of
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
@@ -139,13 +140,13 @@ def agreement(
 ) -> AgreementReport:
     """Accuracy by condition, in the order of the pairs. With `control` the same network untrained is asked, too."""
     plan = plan_of(model, pairs)
-    half = 0.5 if control else 1.0
-    scores = gaps(model, plan, lambda share: tell(progress, half * share))
-    tell(progress, half)
+    own, other = split_progress(progress, [1, 1 if control else 0])
+    scores = gaps(model, plan, own)
+    own(1.0)
     fresh = None
     if control and (isinstance(model, BiLM) or isinstance(model.network, RecurrentLM)):
-        fresh = gaps(untrained(model, seed), plan, lambda share: tell(progress, half + half * share))
-    tell(progress, 1.0)
+        fresh = gaps(untrained(model, seed), plan, other)
+    other(1.0)
     frequency = _frequency_gaps(model, plan)
     found = []
     for name, where in _conditions_of(pairs).items():
@@ -155,18 +156,17 @@ def agreement(
     return AgreementReport(found)
 
 
-def tell(progress: Progress | None, share: float) -> None:
-    """Of the share that is done."""
-    if progress is not None:
-        progress(share)
+def places_by_condition(pairs: Sequence[MinimalPair]) -> dict[str, list[int]]:
+    """The places of each condition's pairs, in the order of the pairs."""
+    found: dict[str, list[int]] = {}
+    for place, pair in enumerate(pairs):
+        found.setdefault(pair.condition, []).append(place)
+    return found
 
 
 def _conditions_of(pairs: Sequence[MinimalPair]) -> dict[str, np.ndarray]:
     """The places of each condition's pairs, by name: all of them first, alone where there is but one condition."""
-    found: dict[str, list[int]] = {}
-    for place, pair in enumerate(pairs):
-        found.setdefault(pair.condition, []).append(place)
-    parts = {name: np.array(places) for name, places in found.items()}
+    parts = {name: np.array(places) for name, places in places_by_condition(pairs).items()}
     return parts if len(parts) == 1 else {ALL: np.arange(len(pairs))} | parts
 
 
@@ -301,7 +301,7 @@ def sweep(
     at = [[value] for value in _off_values(model, plan, chosen, how)]
     scores = gaps_without(model, plan, [[unit] for unit in chosen], values=at, progress=progress)
     parts = _conditions_of(kept)
-    points, plain = right(scores), right(base)
+    points, plain = points_of(scores), points_of(base)
     best, held_out, rank = [], [], []
     for where in parts.values():
         first, second = where[::2], where[1::2] if len(where) > 1 else where
@@ -329,11 +329,6 @@ def _most_needed(share: np.ndarray, margin: np.ndarray) -> int:
     return int(np.lexsort((margin, share))[0])
 
 
-def right(scores: np.ndarray) -> np.ndarray:
-    """A point where the right one is preferred, half a point for a tie."""
-    return np.where(scores > 0, 1.0, np.where(scores == 0, 0.5, 0.0))
-
-
 def drawn_pairs(pairs: Sequence[MinimalPair], most: int | None, seed: int) -> list[MinimalPair]:
     """At most so many of each condition, drawn, in their order."""
     if most is None:
@@ -341,12 +336,9 @@ def drawn_pairs(pairs: Sequence[MinimalPair], most: int | None, seed: int) -> li
     if most < 1:
         raise SettingError(f"at least one pair of each condition is needed, not {most}")
     generator = np.random.default_rng(seed)
-    parts: dict[str, list[int]] = {}
-    for place, pair in enumerate(pairs):
-        parts.setdefault(pair.condition, []).append(place)
     kept = [
         place
-        for places in parts.values()
+        for places in places_by_condition(pairs).values()
         for place in (generator.choice(places, most, replace=False) if len(places) > most else places)
     ]
     return [pairs[place] for place in sorted(kept)]
@@ -446,8 +438,8 @@ def ablate_together(
     generator = np.random.default_rng(seed)
     sets = [list(units), *(random_set(model, units, generator) for _ in range(draws))]
     values = [_off_values(model, plan, each, how) for each in sets]
-    points = right(gaps_without(model, plan, sets, values=values, progress=progress))
-    plain = right(gaps(model, plan))
+    points = points_of(gaps_without(model, plan, sets, values=values, progress=progress))
+    plain = points_of(gaps(model, plan))
     parts = _conditions_of(kept)
     shares = np.stack([100 * points[:, where].mean(axis=1) for where in parts.values()], axis=1)
     base = np.array([100 * plain[where].mean() for where in parts.values()])

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from relmo.analysis.core.causal import Unit, units_of
+from relmo.analysis.core.causal import Unit, rows_of, units_of
 from relmo.analysis.core.effects import areas, ranked
 from relmo.analysis.core.trace import Trace
 from relmo.errors import SettingError
@@ -93,7 +93,7 @@ def decode(
     if len(traced.starts) != count or len(traced) % count or np.ptp(np.diff(traced.starts, append=len(traced))):
         raise SettingError(f"{count} answers need as many texts of one length, not {len(traced.starts)} texts")
     names = [name for name in ("h", "c") if name in traced.states] if states is None else list(states)
-    values = _rows_of(traced, names, count)[:, :, first:]  # (U, N, T)
+    values = rows_of(traced, names).reshape(-1, count, len(traced) // count)[:, :, first:]  # (U, N, T)
     asked = np.ones(count, dtype=bool) if tested is None else tested
     half = halves(groups, answer)
     units, sides = units_of(traced, names), [(half == side, (half != side) & asked) for side in (0, 1)]
@@ -112,13 +112,6 @@ def decode(
         row = values[units.index(unit)]
         made.generalisation[unit] = np.mean([_thresholds(row, answer, learn, ask) for learn, ask in sides], axis=0)
     return made
-
-
-def _rows_of(traced: Trace, names: Sequence[str], texts: int) -> np.ndarray:
-    """The units of these states, in the order of `units_of`, over texts of one length; (U, N, T)."""
-    parts = [traced.states[name] for name in names]
-    shaped = [part.reshape(len(part), texts, -1, part.shape[2]).transpose(0, 3, 1, 2) for part in parts]
-    return np.concatenate([part.reshape(-1, *part.shape[2:]) for part in shaped])
 
 
 def halves(groups: Sequence[str], answer: np.ndarray) -> np.ndarray:

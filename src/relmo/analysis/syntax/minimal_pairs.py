@@ -95,9 +95,14 @@ def is_known(model: BiLM, words: Iterable[str]) -> bool:
     return all(word in model.vocabulary.index for word in words)
 
 
+def points_of(scores: np.ndarray) -> np.ndarray:
+    """A point for each score above 0, where the right one is preferred; half a point for a tie."""
+    return np.where(scores > 0, 1.0, np.where(scores == 0, 0.5, 0.0))
+
+
 def accuracy(scores: np.ndarray, known: np.ndarray) -> Accuracy:
-    """Of pairs with these differences (N,), above 0 where the right one is preferred; `known` (N,) of bool."""
-    points = np.where(scores > 0, 1.0, np.where(scores == 0, 0.5, 0.0))
+    """The accuracy of pairs with these scores (N,); `known` (N,) of bool says whose words that matter are known."""
+    points = points_of(scores)
     kept = points[known]
     return Accuracy(
         wilson(float(points.sum()), len(points)), len(points), wilson(float(kept.sum()), len(kept)), len(kept)

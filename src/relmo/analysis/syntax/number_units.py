@@ -7,11 +7,11 @@ A unit is found in two steps that know nothing of each other: it tells the subje
 the model gets verbs wrong (`agreement.sweep`).
 
     long-range      tells the number at every word from the subject to the verb, also past a noun of the other number
-    short-range     tells it at the subject, and past such a noun tells that one's
-    needed          costs more where the two numbers differ than any of many random units of the same layers does
+    short-range     tells it at the subject, but past a noun of the other number tells the number of that noun
+    needed          costs more accuracy, where the two numbers differ, than any of many random units of the same layers
 
-What its weights to the output layer do for verbs in the singular and the plural stands beside. Where there is no such
-unit the report says so, with the best there is and what all units tell together: a number can be kept by many.
+Beside these stand a unit's weights to verbs in the singular and in the plural. Many units can keep a number together.
+Where no single unit keeps it, the report says so, and shows the best unit and what all units tell together.
 
     Lakretz et al. 2019, The emergence of number and syntax units in LSTM language models
 """
@@ -48,8 +48,8 @@ Reach = Literal["long", "short", "none"]
 
 
 class OutputWeights(NamedTuple):
-    """The weights with which a unit raises verbs, on average over forms in the singular and in the plural, and how well
-    they tell the two apart: 1 where all plural ones are larger, 0 where all are smaller."""
+    """A unit's weights to verbs: their means over forms in the singular and in the plural, and the area with which they
+    tell the two apart. It is 1 where all weights to plural forms are larger, 0 where all are smaller."""
 
     singular: float
     plural: float
@@ -60,10 +60,10 @@ class OutputWeights(NamedTuple):
 class NumberUnit:
     """A unit and what is known of it.
 
-    area      with which it tells the number, at each place from the subject on
+    area      how well it tells the number, at each place from the subject on
     plural    whether it is larger where the subject is in the plural
-    costs     points that it costs in each condition where the numbers differ
-    margins   nats by which the right form is preferred less there without it, also where all stay right
+    costs     points of accuracy that it costs in each condition where the numbers differ
+    margins   how much less the right form is preferred there without it, in nats
     p         how often a random unit of the same layer costs as much there or more, itself counted
     output    its weights to verbs, where the output layer reads it
     """
@@ -116,12 +116,12 @@ class NumberReport:
     together: dict[str, Together] = field(default_factory=dict)
 
     def of(self, reach: Reach, *, needed: bool | None = None) -> list[NumberUnit]:
-        """The units of a reach; perhaps only those that are needed, or are not."""
+        """The units of a reach; with `needed`, only those that are needed, or only those that are not."""
         return [each for each in self.found if each.reach == reach and needed in (None, each.needed)]
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """The result in a sentence."""
         needed = self.of("long", needed=True)
         long, short = (len(some(len(self.decoding.units))) for some in (self.decoding.keeping, self.decoding.turning))
         best = max(self.found, key=lambda each: min(each.area))
@@ -204,7 +204,6 @@ class NumberReport:
 
 
 def _draw_lines(axes: Any, report: NumberReport) -> None:
-    """The areas of units over the sentence, and of all together as learnt at the subject."""
     for reach, colour in (("none", "tab:gray"), ("short", "tab:blue"), ("long", "tab:orange")):
         for number, each in enumerate(report.of(reach)):  # type: ignore[arg-type]
             label = f"{reach}: {each.unit}" if reach != "none" else str(each.unit)
@@ -217,7 +216,6 @@ def _draw_lines(axes: Any, report: NumberReport) -> None:
 
 
 def _draw_costs(axes: Any, report: NumberReport) -> None:
-    """What the units cost in each condition, before what all that were set to zero cost."""
     own = {each.unit for each in report.found}
     rest = [u for u, unit in enumerate(report.sweep.units) if unit not in own]
     for row, name in enumerate(report.found[0].costs):
@@ -248,12 +246,12 @@ def number_units(
 ) -> NumberReport:
     """Units that tell the number of the subject of minimal pairs, and what they cost.
 
-    subject         its place from 0, where it is not seen from the words
-    states          of which units; h and, of an LSTM, c
+    subject         the subject's place from 0, where it cannot be found from the words
+    states          whose units: h and, of an LSTM, c
     every           set every unit to zero, which takes long, and not only the best and random ones
     best            how many units of each reach are looked at
     draws           how many random units they are compared with
-    per_condition   pairs of each condition, drawn; None takes all
+    per_condition   how many pairs of each condition are drawn; None takes all
     control         ask the same network untrained, too
     """
     items = number_items(model, drawn_pairs(pairs, per_condition, seed), subject=subject)
@@ -270,7 +268,8 @@ def number_units(
     swept = sweep(
         model, items.pairs, units=list(dict.fromkeys([*chosen, *null])), how=how, per_condition=None, progress=progress
     )
-    found = [_described(model, items, decoding, swept, unit, reach[unit], null) for unit in chosen]
+    evidence = Evidence(items, decoding, swept, null)
+    found = [_described(model, evidence, unit, reach[unit]) for unit in chosen]
     together = {}
     for kind in ("long", "short"):
         some = [unit for unit in chosen if reach[unit] == kind]
@@ -292,19 +291,13 @@ def number_units(
 
 
 def _decoded(model: LanguageModel | BiLM, items: Items, states: Sequence[str]) -> Decoding:
-    """What a model's units tell of the subjects' numbers."""
     traced = forward_trace(model, items.texts, states)
-    options: dict[str, Any] = {
-        "groups": items.subjects,
-        "tested": items.tested,
-        "states": states,
-        "first": items.subject,
-    }
-    return decode(traced, items.plural, **options)
+    about: dict[str, Any] = {"groups": items.subjects, "tested": items.tested, "first": items.subject}
+    return decode(traced, items.plural, states=states, **about)
 
 
 def _random_units(model: LanguageModel | BiLM, units: Sequence[Unit], draws: int, seed: int) -> list[Unit]:
-    """So many other units of the same states and layers, as many of each as these are, or all there are."""
+    """So many other units of the states and layers of these units, in the same proportions, or all there are."""
     generator, found = np.random.default_rng(seed), dict[Unit, None]()
     for _ in range(draws):
         if len(found) >= draws:
@@ -313,16 +306,18 @@ def _random_units(model: LanguageModel | BiLM, units: Sequence[Unit], draws: int
     return list(found)[:draws]
 
 
-def _described(
-    model: LanguageModel | BiLM,
-    items: Items,
-    decoding: Decoding,
-    swept: Sweep,
-    unit: Unit,
-    reach: Reach,
-    null: Sequence[Unit],
-) -> NumberUnit:
+class Evidence(NamedTuple):
+    """What units tell of the items, and what they cost; `null` are the units to compare with."""
+
+    items: Items
+    decoding: Decoding
+    sweep: Sweep
+    null: Sequence[Unit]
+
+
+def _described(model: LanguageModel | BiLM, evidence: Evidence, unit: Unit, reach: Reach) -> NumberUnit:
     """A unit with what it costs against others of its state and layer."""
+    items, decoding, swept, null = evidence
     own = swept.units.index(unit)
     others = [swept.units.index(u) for u in null if u != unit and (u.state, u.layer) == (unit.state, unit.layer)]
     costs, margins, p, needed = {}, {}, {}, False
@@ -342,8 +337,8 @@ def _described(
 def output_weights(
     model: LanguageModel | BiLM, unit: Unit, forms: tuple[Sequence[str], Sequence[str]]
 ) -> OutputWeights | None:
-    """The weights from a unit to words, those in the singular and those in the plural: of a projected memory cell
-    through the projection, of a lower layer through the sums that hand it on. None where the output layer does not read
+    """The weights from a unit to words in the singular and in the plural. They go through the projection from a
+    projected memory cell, and through the residual sums from a lower layer. None where the output layer does not read
     the unit, or there are no such words."""
     reader = Reader(model)
     stack, softmax, vocabulary = reader.stack, reader.network.softmax, model.vocabulary

@@ -68,12 +68,7 @@ def plan_of(model: LanguageModel | BiLM, pairs: Sequence[MinimalPair]) -> PairPl
     """How these pairs are read by a model."""
     if not pairs:
         raise CorpusError("there are no minimal pairs; give some")
-    vocabulary = model.vocabulary
-    if vocabulary is None:
-        raise ModelError(
-            "the model has no output layer to predict words with (original ELMo files hold none); "
-            "make one on your text: relmo train bilm TEXT --init MODEL --out DIR"
-        )
+    vocabulary = model.output_words() if isinstance(model, BiLM) else model.vocabulary
     index: dict[tuple[str, ...], int] = {}
     entries: list[tuple[int, int, str, int, float]] = []
     single = True

@@ -17,7 +17,7 @@ What is easily fooled oneself with:
     Neurophysiological dynamics of phrase-structure building during sentence processing
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ import numpy as np
 
 from relmo.analysis.core.causal import Unit, units_of
 from relmo.analysis.core.effects import ngram_predictions, standard
+from relmo.analysis.core.progress import split_progress
 from relmo.analysis.core.show import Table, figure, picture
 from relmo.analysis.core.trace import Trace, iter_trace, join_traces
 from relmo.analysis.core.untrained import untrained
@@ -152,25 +153,16 @@ def syntax_units(
     kept = _first_words(sentences, words)
     texts = [symbols(model, each.words) for each in kept]
     values = np.concatenate([each.values for each in kept])
-    parts = 2 if control else 1
-
-    def told(part: int) -> Callable[[float], None] | None:
-        return None if progress is None else lambda share: _tell_all(progress, (part + share) / parts)
-
+    own, other = split_progress(progress, [1, 1 if control else 0])
     traced = forward_trace(model, texts, states or ("h",))
     frequency = _log_ranks(model, traced.symbols)
-    report = depth_regression(traced, values, frequency=frequency, measure=measure, seed=seed, progress=told(0))
+    report = depth_regression(traced, values, frequency=frequency, measure=measure, seed=seed, progress=own)
     if control:
-        fresh = forward_trace(untrained(model, seed), texts, states or ("h",))
-        other = depth_regression(fresh, values, frequency=frequency, measure=measure, seed=seed, progress=told(1))
-        report.controls["the same network untrained"] = other.r2
-        report.notes.append(f"untrained, {len(other.units)} units are such outliers")
+        traced = forward_trace(untrained(model, seed), texts, states or ("h",))
+        fresh = depth_regression(traced, values, frequency=frequency, measure=measure, seed=seed, progress=other)
+        report.controls["the same network untrained"] = fresh.r2
+        report.notes.append(f"untrained, {len(fresh.units)} units are such outliers")
     return report
-
-
-def _tell_all(progress: Progress, share: float) -> None:
-    """Of the share that is done."""
-    progress(share)
 
 
 def depth_regression(

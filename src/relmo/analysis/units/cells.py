@@ -19,13 +19,13 @@ there is no such cell. Whether the model uses a unit is another question, which 
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from relmo.analysis.core.causal import Ablation, How, Unit, ablate_units, held_values, units_of
+from relmo.analysis.core.causal import Ablation, How, Unit, ablate_units, held_values, rows_of, units_of
 from relmo.analysis.core.effects import (
     SHIFTS,
     Delay,
@@ -43,7 +43,7 @@ from relmo.analysis.core.effects import (
     switched_on,
 )
 from relmo.analysis.core.features import Document
-from relmo.analysis.core.progress import parts_of
+from relmo.analysis.core.progress import split_progress
 from relmo.analysis.core.stack import stack_of
 from relmo.analysis.core.trace import Trace, network_of, trace
 from relmo.analysis.core.untrained import untrained
@@ -83,7 +83,7 @@ def find_cells(
     seed              of the untrained network, and of what is drawn
     """
     _check_tracks(len(document), tracks)
-    tracing, tracing_fresh, scoring, ablating = parts_of(progress, [3, 3, 4, 20 if ablate else 0])
+    tracing, tracing_fresh, scoring, ablating = split_progress(progress, [3, 3, 4, 20 if ablate else 0])
     states = ("c", "h") if _is_lstm(model) else ("h",)
     traced = trace(model, document.texts, keep=states, progress=tracing)
     ids = np.unique(np.array(document.symbols), return_inverse=True)[1]
@@ -143,7 +143,7 @@ def _ablate_best(
     strongest = np.take_along_axis(report.scores.r, np.abs(report.scores.r).argmax(axis=1)[:, None], axis=1)[:, 0]
     sign = dict(zip(report.units, strongest.tolist(), strict=True))
     found = []
-    for kind, tell in zip(kinds, parts_of(progress, [1.0] * len(kinds)), strict=True):
+    for kind, tell in zip(kinds, split_progress(progress, [1.0] * len(kinds)), strict=True):
         chosen = list(dict.fromkeys(unit for unit in best if (unit.state, unit.direction) == kind))
         rest = [unit for unit in report.units if (unit.state, unit.direction) == kind and unit not in chosen]
         drawn = np.random.default_rng(asked.seed).permutation(len(rest))[: max(0, asked.among - len(chosen))]
@@ -180,10 +180,10 @@ def score_cells(
     numbers = np.unique(np.array(traced.symbols), return_inverse=True)[1] if ids is None else ids
     features = np.stack([np.asarray(track, dtype=np.float32) for track in tracks.values()], axis=1)  # (T, F)
     binary = np.array([set(np.unique(column)) == {0.0, 1.0} for column in features.T])
-    rows = _rows_of(traced, states)
+    rows = rows_of(traced, states)
     scoring = Scoring(features, binary, SymbolGroups(numbers), seed)
-    scored = ScoredUnits(list(tracks), units, rows, scoring.every(rows, parts_of(progress, [8, 2])[0]))
-    reached = None if fresh is None else scoring.best(_rows_of(fresh, states))
+    scored = ScoredUnits(list(tracks), units, rows, scoring.every(rows, split_progress(progress, [8, 2])[0]))
+    reached = None if fresh is None else scoring.best(rows_of(fresh, states))
     guesses = ngram_predictions(numbers, features, order)
     probed = rows if len(rows) <= MOST_PROBED else rows[[unit.state == "h" for unit in units]]
     probes = scoring.effects(probe_predictions(standard(probed, 1), features))
@@ -196,12 +196,6 @@ def score_cells(
     if progress is not None:
         progress(1.0)
     return CellReport(len(traced), units, scored.features, scored.scores, found, order, notes=notes)
-
-
-def _rows_of(traced: Trace, states: Sequence[str]) -> np.ndarray:
-    """The units' values as rows, (U, T), in the order of `units_of`."""
-    parts = [np.ascontiguousarray(layer.T) for state in states for layer in traced.states[state]]
-    return np.concatenate(parts)
 
 
 def _blocks(rows: np.ndarray) -> Iterator[np.ndarray]:

@@ -36,7 +36,8 @@ from relmo.settings.arguments import Progress
 WINDOW = 2048  # symbols scored at a time
 STRETCH = 200  # neighbouring symbols that count as one draw
 FEWEST = 20  # symbols that a class must have
-CHUNK = 1 << 20  # symbols of the training text looked at together
+CHUNK = 1 << 16  # symbols of the training text looked at together: what a cache holds
+COPIED = {"char": (10, 20, 40, 80), "word": (3, 5, 8, 12)}  # lengths of stretches that copies are looked for of
 PAIRS = {")": "(", "]": "[", "}": "{"}
 DISTANCES = (1, 5, 10, 20, 50, 100, 200)
 RANKS = (10, 100, 1_000, 10_000)
@@ -222,36 +223,45 @@ def samples(
 
 
 def copied(sample: np.ndarray, training: np.ndarray, lengths: Sequence[int]) -> dict[int, float]:
-    """The share of a text's stretches of each length that stand in another text word for word; nan where the text is
-    shorter. Ids (S,) and (T,), the latter perhaps mapped from a file: it is looked through in pieces."""
+    """Of a text's stretches of each length, the share that stands in the training text as it is; nan where the text is
+    shorter. Ids (S,) and (T,); the training text may be mapped from a file."""
     found = {}
     for length in lengths:
         if length < 1:
             raise SettingError(f"stretches have a length of 1 or more, not {length}")
-        if len(sample) < length:
-            found[length] = math.nan
-            continue
-        wanted, inverse = np.unique(window_hashes(sample, length), return_inverse=True)
-        there = np.zeros(len(wanted), dtype=bool)
-        for begin in range(0, len(training) - length + 1, CHUNK):
-            hashes = window_hashes(np.asarray(training[begin : begin + CHUNK + length - 1]), length)
-            places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
-            there[places[wanted[places] == hashes]] = True
-        found[length] = float(there[inverse].mean())
+        (there,) = copies_begin([sample], training, length)
+        found[length] = float(there.mean()) if len(there) else math.nan
     return found
 
 
-def window_hashes(ids: np.ndarray, length: int) -> np.ndarray:
+def copies_begin(
+    texts: Sequence[np.ndarray], training: np.ndarray, length: int, progress: Progress | None = None
+) -> list[np.ndarray]:
+    """Whether each stretch of this length of each text stands in the training text; (S - length + 1,) of bool each.
+    The training text is looked through in pieces."""
+    own = [_window_hashes(ids, length) if len(ids) >= length else np.zeros(0, np.uint64) for ids in texts]
+    wanted = np.unique(np.concatenate(own))
+    there = np.zeros(len(wanted), dtype=bool)
+    for begin in range(0, len(training) - length + 1 if len(wanted) else 0, CHUNK):
+        hashes = _window_hashes(np.asarray(training[begin : begin + CHUNK + length - 1]), length)
+        places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
+        there[places[wanted[places] == hashes]] = True
+        if progress is not None:
+            progress(min(1.0, (begin + CHUNK) / len(training)))
+    return [there[np.searchsorted(wanted, each)] for each in own]
+
+
+def _window_hashes(ids: np.ndarray, length: int) -> np.ndarray:
     """A 64-bit number for each stretch of a text, the same for the same ids; (T - length + 1,)."""
     count = len(ids) - length + 1
-    mixed = mix(ids.astype(np.uint64))
+    mixed = _mix(ids.astype(np.uint64))
     found = np.zeros(count, dtype=np.uint64)
     for j in range(length):
-        found = mix(found) + mixed[j : j + count]
+        found = _mix(found) + mixed[j : j + count]
     return found
 
 
-def mix(x: np.ndarray) -> np.ndarray:
+def _mix(x: np.ndarray) -> np.ndarray:
     """Scrambles 64-bit numbers one to one (the finaliser of splitmix64: Steele et al. 2014)."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

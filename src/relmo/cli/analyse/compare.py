@@ -12,8 +12,6 @@ from relmo.errors import SettingError
 if TYPE_CHECKING:
     from relmo.models.lm import LanguageModel
 
-LENGTHS = {"char": (10, 20, 40, 80), "word": (3, 5, 8, 12)}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
@@ -162,10 +160,10 @@ def _copies(
     """The shares of samples, and of the text that no model has read, that stand in the training text."""
     import numpy as np
 
-    from relmo.analysis.units.compare import copied
+    from relmo.analysis.units.compare import COPIED, copied
 
     first = next(iter(models.values()))
-    lengths = LENGTHS[first.settings.text.unit]
+    lengths = COPIED[first.settings.text.unit]
     found = {"the text given": copied(first.vocabulary.ids(held_out), training, lengths)}
     for name in models:
         own = [first.encode(each.text) for _, some in made for each in some if each.model == name]
