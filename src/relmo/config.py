@@ -37,7 +37,7 @@ def build(cls: type[S], *layers: Mapping[str, Any], source: str = "settings") ->
             merged.setdefault(section, {}).update(values)
     sections = {
         field.name: field.type(  # type: ignore[operator]
-            **{key: convert(field.type, key, value, f"{field.name}.{key}") for key, value in values.items()}
+            **{key: _convert(field.type, key, value, f"{field.name}.{key}") for key, value in values.items()}
         )
         for field in dataclasses.fields(cls)  # type: ignore[arg-type]
         if (values := merged.get(field.name)) is not None
@@ -53,13 +53,13 @@ def check_keys(cls: type, values: Mapping[str, Any], source: str) -> None:
     known = {f"{name}.{field.name}" for name, section in sections.items() for field in dataclasses.fields(section)}
     for section, keys in values.items():
         if section not in sections or not isinstance(keys, Mapping):
-            raise SettingError(unknown(source, section, [*sections, *known]))
+            raise SettingError(_unknown(source, section, [*sections, *known]))
         for key in keys:
             if f"{section}.{key}" not in known:
-                raise SettingError(unknown(source, f"{section}.{key}", known))
+                raise SettingError(_unknown(source, f"{section}.{key}", known))
 
 
-def unknown(source: str, key: str, known: Iterable[str]) -> str:
+def _unknown(source: str, key: str, known: Iterable[str]) -> str:
     """The message for a key that does not exist, with the nearest one that does."""
     key = key[:100]
     last = {name: name.rsplit(".", 1)[-1] for name in known}
@@ -72,7 +72,7 @@ def unknown(source: str, key: str, known: Iterable[str]) -> str:
     return f"{source}: unknown setting '{key}'; {hint}"
 
 
-def convert(section: Any, key: str, value: Any, name: str) -> Any:
+def _convert(section: Any, key: str, value: Any, name: str) -> Any:
     """The value in the type its field declares, or an error that says what was expected and what was found."""
     hint = typing.get_type_hints(section)[key]
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)

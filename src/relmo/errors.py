@@ -1,15 +1,14 @@
 """The exceptions a user can see. Each message says what is wrong, where, and what to do next, in one line.
 
-The command line prints the message and exits with status 2; a traceback is for our mistakes, never for theirs. What a
-message quotes may come from anyone: `shown` cuts it short, and every message is made fit to be printed.
+The command line prints the message and exits with status 2. A traceback is for our mistakes, never for the user's.
+What a message quotes may come from anyone: `shown` cuts it short, and `one_line` makes every message fit to print.
 """
 
 import errno
 import re
 from typing import Any
 
-LONGEST = 500
-"""Characters of a message."""
+LONGEST = 500  # characters of a message
 IN_WORDS = {
     errno.ENOENT: "no such file",
     errno.EISDIR: "it is a folder",
@@ -24,7 +23,7 @@ IN_WORDS = {
 
 
 def shown(value: Any, longest: int = 60) -> str:
-    """A value to be quoted in a message, as Python writes it; of a long one the beginning."""
+    """A value as a message quotes it: as Python writes it, cut after `longest` characters."""
     try:
         text = repr(value[: longest + 1] if isinstance(value, str) else value)
     except (ValueError, RecursionError):  # a whole number of thousands of digits; lists in lists in lists
@@ -33,8 +32,8 @@ def shown(value: Any, longest: int = 60) -> str:
 
 
 def one_line(message: str) -> str:
-    """A message on one line that every terminal can print: what is not printable is escaped, the middle of a long one
-    left out."""
+    """A message on one line that every terminal can print. What is not printable is escaped; the middle of a long
+    message is left out."""
     line = _ends(re.sub(r"\s*[\r\n]\s*", " ", message.strip()))
     if line.isprintable():
         return line

@@ -62,7 +62,7 @@ def test_a_device_is_written_into_and_its_failure_is_one_line(tmp_path: Path) ->
     write(link, "text")
     assert link.is_symlink()
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)  # noqa: PTH116
-    with pytest.raises(StorageError, match="/dev/full: the disk is full; free some space, then do it again"):
+    with pytest.raises(StorageError, match="/dev/full: the disk is full; free some space, then try again"):
         write(Path("/dev/full"), "text")
 
 
@@ -79,7 +79,7 @@ def test_names_that_cannot_be_are_one_line(tmp_path: Path) -> None:
     for path, says in [
         (tmp_path / ("x" * 300), "cannot be written: the name is too long"),
         (Path("/proc/x"), "/proc/x: cannot be written"),
-        (tmp_path / "a\0b", "is no name for a file"),
+        (tmp_path / "a\0b", "cannot name a file"),
         (tmp_path, "cannot be written: it is a folder"),
     ]:
         with pytest.raises(StorageError, match=says) as raised:

@@ -301,7 +301,7 @@ def test_mistakes_are_named(build: str | None) -> None:
     case = Case(stacks := make(**KINDS[0]), 3, 2)
     with pytest.raises(ValueError, match="precision is 'int4'; it can be float32, bfloat16, int8"):
         case.infer(stacks, "int4")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="sizes are of 2 steps, where there are 3"):
+    with pytest.raises(ValueError, match="sizes has 2 steps, but there are 3"):
         stacks.infer(case.gates, case.words, case.state, [2, 2])
     case.words[0, 0, 0] = 11
     with pytest.raises(IndexError):

@@ -87,8 +87,8 @@ def test_a_phrase_is_split_at_its_joints(token: str, words: list[str]) -> None:
     [
         (XML, GOLD.replace("t2 ", "t3 "), "no line for 'd0.s0.t2'"),
         (XML, GOLD + "d0.s9.t0 bank%1:17:01::\n", "3 instances where .* has 4"),
-        (XML, GOLD + GOLD, ":4: expected an instance's name, new"),
-        (XML, "d0.s0.t0\n", ":1: expected an instance's name"),
+        (XML, GOLD + GOLD, ":4: expected the name of a new instance"),
+        (XML, "d0.s0.t0\n", ":1: expected the name of a new instance"),
         (XML.replace('pos="ADJ"', 'pos="JJ"'), GOLD, "pos 'JJ', not NOUN"),
         (XML[:-20], GOLD, "is not XML"),
         (XML.replace("<corpus", '<!DOCTYPE x [<!ENTITY a "b">]><corpus'), GOLD, "declares a document type"),

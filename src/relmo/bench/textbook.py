@@ -51,8 +51,6 @@ class TextbookEncoder(nn.Module):
         self.highways = copy.deepcopy(encoder.highways)
         for highway in self.highways:
             highway.fast = False  # type: ignore[assignment]
-        for highway in self.highways:
-            highway.fast = False  # type: ignore[assignment]
         self.projection = copy.deepcopy(encoder.projection)
 
     def forward(self, ids: Tensor) -> Tensor:

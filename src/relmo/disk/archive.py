@@ -1,7 +1,7 @@
 """A file that anyone may have packed: by itself, or in a zip archive, which is read without unpacking it to disk.
 
-What an archive says of itself is looked at before memory is taken: how long its list of members is, how many there are,
-and how much a member would unpack to.
+An archive is checked before memory is taken for it: the length of its list of members, their number, and the size to
+which a member would unpack.
 """
 
 import io
@@ -31,22 +31,22 @@ class Member:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The path, as messages show it."""
         return str(self.path) if self.inside is None else f"{self.path}/{self.inside.filename}"
 
     @property
     def size(self) -> int:
-        """Its bytes, unpacked."""
+        """How many bytes it has, unpacked."""
         return self.path.stat().st_size if self.inside is None else self.inside.file_size
 
     def read(self) -> bytes:
-        """All of it."""
+        """The whole file."""
         if self.inside is None:
             with self.path.open("rb") as file:
                 return file.read(self.size + 1)
         packed, unpacked = self.inside.compress_size, self.inside.file_size
         if unpacked > packed * HIGHEST_RATIO + SPARE:
-            raise ModelError(f"{self.name}: would unpack from {packed:,} to {unpacked:,} bytes; this is no model")
+            raise ModelError(f"{self.name}: would unpack from {packed:,} to {unpacked:,} bytes; it is no model")
         with open_zip(self.path) as archive:
             return archive.read(self.inside)
 
@@ -59,7 +59,7 @@ class _Directory(io.FileIO):
     """A zip archive while its list of members is read, which zipfile reads as a whole, however long it is."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """As any file, but not too much."""
+        """Refuses to read more than a model's list of members can have."""
         if size is not None and size > _LARGEST_DIRECTORY:
             raise zipfile.BadZipFile("its list of members is too long for a model")
         return super().read(size)

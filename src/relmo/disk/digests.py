@@ -1,11 +1,11 @@
-"""What relmo wrote and reads back: is it a file, is it of a size that it can have, is it still what was written?
+"""Checks of what relmo wrote and reads back: is it a file, has it the right size, is it still what was written?
 
     note = read_sealed(folder / "run.json", "start again")     a JSON object that carries a digest of itself
     write_json(path, {"files": {"ids": fingerprint(ids)}})     of a file: {"bytes": …, "sha256": …}
     check_file(ids, note["files"]["ids"], "start again")       the size first, so that no wrong file is read to its end
 
-Files on a disk are damaged, cut short, edited, or replaced by pipes and devices. All of it is one line: the file, what
-is wrong with it, and `advice`, what to do.
+Files on a disk can be damaged, cut short, edited, or replaced by pipes and devices. Each such case is an error of one
+line: the file, what is wrong with it, and `advice`, which says what to do.
 """
 
 import hashlib
@@ -75,13 +75,12 @@ def check_file(path: Path, known: Any, advice: str, error: type[RelmoError] = Mo
     try:
         size = path.stat().st_size
         if size != expected.get("bytes"):
-            raise error(f"{path}: is damaged ({size:,} bytes, not {shown(expected.get('bytes'))}); {advice}")
+            raise error(f"{path}: is damaged ({size:,} bytes, not {_shown(expected.get('bytes'))}); {advice}")
         if sha256(path) != expected.get("sha256"):
             raise error(f"{path}: {DAMAGED}; {advice}")
     except OSError as problem:
         raise error(f"{path}: cannot be read ({reason(problem)}); {advice}") from None
 
 
-def shown(size: Any) -> str:
-    """A size as it is printed, whatever it is."""
+def _shown(size: Any) -> str:
     return f"{size:,}" if type(size) is int and 0 <= size < 1 << 63 else "those of its record"

@@ -1,8 +1,8 @@
 """Small files that anyone may have written: checked before memory is taken, and read as text, JSON or TOML.
 
-A file of a model's folder may be a FIFO, which waits for ever, or a link to a device, which never ends; JSON may be
-nested until the parser's stack is full. Whatever is wrong is a ValueError whose text says so; the caller knows what to
-do about it.
+A file in a model's folder may be a FIFO, on which a reader waits for ever, or a link to a device, which never ends.
+JSON may be nested so deeply that it fills the parser's stack. Whatever is wrong is a ValueError that says so; the
+caller adds what to do about it.
 """
 
 import json
@@ -22,12 +22,12 @@ MOST_DOTS = 100  # in a line of TOML; tomllib takes time and memory that grow wi
 
 
 def is_file(path: str | Path) -> bool:
-    """Whether there is an ordinary file, itself or at the end of links; a name that no system takes is none."""
+    """Whether this is an ordinary file or a link to one. A name that no system accepts is not."""
     return os.path.isfile(path)  # noqa: PTH113  (Path.is_file raises where a name is too long)
 
 
 def read_bytes(path: str | Path, largest: int) -> bytes:
-    """All of a file that is not large, whatever it is: of a device no more than that is read."""
+    """All bytes of a file; more than `largest` are an error, and are not read: the file may be a device."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(largest + 1)
@@ -68,7 +68,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _checked(parse: Callable[[str], Any], text: str) -> Any:
-    """What a parser makes of a text; what is nested so deeply that others could not go through it is refused."""
+    """What a parser makes of a text. Deep nesting is refused, since other code could not walk through it."""
     try:
         value = parse(text)
     except (json.JSONDecodeError, tomllib.TOMLDecodeError):

@@ -1,7 +1,7 @@
 """HDF5 files to write, whole or not at all.
 
 The HDF5 library ends the whole process when a disk is full. So it writes through `Patient`, which remembers the first
-failure and takes everything after it without a word; `NewHDF5.add` then raises what was remembered.
+failure and silently drops everything after it; `NewHDF5.add` then raises that failure.
 """
 
 import io
@@ -16,29 +16,28 @@ from relmo.disk.outputs import atomic
 
 
 class Patient(io.RawIOBase):
-    """A file that never fails: `failure` is what went wrong first, after which nothing is written any more."""
+    """A file whose methods never fail. `failure` is the first error; nothing is written after it."""
 
     def __init__(self, file: BinaryIO):
         self.file = file
         self.failure: OSError | None = None
 
     def seekable(self) -> bool:
-        """It is."""
+        """As `io.RawIOBase` has it; so are the other methods."""
         return True
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        """As a file does."""
         return self.file.seek(offset, whence)
 
     def readinto(self, buffer: Any, /) -> int:
-        """As a file does; what is missing is zeros."""
+        """Fills the buffer; what the file does not have is zeros."""
         view = memoryview(buffer).cast("B")
         data = self.file.read(len(view))
         view[:] = data + bytes(len(view) - len(data))
         return len(view)
 
     def write(self, data: Any, /) -> int:
-        """All of it, or a failure to remember."""
+        """Writes all of the data, or remembers why not."""
         left = memoryview(data).cast("B")
         while left and self.failure is None:
             try:
@@ -48,7 +47,7 @@ class Patient(io.RawIOBase):
         return memoryview(data).nbytes
 
     def truncate(self, size: int | None = None, /) -> int:
-        """As a file does, or a failure to remember."""
+        """Cuts the file to a size, or remembers why not."""
         if self.failure is None:
             try:
                 return self.file.truncate(size)
@@ -58,13 +57,13 @@ class Patient(io.RawIOBase):
 
 
 class NewHDF5:
-    """A file that is being written. `file` is what is in it so far."""
+    """An HDF5 file that is being written. `file` has what was added so far."""
 
     def __init__(self, file: h5py.File, disk: Patient):
         self.file, self.disk = file, disk
 
     def add(self, name: str, **dataset: Any) -> None:
-        """A dataset, as `h5py.Group.create_dataset` takes it."""
+        """Adds a dataset, given as to `h5py.Group.create_dataset`."""
         self.file.create_dataset(name, **dataset)
         self.check()
 

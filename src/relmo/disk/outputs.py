@@ -1,13 +1,13 @@
-"""Where results go: files and folders that appear whole or not at all, in place of nothing that was to stay.
+"""Where results go: files and folders that appear whole or not at all, and never replace what was to stay.
 
 Choices:
-- A file is written in a temporary folder beside its place and renamed. Through a symbolic link the file behind it is
-  written; only a regular file is ever renamed over. What is no regular file (a FIFO, a device, standard output) is
-  written into, once the whole is there.
+- A file is written in a temporary folder beside its place and then renamed. Where its place is a symbolic link, the
+  file behind the link is replaced. Only regular files are replaced: into a FIFO, a device or standard output the
+  finished file is copied.
 - An output that exists is refused before any work is done, unless the user says --overwrite.
-- A temporary name ends in PID-NUMBER.tmp, so that what a kill left behind is told from what is being written.
-- A folder that one process works in is locked by a lock on the folder itself, which ends with the process and leaves
-  no file behind.
+- A temporary name ends in PID-NUMBER.tmp. So what a killed process left behind differs from what is being written.
+- A process locks the folder that it works in. The lock is on the folder itself: it ends with the process and leaves no
+  file behind.
 """
 
 import errno
@@ -39,8 +39,8 @@ COPIED_AT_ONCE = 1 << 20
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A temporary path to write to, on the same disk. When all went well it takes the place of `path`, or is copied
-    into it where that is a FIFO or a device; when not it is removed."""
+    """A temporary path to write to, on the same disk. If all goes well it takes the place of `path`, or is copied into
+    `path` where that is a FIFO or a device. Otherwise it is removed."""
     with storage_errors(path):
         if is_special(path):
             with tempfile.TemporaryDirectory(prefix="relmo-") as elsewhere:
@@ -71,7 +71,7 @@ def temporary_path(path: Path) -> Path:
 
 
 def settle(written: Path, path: Path) -> None:
-    """Puts a finished file in its place: through links, into FIFOs and devices, over a regular file or none."""
+    """Puts a finished file in its place, which may be a link, a FIFO or a device, a regular file, or nothing yet."""
     if is_special(path):
         _copy_into(written, path)
         written.unlink()
@@ -82,7 +82,7 @@ def settle(written: Path, path: Path) -> None:
 
 
 def behind_links(path: Path) -> Path:
-    """The file or folder that a path means, whether it is there or not; links in a circle mean none."""
+    """The file or folder at the end of all links, whether it exists or not. Links in a circle are an error."""
     final = Path(os.path.realpath(path))
     if final.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -90,16 +90,16 @@ def behind_links(path: Path) -> Path:
 
 
 def is_special(path: Path) -> bool:
-    """Whether what is there is written into, not replaced: neither file nor folder, or this process's own output."""
+    """Whether a path is written into instead of replaced: neither file nor folder, or this process's own output."""
     try:
         there = path.stat()
-    except (OSError, ValueError):  # nothing, or what the attempt to write will say more about
+    except (OSError, ValueError):  # it does not exist, or the attempt to write will say more
         return False
     return not (stat.S_ISREG(there.st_mode) or stat.S_ISDIR(there.st_mode)) or _own_descriptor(there) is not None
 
 
 def _own_descriptor(there: os.stat_result) -> int | None:
-    """Standard output or error, where that is the same file; it is written where it stands, not from the beginning."""
+    """Standard output or error, where that is the same file; it is written on from where it stands."""
     for number in (1, 2):
         with suppress(OSError):
             if os.path.samestat(there, os.fstat(number)):
@@ -119,7 +119,7 @@ def _copy_into(written: Path, path: Path) -> None:
 
 
 def refuse_existing(path: Path, *, overwrite: bool) -> None:
-    """An error where an output file is there already and may not be written over, or is a folder."""
+    """An error where an output file exists and may not be overwritten, or is a folder."""
     with storage_errors(path):
         if path.is_dir():
             raise StorageError(f"{path}: is a folder; give the name of a file")
@@ -129,9 +129,9 @@ def refuse_existing(path: Path, *, overwrite: bool) -> None:
 
 @contextmanager
 def new_folder(folder: Path, *, overwrite: bool = False, ours: re.Pattern[str] | None = None) -> Iterator[Path]:
-    """A folder of the same name to write into, which takes its place when all went well.
+    """A temporary folder of the same name to write into. If all goes well it takes the place of `folder`.
 
-    With `overwrite` it takes the place of a folder whose files all have names that relmo gives (`ours`)."""
+    With `overwrite` it may replace a folder, if all files in that have names that relmo gives (`ours`)."""
     with storage_errors(folder):
         final = behind_links(folder)
         check_replaceable(folder, overwrite=overwrite, ours=ours)
@@ -153,7 +153,7 @@ def new_folder(folder: Path, *, overwrite: bool = False, ours: re.Pattern[str] |
 
 
 def check_replaceable(folder: Path, *, overwrite: bool, ours: re.Pattern[str] | None) -> None:
-    """An error where a new folder may not take this one's place. An empty one may always go."""
+    """An error where a folder may not be replaced. An empty one always may."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -167,8 +167,8 @@ def check_replaceable(folder: Path, *, overwrite: bool, ours: re.Pattern[str] | 
 
 
 def sweep(folder: Path, name: str = "") -> None:
-    """Removes what processes that are no more left half-written in a folder; of one output, where its name is given."""
-    if os.name == "nt":  # where one cannot ask whether a process lives
+    """Removes what dead processes left half-written in a folder: of all outputs, or of the one whose name is given."""
+    if os.name == "nt":  # there one cannot ask whether a process lives
         return
     prefix = f".{name[:LONGEST]}" if name else "."
     for entry in list(os.scandir(folder)):
@@ -178,7 +178,6 @@ def sweep(folder: Path, name: str = "") -> None:
 
 
 def _lives(process: int) -> bool:
-    """Whether there is a process of this number."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -189,7 +188,7 @@ def _lives(process: int) -> bool:
 
 
 def remove(path: Path) -> None:
-    """A file, or a folder with all that is in it; it is no error where that does not succeed."""
+    """Removes a file, or a folder with all that is in it, if it can."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -199,8 +198,8 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Within it no other process is in here for this folder: others wait, or get an error. Where the system or the
-    disk knows no such locks (Windows, some network disks) there is none."""
+    """Keeps other processes that lock this folder out: they wait, or get an error. Where the system or the disk has no
+    such locks (Windows, some network disks), nothing is locked."""
     try:
         import fcntl
     except ImportError:
@@ -237,7 +236,7 @@ def storage_errors(path: Path) -> Iterator[None]:
     except ValueError as error:
         if "embedded null" not in str(error):
             raise
-        raise StorageError(f"{str(path)!r}: is no name for a file; choose another") from error
+        raise StorageError(f"{str(path)!r}: cannot name a file; choose another name") from error
     except SafetensorError as error:
         if any(f"os error {code}" in str(error) for code in FULL) or "No space left" in str(error):
             raise StorageError(_disk_full(path)) from error
@@ -245,4 +244,4 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def _disk_full(path: Path) -> str:
-    return f"{path}: the disk is full; free some space, then do it again"
+    return f"{path}: the disk is full; free some space, then try again"

@@ -187,9 +187,9 @@ def _totals(network: Stateful, read: Read, count: int, lanes: int, device: torch
             nll, ends = _run_lanes(read, todo * length, length, _select(starts, todo), watch)
             for lane, total in zip(todo.tolist(), nll, strict=True):
                 totals[lane] = total
-            finals = put(finals, todo, ends)
-            wrong = 1 + differ(_select(finals, slice(0, -1)), _select(starts, slice(1, None))).nonzero().flatten()
-            starts = put(starts, wrong, _select(finals, wrong - 1))
+            finals = _put(finals, todo, ends)
+            wrong = 1 + _differ(_select(finals, slice(0, -1)), _select(starts, slice(1, None))).nonzero().flatten()
+            starts = _put(starts, wrong, _select(finals, wrong - 1))
             todo = wrong
         tail = torch.tensor([lanes * length], device=device)
         rest, _ = _run_lanes(read, tail, count - lanes * length, _select(finals, slice(-1, None)))
@@ -263,7 +263,7 @@ def _run_lanes(
     return total, state
 
 
-def differ(a: State, b: State) -> Tensor:
+def _differ(a: State, b: State) -> Tensor:
     """Which rows of two states are not the same; (rows,)."""
     gaps = [
         ((x.double() - y.double()).abs() / (1 + y.abs())).flatten(1).amax(dim=1)
@@ -277,7 +277,7 @@ def _select(state: State, rows: Tensor | slice) -> State:
     return tuple(tensor[rows] for tensor in state)
 
 
-def put(state: State, rows: Tensor, values: State) -> State:
+def _put(state: State, rows: Tensor, values: State) -> State:
     """The state with some of its rows replaced."""
     return tuple(
         tensor.index_copy(0, rows, value.to(tensor.dtype)) for tensor, value in zip(state, values, strict=True)

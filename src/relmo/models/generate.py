@@ -1,16 +1,16 @@
-"""Text from a language model, symbol by symbol: greedy, sampled, or by beam search. Works in ids; what yields, yields
-as it goes.
+"""Text from a language model, symbol by symbol: greedy, sampled, or by beam search. Symbols are ids here.
 
-    temperature   logits are divided by it before sampling; 0 is greedy
-    top_k         keep only the k most probable symbols
-    top_p         keep only the most probable symbols that together hold probability p
+temperature   divides the logits before a symbol is drawn; 0 always takes the most probable symbol (greedy)
+top_k         draws from the k most probable symbols only
+top_p         draws from the most probable symbols that together hold probability p
 
-    Holtzman et al. 2020, The curious case of neural text degeneration (nucleus sampling)
+Holtzman et al. 2020, The curious case of neural text degeneration (nucleus sampling)
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from relmo.nn.cells import State
 from relmo.settings.arguments import check_whole
 
 COLDEST, HOTTEST = 1e-30, 1e30
-"""Temperatures beyond are as these: float32 has no numbers for what they make of the scores."""
+"""A temperature beyond these counts as the nearer of them: float32 could not hold the divided scores."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ def sample(
     sampling: Sampling = Sampling(),  # noqa: B008
     generator: torch.Generator,
 ) -> Iterator[tuple[list[int], list[float]]]:
-    """`rows` texts side by side: yields one symbol of each, and its log-probability under the model, until all have
-    ended with `end` or `limit` symbols are out. A row that has ended goes on yielding `end`. `banned` symbols never
-    come."""
+    """`rows` texts side by side. Yields one symbol of each text and its log-probability under the model, until all
+    texts have ended with `end` or have `limit` symbols. A text that has ended goes on with `end`. `banned` symbols are
+    never drawn."""
     log_probs, state = _read_prompt(network, prompt, rows, generator.device)
     ended = torch.zeros(rows, dtype=torch.bool, device=generator.device)
     for _ in range(limit):
-        chosen = choose(without(log_probs, banned), sampling, generator)  # (rows,)
+        chosen = choose(_without(log_probs, banned), sampling, generator)  # (rows,)
         chosen = torch.where(ended, end, chosen)
         yield chosen.tolist(), log_probs.gather(1, chosen.unsqueeze(1)).squeeze(1).tolist()
         ended |= chosen == end
@@ -86,13 +86,12 @@ def sample(
         log_probs, state = network.step(chosen, state)
 
 
-def without(log_probs: Tensor, banned: Sequence[int]) -> Tensor:
-    """The scores with the banned symbols' at -inf."""
+def _without(log_probs: Tensor, banned: Sequence[int]) -> Tensor:
     return log_probs.index_fill(1, torch.tensor(banned, dtype=torch.int64, device=log_probs.device), -torch.inf)
 
 
 def choose(log_probs: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:
-    """One symbol of each row of (rows, V), (rows,)."""
+    """One symbol for each row: (rows, V) -> (rows,)."""
     if sampling.temperature < COLDEST:
         return log_probs.argmax(dim=1)
     scores = keep_top(log_probs / min(sampling.temperature, HOTTEST), sampling)
@@ -111,9 +110,17 @@ def keep_top(scores: Tensor, sampling: Sampling) -> Tensor:
         ordered, order = scores.sort(dim=1, descending=True)
         p = ordered.softmax(dim=1)
         beyond = p.cumsum(dim=1) - p >= sampling.top_p  # the symbol that crosses p stays
-        beyond[:, 0] = False  # and the first, where p is too small for a float32
+        beyond[:, 0] = False  # so does the first, where p is too small for a float32
         scores = scores.masked_fill(beyond.gather(1, order.argsort(dim=1)), -torch.inf)
     return scores
+
+
+class Continuation(NamedTuple):
+    """A way to go on in a beam search: which text gets which symbol, and the log-probability of both together."""
+
+    text: int
+    symbol: int
+    log_prob: float
 
 
 @torch.no_grad()
@@ -127,30 +134,42 @@ def beam_search(
     banned: Sequence[int] = (),
     device: torch.device,
 ) -> list[Beam]:
-    """The `beams` most probable texts found, best first: at each step the best `beams` continuations are kept, and a
-    text that ends leaves the beam. Stops when no open text can beat the finished ones any more, since log-probabilities
-    only fall."""
-    log_probs, state = _read_prompt(network, prompt, 1, device)
-    scores = torch.zeros(1, device=device)
+    """The `beams` most probable texts that were found, best first.
+
+    Each step keeps the best `beams` continuations of all open texts. A text that ends leaves the beam. The search stops
+    when no open text can beat the finished ones any more, since log-probabilities only fall.
+    """
+    next_log_probs, state = _read_prompt(network, prompt, 1, device)  # (texts, V)
     texts: list[list[int]] = [[]]
+    text_log_probs = torch.zeros(1, device=device)  # (texts,)
     finished: list[Beam] = []
     for _ in range(limit):
-        candidates = (scores.unsqueeze(1) + without(log_probs, banned)).flatten()
-        best = candidates.topk(min(2 * beams, int(candidates.isfinite().sum())))
-        open_texts: list[tuple[int, int, float]] = []
-        for score, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            row, symbol = divmod(place, log_probs.shape[1])
-            if symbol == end:
-                finished.append(Beam(texts[row], score, ended=True))
-            elif len(open_texts) < beams:
-                open_texts.append((row, symbol, score))
-        finished = sorted(finished, key=lambda beam: -beam.log_prob)[:beams]
-        if not open_texts or (len(finished) == beams and finished[-1].log_prob >= open_texts[0][2]):
+        totals = text_log_probs.unsqueeze(1) + _without(next_log_probs, banned)
+        kept: list[Continuation] = []
+        for best in _best_continuations(totals, 2 * beams):  # a text ends in one way only: half of them go on
+            if best.symbol == end:
+                finished.append(Beam(texts[best.text], best.log_prob, ended=True))
+            elif len(kept) < beams:
+                kept.append(best)
+        finished = _best_first(finished)[:beams]
+        if not kept or (len(finished) == beams and finished[-1].log_prob >= kept[0].log_prob):
             return finished
-        rows = torch.tensor([row for row, _, _ in open_texts], device=device)
-        symbols = torch.tensor([symbol for _, symbol, _ in open_texts], device=device)
-        scores = torch.tensor([score for _, _, score in open_texts], device=device)
-        texts = [[*texts[row], symbol] for row, symbol, _ in open_texts]
-        log_probs, state = network.step(symbols, tuple(tensor[rows] for tensor in state))
-    cut_off = [Beam(text, score, ended=False) for text, score in zip(texts, scores.tolist(), strict=True)]
-    return sorted([*finished, *cut_off], key=lambda beam: -beam.log_prob)[:beams]
+        texts = [[*texts[each.text], each.symbol] for each in kept]
+        text_log_probs = torch.tensor([each.log_prob for each in kept], device=device)
+        rows = torch.tensor([each.text for each in kept], device=device)
+        symbols = torch.tensor([each.symbol for each in kept], device=device)
+        next_log_probs, state = network.step(symbols, tuple(tensor[rows] for tensor in state))
+    cut_off = [Beam(text, score, ended=False) for text, score in zip(texts, text_log_probs.tolist(), strict=True)]
+    return _best_first([*finished, *cut_off])[:beams]
+
+
+def _best_continuations(totals: Tensor, count: int) -> Iterator[Continuation]:
+    """The `count` best that are not ruled out, best first; totals (texts, V)."""
+    best = totals.flatten().topk(min(count, int(totals.isfinite().sum())))
+    for log_prob, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+        text, symbol = divmod(place, totals.shape[1])
+        yield Continuation(text, symbol, log_prob)
+
+
+def _best_first(beams: list[Beam]) -> list[Beam]:
+    return sorted(beams, key=lambda beam: -beam.log_prob)

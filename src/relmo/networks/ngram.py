@@ -77,7 +77,7 @@ class NGramLM(nn.Module):
         _check_stream(stream, vocab_size)
         contexts = 1
         for k, (keys, counts) in enumerate(_count_ngrams(stream, vocab_size=vocab_size, order=order), start=1):
-            probability, gamma = discount(counts, keys // vocab_size, contexts=contexts)
+            probability, gamma = _discount(counts, keys // vocab_size, contexts=contexts)
             for name, array in (("keys", keys), ("probability", probability), ("gamma", gamma)):
                 setattr(model, f"{name}_{k}", torch.from_numpy(array))
             contexts = len(keys)
@@ -169,7 +169,7 @@ def _count_ngrams(stream: np.ndarray, *, vocab_size: int, order: int) -> Iterato
     yield keys, counts
 
 
-def discount(counts: np.ndarray, parents: np.ndarray, *, contexts: int) -> tuple[np.ndarray, np.ndarray]:
+def _discount(counts: np.ndarray, parents: np.ndarray, *, contexts: int) -> tuple[np.ndarray, np.ndarray]:
     """Of one order: each n-gram's discounted probability, and the weight gamma each context leaves to the order below.
 
     counts, parents (N,) -> probability (N,), gamma (contexts,), both float32. A context with no count leaves it all.

@@ -8,8 +8,8 @@ Choices:
 - The definition (`fast=False`) steps `cells.lstm_gates` through time. The fast path computes the input's part of all
   gates in one product before the loop, and has its own backward pass: the loop backwards in time gives the gradients of
   the gates, and from these all weight gradients follow in one large product each, after the loop.
-- Sequences of different lengths stand sorted, longest first; `sizes[t]` says how many are still going on at step t. So
-  no step is spent on padding and no mask is needed.
+- Sequences of different lengths are sorted, longest first; `sizes[t]` says how many still go on at step t. So no step
+  is spent on padding, and no mask is needed.
 - Cells are float32 whatever the precision of the products.
 - `TorchRecurrence` and `_infer_steps` say in torch's operations what is computed. On a GPU the elementwise part of a
   step is one launch (`lstm_step_triton`), and `infer_gpu` runs the whole stack where no gradients are wanted. On a CPU
@@ -38,11 +38,11 @@ from relmo.nn.quantize import PRECISIONS, Factor, Precision
 from relmo.nn.recurrent import unroll
 
 FORGET_BIAS = 1.0  # added to the forget gate at every step; not part of the trained bias
-ROWS = 16  # inference runs this many rows, or a multiple: a row's numbers then do not depend on how many there are
+ROWS = 16  # torch's inference runs a multiple of so many rows: then a row's numbers do not depend on their number
 
 
 class ElmoLSTMOutput(NamedTuple):
-    """The outputs of every layer, each (2, T, B, P) and zero past a sequence's end; the state at each one's end."""
+    """The output of every layer, (2, T, B, P), zero past a sequence's end; and the state at each sequence's end."""
 
     layers: tuple[Tensor, ...]
     state: State
@@ -153,11 +153,11 @@ class ElmoLSTM(nn.Module):
         *,
         precision: Precision = "float32",
     ) -> ElmoLSTMOutput:
-        """`forward` without gradients, from a table of what the first layer's `input_gates` make of each word.
+        """`forward` without gradients. It reads a table with the first layer's `input_gates` of each word.
 
-        gates (2, S, 4H); words (2, T, B): the row of the table that each direction reads at each step; `precision` is
-        that of products of weights and activations, as `quantize` defines them. Compiled, a row's numbers are the same
-        to the bit whatever the rows beside it.
+        gates (2, S, 4H) is the table; words (2, T, B) says which row each direction reads at each step. `precision` is
+        that of the products of weights and activations, as `quantize` defines them. In compiled code a row's numbers
+        are the same to the bit, whatever the rows beside it.
         """
         if precision not in PRECISIONS:
             raise ValueError(f"precision is {precision!r}; it can be {', '.join(PRECISIONS)}")
@@ -166,7 +166,7 @@ class ElmoLSTM(nn.Module):
         steps, batch = words.shape[1:]
         sizes = [batch] * steps if sizes is None else list(sizes)
         if len(sizes) != steps:
-            raise ValueError(f"sizes are of {len(sizes)} steps, where there are {steps}")
+            raise ValueError(f"sizes has {len(sizes)} steps, but there are {steps}")
         state = self.initial_state(batch) if state is None else state
         first = Gates(gates, words)
         if self.fast and infer_gpu.suits(gates):
@@ -196,18 +196,18 @@ class ElmoLSTM(nn.Module):
         return ElmoLSTMOutput(tuple(outputs), tuple(finals))
 
     def _infer_in_torch(self, first: Gates, state: State, sizes: Sequence[int], precision: Precision) -> ElmoLSTMOutput:
-        """A row's bits here depend on how many rows there are, unless these are a multiple of ROWS: so they become."""
+        """Torch's products give a row other bits for other numbers of rows, unless these are multiples of ROWS: so the
+        rows are filled up to one."""
         batch = first.words.shape[2]
         more = -batch % ROWS
         given: Gates | Tensor = Gates(first.table, pad(first.words, (0, more)))
         state = tuple(pad(tensor, (0, 0, 0, 0, 0, more)) for tensor in state)
         rounded = precision != "float32" and first.table.device.type == "cpu"
+        infer = _infer_rounded if rounded else _infer_plain
         outputs: list[Tensor] = []
         finals: list[Tensor] = []
         for depth, layer in enumerate(self.stack):
-            steps = self._steps(depth, state, sizes)
-            infer = _infer_rounded if rounded else _infer_plain
-            y, h, c = infer(layer, given, steps, precision)
+            y, h, c = infer(layer, given, self._steps(depth, state, sizes), precision)
             given = y + outputs[-1] if self.skip_connections and depth else y
             outputs.append(given)
             finals += [h.transpose(0, 1)[:batch], c.transpose(0, 1)[:batch]]
@@ -268,9 +268,9 @@ def _define(layer: ElmoLayer, x: Tensor, steps: Steps) -> tuple[Tensor, Tensor, 
 
 
 class TorchRecurrence(torch.autograd.Function):
-    """One layer over all its steps, with its backward pass. One buffer of gates is used throughout: it has the input's
-    part, then the gates' values, after the backward pass their gradients; so a graph is walked back once only. The
-    final state passes no gradient on."""
+    """One layer over all its steps, with its backward pass. One buffer is used throughout: it holds the input's part,
+    then the gates' values, and after the backward pass their gradients. So a graph is walked back only once. The final
+    state passes no gradient on."""
 
     @staticmethod
     def forward(
@@ -287,7 +287,7 @@ class TorchRecurrence(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         steps, batch = x.shape[1:3]
         gates = torch.bmm(x.flatten(1, 2), weight_ih.transpose(1, 2)).view(2, steps, batch, -1)
-        whole = sizes[-1:] == [batch]  # no sequence ends early: there is nothing to be left zero
+        whole = sizes[-1:] == [batch]  # no sequence ends early, so nothing has to be zero
         make = torch.empty if whole else torch.zeros
         precision, device = gates.dtype, gates.device
         hidden, size = weight_hh.shape[1] // 4, weight_hh.shape[2]
@@ -337,7 +337,7 @@ class TorchRecurrence(torch.autograd.Function):
 
 
 def _by_step(sizes: Sequence[int], *buffers: Tensor) -> list[tuple[Tensor, ...]]:
-    """Each step's own part of buffers (2, T, B, …): the rows that are still going on."""
+    """The part of the buffers (2, T, B, …) that belongs to each step: the rows that still go on."""
     steps = zip(*(buffer.unbind(dim=1) for buffer in buffers), strict=True)
     whole = buffers[0].shape[2]
     return [
@@ -355,7 +355,7 @@ def _at_the_end(sizes: Sequence[int], outputs: Tensor, cells: Tensor) -> tuple[T
 
 
 def _kernels_for(gates: Tensor) -> ModuleType:
-    """The fastest form of a step there is for the device."""
+    """The fastest form of a step on this device."""
     return lstm_step_triton if lstm_step_triton.available(gates) else lstm_step
 
 

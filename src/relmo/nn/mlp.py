@@ -16,7 +16,7 @@ Activation = Literal["relu", "tanh"]
 
 
 class MLP(nn.Module):
-    """Linear layers with an activation and dropout after each: x -> dropout(f(W x + b)). No sizes: nothing happens."""
+    """Linear layers with an activation and dropout after each: x -> dropout(f(W x + b)). Without `sizes`, x itself."""
 
     def __init__(self, input_size: int, sizes: Sequence[int], *, dropout: float = 0.0, activation: Activation = "relu"):
         super().__init__()
@@ -36,8 +36,8 @@ class MLP(nn.Module):
 class Maxout(nn.Module):
     """Layers of the largest of `pieces` linear functions: y = max_k (W_k x + b_k), then `dropouts` of each layer.
 
-    McCann et al. 2017 normalise the batch before the maximum. Not so here: batches are of sentences of one length, and
-    the running statistics of short phrases, the most of a treebank's, mislead about whole sentences.
+    McCann et al. 2017 normalise the batch before the maximum. We do not: a batch holds sentences of one length, and the
+    running statistics of short phrases, which are most of a treebank, are wrong for whole sentences.
     """
 
     def __init__(self, input_size: int, sizes: Sequence[int], *, pieces: int, dropouts: Sequence[float]):

@@ -5,18 +5,19 @@
     int8       both as whole numbers from -127 to 127 times a scale; sums of these exact, then float32
                x (…, K): a scale for every BLOCK numbers of a row;  W (N, K): for every BLOCK numbers of an output
 
-A block's scale is its largest magnitude over 127. A block's products sum up to less than 2^24, so float32 has them
-exactly, whatever the order; the compiled kernels (`kernels/infer_cpu.py`) take int32 and agree within rounding. Weights
-that were stored as int8, by blocks as these (`store/weights.py`), are their own int8: they are not rounded twice.
+A block's scale is its largest magnitude over 127. The products of a block add up to less than 2^24, so float32 holds
+their sum exactly, whatever the order. The compiled kernels (`kernels/infer_cpu.py`) use int32 and agree within
+rounding. Weights that were stored as int8 (`store/weights.py`, with the same blocks) keep their numbers: they are not
+rounded twice.
 
-One product is levelled first, an LSTM's projection W m of its cells' outputs m. Training makes a few cells speak many
-times louder than the rest, some at every word, and has W hear them less; a scale that fits them leaves few whole
-numbers to the others. With l_k the length of column w_k of W,
+One product is levelled first: an LSTM's projection W m of its cells' outputs m. Training makes the outputs of a few
+cells many times larger than the rest, some at every word, and makes their columns of W smaller. A scale that fits these
+cells leaves few whole numbers for the others. With l_k the length of column w_k of W,
 
     W m = sum_k (w_k / l_k) (l_k m_k)
 
-and l_k m_k is as large as what cell k adds: rounded so, every cell has the same part in the error. The l_k come from
-the weights alone; W / l is rounded anew.  (Xiao et al. 2023, SmoothQuant, take such factors from activations, too.)
+and l_k m_k is as large as what cell k contributes. Rounded in this form, every cell has the same share in the error.
+The l_k come from the weights alone; W / l is rounded anew.  (Xiao et al. 2023, SmoothQuant, use activations, too.)
 """
 
 from typing import Literal, NamedTuple, get_args
@@ -45,7 +46,7 @@ class Quantized(NamedTuple):
 
 
 def quantize(x: Tensor, *, scales: torch.dtype = torch.float32) -> Quantized:
-    """int8 of numbers (…, K), with scales rounded to a type. A number that is none makes its block's scale none."""
+    """int8 of numbers (…, K), with scales rounded to a type. A NaN makes its block's scale NaN."""
     size = x.shape[-1]
     blocks = pad(x, (0, -size % BLOCK)).unflatten(-1, (-1, BLOCK))
     largest = blocks.abs().amax(dim=-1)  # (…, blocks)

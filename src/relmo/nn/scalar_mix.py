@@ -3,7 +3,7 @@
     ELMo = gamma * sum_k softmax(w)_k * h_k                        Peters et al. 2018, equation 1
 
 With `layer_norm` each layer is normalised first, by one mean and one variance over all real tokens and dimensions of
-the batch: what the original does, which makes a sentence's vectors depend on its batch mates.
+the batch. The original does so, too. A sentence's vectors then depend on the other sentences in its batch.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class ScalarMix(nn.Module):
     def forward(self, layers: Tensor, mask: Tensor | None = None) -> Tensor:
         """layers (K, …, D), mask (…) true where there is a token (needed by the layer norm alone) -> (…, D)."""
         if self.layer_norm:
-            layers = torch.stack([normalise(layer, mask, self.epsilon) for layer in layers])
+            layers = torch.stack([_normalise(layer, mask, self.epsilon) for layer in layers])
         shares = torch.softmax(self.weights, dim=0).to(layers.dtype)
         return self.gamma.to(layers.dtype) * torch.tensordot(shares, layers, dims=1)
 
@@ -41,7 +41,7 @@ class ScalarMix(nn.Module):
         return self.weights.square().sum()
 
 
-def normalise(x: Tensor, mask: Tensor | None, epsilon: float) -> Tensor:
+def _normalise(x: Tensor, mask: Tensor | None, epsilon: float) -> Tensor:
     """x with the mean and variance of all its elements where the mask is true taken out."""
     real = x if mask is None else x[mask]
     mean = real.mean()

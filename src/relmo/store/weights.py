@@ -179,7 +179,7 @@ def load_weights(folder: Path, config: dict[str, Any], make: Callable[[], N]) ->
     expected: dict[str, TensorForm] = {}
     for name, kept in _described(folder, make).items():
         expected |= layout(name, kept, record.precision)
-    compare(folder, record, expected)
+    _compare(folder, record, expected)
     stored = _read_stored(folder, record, expected)
     with Unfilled():
         network = make()
@@ -209,7 +209,7 @@ def check_room(folder: Path, config: dict[str, Any], make: Callable[[], nn.Modul
         )
 
 
-def compare(folder: Path, record: Record, expected: dict[str, TensorForm]) -> None:
+def _compare(folder: Path, record: Record, expected: dict[str, TensorForm]) -> None:
     """An error where the files do not hold the tensors that are expected. Their headers are read, not their numbers."""
     found: dict[str, list[TensorForm]] = {}
     for file_name in record.names:
@@ -243,7 +243,7 @@ def _read_stored(folder: Path, record: Record, expected: dict[str, TensorForm]) 
     parts: dict[str, list[Tensor]] = {}
     for file_name, digest in zip(record.names, record.digests or (None,), strict=True):
         for name, tensor in read_tensors(folder / file_name, digest)[0].items():
-            if not finite(tensor):
+            if not _finite(tensor):
                 raise ModelError(
                     f"{folder / file_name}: '{name}' has numbers that are not finite (NaN, infinity); restore it from "
                     "a copy or train again"
@@ -255,7 +255,7 @@ def _read_stored(folder: Path, record: Record, expected: dict[str, TensorForm]) 
     }
 
 
-def finite(tensor: Tensor) -> bool:
+def _finite(tensor: Tensor) -> bool:
     """Whether all its numbers are; in one pass that takes no memory."""
     if not tensor.is_floating_point() or not tensor.numel():
         return True

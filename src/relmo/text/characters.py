@@ -4,8 +4,8 @@ A word is its UTF-8 bytes (0..255) between a begin and an end mark, filled up to
 
     258  bytes…  259  260 260 260 …            the boundaries <S> and </S> are spelled 256 and 257 in the bytes' place
 
-and then one is added to everything, so that 0 is left for positions without a word. A word with more bytes than there
-is room for is cut (possibly inside a character, as the original does); how many were cut is kept.
+Then 1 is added to every id, so that 0 is left for positions without a word. A word with more bytes than there is room
+for is cut, possibly inside a character, as in the original; which words were cut is kept.
 
     Peters et al. 2018, Deep contextualized word representations;  the ids are those of its published models
 """
@@ -56,9 +56,9 @@ class Spellings:
     ) -> np.ndarray:
         """Rows of ids (N, C), int64, for the words of these numbers (all where not given).
 
-        C is `max_characters`; or, with a `margin`, only as much as the longest of the words needs and `margin` more:
-        windows of up to `margin` characters see all there is to see, because padding beyond is all alike. Of `widths`,
-        which rise, C is the next one, so that it takes few values; `max_characters` beyond the last.
+        C is `max_characters`. With a `margin` it is only as much as the longest word needs, and `margin` more: windows
+        of up to `margin` characters then miss nothing, because all padding is alike. With rising `widths` it is the
+        next of these, so that C takes few values, or `max_characters` beyond the last.
         """
         starts, lengths = (self.starts, self.lengths) if which is None else (self.starts[which], self.lengths[which])
         columns = self.max_characters

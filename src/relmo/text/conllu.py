@@ -1,4 +1,4 @@
-"""CoNLL-U with all its columns, a word at a time; `text.corpus` reads the words alone, `text.readers` one column."""
+"""CoNLL-U with all columns of each word. (`text.corpus` reads the words alone, `text.readers` words and one column.)"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from relmo.text.readers import CONLLU, DIGITS, whole_lines
 
 
 class ConlluWord(NamedTuple):
-    """A word of a sentence; `head` is the number of its head from 1 on, 0 at the root and None where there is none."""
+    """A word of a sentence. `head` is the number of its head, from 1; 0 for the root; None where the file has `_`."""
 
     form: str
     lemma: str
@@ -23,7 +23,7 @@ class ConlluWord(NamedTuple):
     misc: str
 
     def value(self, column: str) -> str:
-        """What stands in a column, or in a part of one: upos, feats.Number, misc.SpaceAfter; else nothing."""
+        """What stands in a column or in a part of one (upos, feats.Number, misc.SpaceAfter); "" where nothing does."""
         name, _, key = column.partition(".")
         whole = getattr(self, name)
         if not key:

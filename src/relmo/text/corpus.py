@@ -1,11 +1,12 @@
 """Text files as streams of lines and sentences: any size, plain or compressed, in bounded memory.
 
 Choices:
-- Blocks of a megabyte are cut at their last line end and decoded at once; a bad byte is looked for only if that fails.
+- The file is read in blocks of a megabyte. A block is cut at its last line end and decoded as a whole; only if that
+  fails is the bad byte looked for.
 - Only \\n and \\r\\n end a line. Other Unicode separators are characters of the text: readers that disagree on what a
   line is would disagree on every line number after it.
-- A line of any length takes no more memory than LONGEST_LINE: a longer one comes out in pieces, marked as such, and
-  where it is cut does not depend on the size of the blocks.
+- A line never takes more memory than LONGEST_LINE: a longer line comes out in pieces, which are marked as such. Where
+  it is cut does not depend on the size of the blocks.
 """
 
 import gzip
@@ -38,7 +39,7 @@ class Line(NamedTuple):
 
     text: str
     ended: bool
-    """Whether a line end followed: not after a piece, nor after a last line without one."""
+    """Whether a line end followed. None follows a piece, or a last line that has none."""
 
 
 def open_bytes(path: str | Path) -> BinaryIO:
@@ -75,8 +76,8 @@ def read_text(path: str | Path, *, errors: Errors = "strict") -> str:
 
 
 def read_blocks(path: str | Path, *, errors: Errors = "strict") -> Iterator[Iterable[Line]]:
-    """The lines of a file as `read_lines` gives them, those together that were read at once: of a pipe, what has come
-    so far. So one who waits for the next lines has seen all that are there."""
+    """The lines of a file as `read_lines` gives them, in the groups in which they were read: from a pipe, all that have
+    come so far. So a caller that waits for the next group has seen every line there is."""
     decoder = _Decoder(path, errors)
     for data, ended in _segments(_blocks(path), LONGEST_LINE):
         text = decoder.decode(data)
@@ -130,7 +131,7 @@ def _conllu_fields(line: str, where: str) -> tuple[str, str]:
 
 
 def _blocks(path: str | Path) -> Iterator[bytes]:
-    """The bytes of a file in blocks, with damage to an archive told in our words."""
+    """The bytes of a file in blocks; a damaged archive is an error of ours."""
     file = open_bytes(path)
     packed = Path(path).suffix.lower() in _OPENERS
     read = file.read if packed else getattr(file, "read1", file.read)  # of a pipe, what has come

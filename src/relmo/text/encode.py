@@ -1,8 +1,8 @@
 """A corpus of any size as one array of ids on disk.
 
-The text is read and tokenised once: symbols are numbered in the order they turn up, written to a scratch file, and
-renumbered when the whole is known. So the parts (training, validation, test) are cut by symbol count, the vocabulary is
-made from the training part alone, and memory holds the distinct symbols but never the text.
+The text is read and tokenised once. Symbols are numbered in the order in which they turn up, written to a scratch file,
+and renumbered when the whole text is known. So the parts (training, validation, test) can be cut by symbol count, and
+the vocabulary is made from the training part alone. Memory holds the distinct symbols, never the text.
 
 A stream begins with </s>, the end of an imagined text before it, so that every symbol is predicted from something:
     </s> first text </s> second text </s>
@@ -26,7 +26,7 @@ TOKENIZERS: dict[str, Callable[[str], list[str]]] = {"words": words, "whitespace
 
 @dataclass
 class Stream:
-    """A text as ids, </s> first, and what there was to say about it."""
+    """A text as ids, </s> first; how many characters it has, and how many symbols that the vocabulary does not know."""
 
     ids: np.ndarray
     characters: int
@@ -64,7 +64,7 @@ class Numbering:
         return np.fromiter((index.setdefault(s, len(index)) for s in symbols), dtype=np.int32, count=len(symbols))
 
     def symbols(self, highest: int) -> list[str]:
-        """The symbols of the numbers from 0 to at least `_highest`."""
+        """The symbols of the numbers from 0 to at least `highest`."""
         return [END, *map(chr, range(1, highest + 1))] if self.chars else list(self.index)
 
     def widths(self, symbols: list[str]) -> np.ndarray:
@@ -114,8 +114,8 @@ def encode_file(
     folder: Path,
     progress: Callable[[int], object] | None = None,
 ) -> Stream:
-    """One file in the ids of a vocabulary that is there already; `folder` holds the scratch file and the result.
-    `progress` is told of the symbols that were read."""
+    """One file in the ids of an existing vocabulary. `folder` takes the scratch file and the result. `progress` is told
+    how many symbols were read."""
     numbering = Numbering(settings.unit)
 
     def pieces() -> Iterator[np.ndarray]:
@@ -141,14 +141,14 @@ def map_numbers(path: Path, dtype: type[np.generic]) -> np.ndarray:
     """The numbers of a file, mapped into memory as they are read."""
     size = path.stat().st_size
     if not size or size % np.dtype(dtype).itemsize:
-        raise CorpusError(f"{path}: {size:,} bytes are no list of numbers; it is damaged")
+        raise CorpusError(f"{path}: is damaged ({size:,} bytes are no list of numbers)")
     return np.memmap(path, dtype=dtype, mode="r")
 
 
 def check_numbers(path: Path, numbers: np.ndarray, least: int, most: int) -> None:
-    """An error where a number that stands for a symbol is not among these."""
+    """An error where a number is not between these two."""
     if any(chunk.min() < least or chunk.max() > most for chunk in chunks(numbers)):
-        raise CorpusError(f"{path}: has numbers that are not from {least} to {most:,}; it is damaged")
+        raise CorpusError(f"{path}: is damaged (it has numbers that are not from {least} to {most:,})")
 
 
 def encode_text(text: str, settings: TextSettings) -> list[str]:

@@ -8,7 +8,7 @@
     .tab            Gulordava et al. 2018: columns prefix, form, class (correct, wrong), type, n_attr, correct_number
     .csv, .tsv      your own, with a line of names first: good and bad, or context, right and wrong; and condition
 
-Of sentences that end in the words to be compared, what follows them is not read: those are not `whole`.
+Some files compare two words inside a sentence. Their texts end with these words and are not `whole`.
 """
 
 import csv
@@ -38,7 +38,7 @@ class MinimalPair(NamedTuple):
 
 
 def read_pairs(path: str | Path) -> list[MinimalPair]:
-    """The pairs of a file, of the kind that its name ends in; of a folder, those of all such files in it."""
+    """The pairs of a file, whose kind the end of its name says; or of all such files in a folder."""
     path = Path(path)
     if path.is_dir():
         files = [file for file in sorted(path.iterdir()) if file.suffix.lower() in READERS and file.is_file()]
@@ -47,14 +47,14 @@ def read_pairs(path: str | Path) -> list[MinimalPair]:
         return [pair for file in files for pair in read_pairs(file)]
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        raise CorpusError(f"{path}: minimal pairs are read from {', '.join(READERS)} files; name it so")
+        raise CorpusError(f"{path}: minimal pairs are read from {', '.join(READERS)} files; rename it to one of these")
     pairs = list(reader(path))
     if not pairs:
         raise CorpusError(f"{path}: has no pairs")
     return pairs
 
 
-def read_blimp(path: Path) -> Iterator[MinimalPair]:
+def _read_blimp(path: Path) -> Iterator[MinimalPair]:
     """A paradigm of BLiMP; the condition is its UID, or the name of the file."""
     for text, place in filled_lines(path, "strict"):
         fields = blimp_fields(text, place)
@@ -90,7 +90,7 @@ def read_lakretz(path: Path) -> Iterator[MinimalPair]:
 
 
 def read_linzen(path: Path) -> Iterator[MinimalPair]:
-    """The sentences up to the verb; the condition is the number of attractors. Quotes are put as they are typed."""
+    """The sentences up to the verb; the condition is the number of attractors. Quotes become plain ones."""
     text = path.with_suffix(".text")
     sentences = [line.text.split() for line in read_lines(text)]
     items = [line.text.lower().split("\t") for line in read_lines(path)]  # four verbs alone have a capital
@@ -105,14 +105,14 @@ def read_linzen(path: Path) -> Iterator[MinimalPair]:
                 f"and a count, with tabs between; found {shown(item)}"
             )
         context = ['"' if word in ("``", "''") else word for word in words[: int(item[0])]]
-        attractors = f"{item[3]} attractor{'s' * (item[3] != '1')}"
+        attractors = "1 attractor" if item[3] == "1" else f"{item[3]} attractors"
         yield MinimalPair(attractors, [*context, item[1]], [*context, item[2]])
 
 
 def _read_tab(path: Path) -> Iterator[MinimalPair]:
     """The sentences of Gulordava et al. up to the verb; the condition is original or generated, the subject's number,
     and the number of attractors."""
-    rows = list(table(path, "\t", ("prefix", "form", "class")))
+    rows = list(_table(path, "\t", ("prefix", "form", "class")))
     if len(rows) % 2:
         raise CorpusError(f"{path}: has {len(rows)} rows; the right form and the wrong one should come in pairs")
     for (place, one), (_, other) in zip(rows[::2], rows[1::2], strict=True):
@@ -128,10 +128,10 @@ def _read_tab(path: Path) -> Iterator[MinimalPair]:
 
 
 def _read_table(path: Path) -> Iterator[MinimalPair]:
-    """The user's own table: good and bad, or context, right and wrong; the condition is the name of the file where it
-    has no such column."""
+    """The user's own table: good and bad, or context, right and wrong. Without a column `condition` that is the name
+    of the file."""
     tabs = "\t" if path.suffix.lower() == ".tsv" else ","
-    for place, row in table(path, tabs, ()):
+    for place, row in _table(path, tabs, ()):
         condition = row.get("condition") or path.stem
         if "good" in row and "bad" in row:
             pair = MinimalPair(condition, row["good"], row["bad"], whole=True)
@@ -150,7 +150,7 @@ def _read_table(path: Path) -> Iterator[MinimalPair]:
         yield pair
 
 
-def table(path: Path, delimiter: str, names: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+def _table(path: Path, delimiter: str, names: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """The rows of a table by the names in its first line, each with its place; quotes as spreadsheets write them."""
     lines = [line.text for line in read_lines(path)]
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -170,7 +170,7 @@ def table(path: Path, delimiter: str, names: Sequence[str]) -> Iterator[tuple[st
 
 
 READERS: dict[str, Callable[[Path], Iterator[MinimalPair]]] = {
-    ".jsonl": read_blimp,
+    ".jsonl": _read_blimp,
     ".txt": read_lakretz,
     ".gold": read_linzen,
     ".tab": _read_tab,

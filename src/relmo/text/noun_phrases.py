@@ -3,7 +3,7 @@
     noun_pp(per_condition=100)        minimal pairs; conditions "nounpp singular plural" and so on, the subject's first
 
 The form is that of the task NounPP of Lakretz et al. 2019, The emergence of number and syntax units in LSTM language
-models: The NOUN PREPOSITION the NOUN VERB. The words are common ones; those that a model does not know can be left out.
+models: The NOUN PREPOSITION the NOUN VERB. The words are common; those that a model does not know can be left out.
 """
 
 from collections.abc import Container
@@ -71,11 +71,11 @@ FEWEST = 4  # words of a kind that a model must know
 
 
 def noun_pp(*, per_condition: int = 100, known: Container[str] | None = None, seed: int = 0) -> list[MinimalPair]:
-    """So many pairs of each of the four conditions, drawn; of words whose both numbers are `known`, where that is
-    given. The same nouns, prepositions and verbs stand in all conditions, item by item."""
+    """Draws `per_condition` pairs for each of the four conditions. With `known`, only words are taken of which both the
+    singular and the plural are known. The same nouns, prepositions and verbs stand in all conditions, item by item."""
     if per_condition < 1:
         raise SettingError(f"at least one pair of each condition is needed, not {per_condition}")
-    subjects, attractors, verbs = (some(table, known) for table in (SUBJECTS, ATTRACTORS, VERBS))
+    subjects, attractors, verbs = (_some(table, known) for table in (SUBJECTS, ATTRACTORS, VERBS))
     prepositions = [word for word in PREPOSITIONS if known is None or word in known]
     every = list(product(subjects, prepositions, attractors, verbs))
     if min(len(subjects), len(attractors), len(verbs)) < FEWEST or not prepositions:
@@ -93,6 +93,6 @@ def noun_pp(*, per_condition: int = 100, known: Container[str] | None = None, se
     return found
 
 
-def some(table: dict[str, str], known: Container[str] | None) -> list[tuple[str, str]]:
+def _some(table: dict[str, str], known: Container[str] | None) -> list[tuple[str, str]]:
     """Words in the singular and the plural, both of which are known."""
     return [pair for pair in table.items() if known is None or all(word in known for word in pair)]

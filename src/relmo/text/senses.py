@@ -4,10 +4,10 @@
     for sentence in read_semcor("semcor3.jsonl"): ...
     for sentence in read_framework("senseval2.data.xml", "senseval2.gold.key.txt"): ...
 
-A sense is named by its key, lemma%type:…; type 1 is a noun, 2 a verb, 3 an adjective, 4 an adverb, and 5 an adjective
-again (a "satellite"), so that a lemma's adjectives have keys of two types. SemCor writes where an adjective may stand
-into some keys, "single(a)", which WordNet's index does not; that is taken out. Both files join the words of a phrase,
-SemCor with "_", the framework with spaces: here a phrase is several words of its sentence, and one tag.
+A sense is named by its key, lemma%type:…. Type 1 is a noun, 2 a verb, 3 an adjective, 4 an adverb, and 5 again an
+adjective (a "satellite"), so a lemma's adjectives have keys of two types. SemCor writes into some keys where an
+adjective may stand, "single(a)"; WordNet's index does not, so this is taken out. Both files join the words of a phrase,
+SemCor with "_", the framework with spaces. Here a phrase is several words of its sentence, with one tag.
 
     Miller et al. 1993, A semantic concordance;  Raganato et al. 2017, Word sense disambiguation: a unified evaluation
     framework and empirical comparison
@@ -39,8 +39,8 @@ class Lemma(NamedTuple):
 
 
 class SenseTag(NamedTuple):
-    """A word or phrase of a sentence, words `start` to `end`, and its senses' keys: several where annotators allowed
-    for several. `name` is that of the evaluation set, "" elsewhere."""
+    """A word or phrase of a sentence, from word `start` up to `end`, and the keys of its senses: several where the
+    annotators allowed several. `name` is its name in an evaluation set, "" elsewhere."""
 
     start: int
     end: int
@@ -64,7 +64,7 @@ class SenseIndex:
 
     def __post_init__(self) -> None:
         self.rank = {key: rank for keys in self.senses.values() for rank, key in enumerate(keys)}
-        """Of each key among its lemma's, from 0."""
+        """The place of each key among its lemma's keys, from 0."""
 
     @classmethod
     def read(cls, path: str | Path) -> "SenseIndex":
@@ -79,7 +79,7 @@ class SenseIndex:
                 )
             numbered.setdefault(_lemma_of(key, f"{path}:{number}"), []).append((int(fields[1]), key))
         if not numbered:
-            raise CorpusError(f"{path}: no senses are in it; it should be WordNet's index.sense")
+            raise CorpusError(f"{path}: has no senses; it should be WordNet's index.sense")
         return cls({lemma: [key for _, key in sorted(senses)] for lemma, senses in numbered.items()})
 
     def first(self, lemma: Lemma) -> str | None:
@@ -167,7 +167,7 @@ def _gold_keys(path: str | Path) -> dict[str, tuple[str, ...]]:
         name, *senses = line.text.split() or [""]
         if not senses or name in keys:
             raise CorpusError(
-                f"{path}:{number}: expected an instance's name, new, and its sense keys: {shown(line.text)}"
+                f"{path}:{number}: expected the name of a new instance and its sense keys, found {shown(line.text)}"
             )
         keys[name] = tuple(senses)
     return keys

@@ -1,8 +1,8 @@
 """A corpus of sentences as one array on disk of the numbers of its distinct words.
 
-Bidirectional models read words by their characters whether they are in the vocabulary or not, so every distinct word
-has a number: its place in the lexicon, which begins with the vocabulary and goes on with all other words. A BOUNDARY
-stands before, between and after the sentences:
+A bidirectional model reads a word by its characters, whether it is in the vocabulary or not. So every distinct word has
+a number: its place in the lexicon, which begins with the vocabulary and goes on with all other words. A BOUNDARY stands
+before, between and after the sentences:
 
     BOUNDARY w w w BOUNDARY w w BOUNDARY
 
@@ -54,8 +54,8 @@ def encode_sentence_corpus(
     folder: Path,
     vocabulary: SentenceVocabulary | None = None,
 ) -> SentenceCorpus:
-    """Reads the files into `folder`; the last sentences are held out where there is no validation file. The vocabulary
-    is the one given, or that of the settings' file, or is made from the training part."""
+    """Reads the files into `folder`. Without a validation file the last sentences are held out. The vocabulary is the
+    one given, or is read from the settings' file, or is made from the training part."""
     index = {"": 0}  # words by their order of appearance; no word is empty, so that is the boundary
     main = write_numbers(_number_sentences(files, settings, index), folder / "corpus.numbers")
     parts = {"train": main}
@@ -83,8 +83,8 @@ def encode_sentence_corpus(
 
 @dataclass
 class SentenceFile:
-    """A file in a vocabulary that is there already; `lines` are the lines its sentences stand on, from 1 (of CoNLL-U,
-    the number of each sentence)."""
+    """A file in an existing vocabulary. `lines` are the lines on which its sentences stand, from 1; in CoNLL-U, the
+    numbers of the sentences."""
 
     lexicon: list[str]
     sentences: Sentences
@@ -110,10 +110,10 @@ def open_sentences(path: Path) -> np.ndarray:
 
 
 def check_sentences(path: Path, words: np.ndarray, lexicon_size: int) -> None:
-    """An error where these are no sentences of a lexicon's words."""
+    """An error where these numbers are not sentences in words of a lexicon."""
     check_numbers(path, words, BOUNDARY, lexicon_size - 1)
     if len(words) < 2 or words[0] != BOUNDARY or words[-1] != BOUNDARY:
-        raise CorpusError(f"{path}: does not begin and end at the bounds of sentences; it is damaged")
+        raise CorpusError(f"{path}: is damaged (it does not begin and end at the bounds of sentences)")
 
 
 def read_sentence_words(file: str, settings: BiLMTextSettings) -> Iterator[tuple[int, list[str]]]:

@@ -4,8 +4,8 @@
     IOB1    the same, but B-X stands only where a span follows another of its type
     BIOUL   also L-X for a span's last word and U-X for a span of a single word (BIOES: E and S)
 
-`bio` reads all of them, and broken sequences too, as the field's scorers do: a span begins wherever a tag does not go
-on with the one before it.
+`bio` reads all of them. Like the field's scorers it also reads broken sequences: a span begins wherever a tag does not
+continue the span before it.
 
     Ramshaw & Marcus 1995, Text chunking;  Ratinov & Roth 2009, Design challenges and misconceptions in NER
 """
@@ -16,11 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 OUTSIDE = "O"
-BEGINS, ENDS = "BUS", "LEUS"  # prefixes after which, and before which, there is another span or none
+BEGINS, ENDS = "BUS", "LEUS"  # prefixes that always begin a span, and that always end one
 
 
 class Span(NamedTuple):
-    """The words from `start` up to, not with, `end`, and their type."""
+    """The words from `start` up to `end`, which is not one of them, and their type."""
 
     start: int
     end: int
@@ -78,8 +78,8 @@ def bioul(tags: Sequence[str]) -> list[str]:
 def legal_transitions(tags: Sequence[str]) -> np.ndarray:
     """Which tag may follow which in BIO or BIOUL: bool (K + 2, K + 2), from row to column.
 
-    Row K is the sentence's start, column K + 1 its end. In BIOUL, which is told by its L and U, a span that has begun
-    must be ended."""
+    Row K is the sentence's start, column K + 1 its end. Tags with L or U are BIOUL, where a span that has begun must
+    end."""
     closes = any(_split_tag(tag)[0] in "LU" for tag in tags)
     count = len(tags)
     legal = np.zeros((count + 2, count + 2), dtype=bool)

@@ -1,8 +1,8 @@
 """Text into words with their character offsets, and words back into readable text.
 
 Choices:
-- One regular expression finds pieces from left to right and its last branch takes any character, so that no
-  character of the text is ever lost. A second step splits the pieces that hold an apostrophe.
+- One regular expression finds pieces from left to right. Its last branch takes any character, so no character of the
+  text is ever lost. A second step splits the pieces that hold an apostrophe.
 - English as in the Penn Treebank (do n't, John 's, U.S., 1,000.50) but text is never rewritten: quotes stay as typed,
   "cannot" stays whole, and so do hyphenated words and dates such as 11/28/2000.
 - French and Italian elisions are split (l' homme), by rules narrow enough to leave O'Brien and o'clock whole.
@@ -75,7 +75,8 @@ def _hugs(tokens: Sequence[str], index: int, open_quotes: set[str]) -> tuple[boo
 
 
 def _opens_quote(quote: str, left: str, rest: Sequence[str]) -> bool:
-    """Whether a straight quote opens: those after it leave it a partner, or (for ") nothing before it ends a speech."""
+    """Whether a straight quote opens: an odd number of them follow, or (for ") what stands before does not end a
+    speech."""
     return rest.count(quote) % 2 == 1 or (quote == '"' and len(rest) > 0 and left not in (".", "!", "?"))
 
 

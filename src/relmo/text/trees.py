@@ -1,11 +1,11 @@
 """How deep in its tree each word of a sentence stands, from CoNLL-U and from trees in brackets.
 
     read_depths("dev.conllu")                 dependencies: words read whose head, or a dependent, is still to come
-    read_depths("dev.conllu", "depth")        words between a word and the root
-    read_depths("trees.txt")                  phrases: those that are open after a word
+    read_depths("dev.conllu", "depth")        dependencies: words between a word and the root
+    read_depths("trees.txt")                  phrases that are open after a word
     read_depths("trees.txt", "depth")         phrases around a word
 
-Trees in brackets stand one a line, with any labels: (S (NP (DT The) (NN cat)) (VP sleeps)).
+A tree in brackets stands on one line and has any labels: (S (NP (DT The) (NN cat)) (VP sleeps)).
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class DepthSentence(NamedTuple):
 
 
 def read_depths(path: str | Path, measure: Measure = "open") -> list[DepthSentence]:
-    """The sentences of a file."""
+    """The sentences of a file with a number for each word."""
     if is_conllu(path):
         count = open_dependencies if measure == "open" else dependency_depths
         return [DepthSentence([w.form for w in words], count(words)) for words in read_conllu_sentences(path)]
@@ -59,7 +59,7 @@ def open_dependencies(words: Sequence[ConlluWord]) -> list[int]:
 
 
 def phrase_depths(text: str, place: str, measure: Measure) -> DepthSentence:
-    """A tree in brackets. Open are the phrases that have begun and not ended before the next word."""
+    """The sentence of a tree in brackets. A phrase is open if it has begun and does not end before the next word."""
     words = list(parse_tree(text, place)[-1].words)  # which raises where the tree is broken
     around, after, depth = [], [], 0
     for label, word, _ in TREE.findall(text.rstrip()):

@@ -1,8 +1,8 @@
 """Vocabularies: symbols (characters, words, labels) and their ids, as a text file with one symbol a line.
 
-Id = line number, from 0. Language-model vocabularies begin with the specials <unk> and </s> (the end of a text) and go
-on by falling frequency, which adaptive and sampled softmax rely on. Line ends, other white space, control characters
-and the backslash are written escaped, as in Python, so that a line of the file is a symbol whatever the symbol is.
+An id is a line number, from 0. The vocabulary of a language model begins with the specials <unk> and </s> (the end of a
+text) and goes on by falling frequency, which adaptive and sampled softmax rely on. Line ends, other white space,
+control characters and the backslash are escaped as in Python, so that each symbol fits on one line.
 """
 
 import re
@@ -70,8 +70,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Reads what `save` wrote, or a list of words of the user's own; the specials are put first where they are
-        missing."""
+        """Reads what `save` wrote, or a user's own list of words. Specials that are missing are put first."""
         symbols: list[str] = []
         first_line: dict[str, int] = {}
         for number, line in enumerate(read_lines(path), start=1):
@@ -110,7 +109,7 @@ def escape(symbol: str) -> str:
 
 
 def unescape(text: str, place: str) -> str:
-    """The inverse of `escape`."""
+    """Undoes `escape`; `place` is for the error."""
     if "\\" not in text:
         return text
     try:

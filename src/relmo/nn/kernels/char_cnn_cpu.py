@@ -1,7 +1,8 @@
 """A word's convolutions and their maxima on a CPU in float32, by the library that `char_cnn.c` is compiled to.
 
-The twin of `char_cnn.CharCNN`'s products; `suits` says where it can be taken. Without gradients the tables are kept for
-the next call, so that any number of words is worth them: there a word's numbers never depend on the words beside it.
+It is the twin of the products in `char_cnn.CharCNN`; `suits` says where it can be taken. Without gradients the tables
+are kept for the next call, so they are worth making for any number of words, and a word's numbers never depend on the
+words beside it.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from torch.nn.functional import pad
 from relmo.nn.kernels import linear_cpu, lstm_cpu
 from relmo.nn.kernels.kept import kept
 
-FEW = 64  # words whose products are computed sooner than looked up, where the tables are of no use afterwards
+FEW = 64  # fewer words are computed faster than looked up, where the tables are of no use afterwards
 LANES = 16  # filters of a width are filled up to a multiple of this
 BLOCK = 64  # filters whose table stays in the cache while all words pass
 LOOKED_UP = 100  # multiplications that take as long as one number
@@ -48,7 +49,6 @@ def maxima(ids: Sequence[Tensor], embedding: Tensor, weights: Sequence[Tensor], 
 
 
 def _filled(count: int) -> int:
-    """So many filters, filled up."""
     return count + -count % LANES
 
 
@@ -110,7 +110,7 @@ class WindowMaxima(torch.autograd.Function):
         groups, shapes = ctx.rest
         dy = dy.contiguous()
         gradients = tuple(dy.new_zeros(shape) for shape in shapes)
-        for ids, row, gradient, column in places(groups, gradients):
+        for ids, row, gradient, column in _places(groups, gradients):
             lstm_cpu.kernels().relmo_windows_backward(
                 *ids.shape,
                 ids.data_ptr(),
@@ -123,7 +123,7 @@ class WindowMaxima(torch.autograd.Function):
         return None, None, *gradients
 
 
-def places(groups: Sequence[Tensor], tables: Sequence[Tensor]) -> list[tuple[Tensor, int, Tensor, int]]:
+def _places(groups: Sequence[Tensor], tables: Sequence[Tensor]) -> list[tuple[Tensor, int, Tensor, int]]:
     """Each group of words with each table, and where in the result they meet: row and column."""
     found, row = [], 0
     for ids in groups:

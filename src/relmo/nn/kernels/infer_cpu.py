@@ -1,8 +1,8 @@
 """Inference on a CPU by the library that `infer.c` is compiled to: a layer's whole recurrence, from a table of gates.
 
-In float32, bfloat16 or int8 as `quantize` defines them. Weights are packed in the order in which the kernel reads them,
-once, and kept as long as they do not change. A row's numbers depend neither on the rows around it nor on how many
-threads there are.
+It computes in float32, bfloat16 or int8, as `quantize` defines them. Weights are packed once, in the order in which the
+kernel reads them, and the packed form is kept until they change. A row's numbers depend neither on the rows around it
+nor on the number of threads.
 """
 
 import ctypes
@@ -22,8 +22,8 @@ from relmo.nn.kernels.lstm_cpu import LONG, POINTER, at, check, kernels, spread,
 from relmo.nn.quantize import BLOCK, PRECISIONS, Precision, level, quantize, rounded
 
 VECTORS = 4  # of columns in a panel
-FEW = 10  # rows up to which a large layer's input gates are computed for all steps first; one of any layer
-LARGE = 1 << 22  # numbers in its weights
+FEW = 10  # up to so many rows a large layer's input gates are computed for all steps first; a small layer's, for one
+LARGE = 1 << 22  # input weights from which on a layer is large
 TYPES = {1: torch.float32, 2: torch.bfloat16, 4: torch.int8}  # by how many stand in a unit
 
 
@@ -51,7 +51,7 @@ class InferenceLayer(ctypes.Structure):
         *((name, Matrix) for name in ("ih", "hh", "hr")),
     )
     holds: tuple[Any, ...]
-    """What it points into, which lives as long as it does: a thread may work on after an interruption."""
+    """The memory it points into, kept alive: a thread may go on working after an interruption."""
 
 
 class Packed(NamedTuple):
@@ -66,7 +66,7 @@ class Packed(NamedTuple):
     columns: int
 
     def of(self, d: int) -> Matrix:
-        """One direction's."""
+        """The matrix of direction d."""
         pointers = (at(tensor, d) for tensor in (self.units, self.scale, self.start, self.level))
         return Matrix(*pointers, self.depth, self.columns)
 
@@ -84,14 +84,14 @@ def run(
     check("h", h, (2, batch, outputs))
     check("c", c, (2, batch, four // 4))
     if len(sizes) != steps:
-        raise ValueError(f"sizes are of {len(sizes)} steps, where there are {steps}")
+        raise ValueError(f"sizes has {len(sizes)} steps, but there are {steps}")
     h, c = (state.clone(memory_format=torch.contiguous_format) for state in (h, c))
     y = h.new_empty(2, steps, batch, outputs)
     buffers: dict[str, Tensor | None] = {"y": y, "h": h, "c": c, "inner": h.new_empty(2, batch, four // 4)}
     buffers |= _rooms("h", batch, outputs, precision) | _rooms("m", batch, four // 4, precision)
-    matrices = {"hh": packed(weights.hh, precision, by_gates=True)}
+    matrices = {"hh": _packed(weights.hh, precision, by_gates=True)}
     if weights.hr is not None:
-        matrices["hr"] = packed(weights.hr, precision, by_gates=False)
+        matrices["hr"] = _packed(weights.hr, precision, by_gates=False)
     numbers = {"steps": steps, "batch": batch, "inputs": inputs, "hidden": four // 4, "outputs": outputs}
     numbers |= {"precision": PRECISIONS.index(precision), "skip": skip, "stride": 0}
     work = sum(sizes) * four * outputs
@@ -105,8 +105,8 @@ def run(
         buffers |= {"x": whole(given), "gates": whole(weights.bias)}  # of which there is only one row
         first = batch <= (FEW if weights.ih.numel() >= LARGE else 1)
         buffers |= _rooms("x", steps * batch if first else batch, inputs, precision)
-        matrices["ih"] = packed(weights.ih, precision, by_gates=True)
-    both = directions(numbers, sizes, clips, buffers, matrices)
+        matrices["ih"] = _packed(weights.ih, precision, by_gates=True)
+    both = _directions(numbers, sizes, clips, buffers, matrices)
     if first:
         gates = h.new_empty(2, steps * batch, four)
         spread(lambda d, a, b: kernels().relmo_infer_gates(byref(both[d]), a, b, at(gates, d)), steps * batch, work)
@@ -126,7 +126,7 @@ def input_gates(x: Tensor, ih: Tensor, bias: Tensor, d: int, precision: Precisio
     x, bias, gates = x.contiguous(), bias.contiguous(), x.new_empty(len(x), four)
     room = _rooms("x", len(x), inputs, precision)
     buffers = {"x": x, "gates": bias[d]} | {name: tensor[0] for name, tensor in room.items() if tensor is not None}
-    matrix = packed(ih, precision, by_gates=True)
+    matrix = _packed(ih, precision, by_gates=True)
     layer = InferenceLayer(
         steps=1,
         batch=len(x),
@@ -143,14 +143,13 @@ def input_gates(x: Tensor, ih: Tensor, bias: Tensor, d: int, precision: Precisio
     return gates
 
 
-def directions(
+def _directions(
     numbers: dict[str, int],
     sizes: Sequence[int],
     clips: Clips,
     buffers: dict[str, Tensor | None],
     matrices: dict[str, Packed],
 ) -> list[InferenceLayer]:
-    """What both directions are given."""
     cell_clip, projection_clip = (math.inf if clip is None else clip for clip in clips)
     found = []
     for d in range(2):
@@ -191,14 +190,14 @@ def _rooms(name: str, rows: int, width: int, precision: Precision) -> dict[str, 
     return found
 
 
-def packed(weight: Tensor, precision: Precision, *, by_gates: bool) -> Packed:
+def _packed(weight: Tensor, precision: Precision, *, by_gates: bool) -> Packed:
     """A weight (2, rows, columns) as the kernel takes it; `by_gates`, its rows are four to a cell; or it projects."""
     name = f"{precision} {by_gates} {kernels()._name}"
     return kept(name, [weight], lambda: pack(weight.detach(), precision, by_gates))
 
 
 def pack(weight: Tensor, precision: Precision, by_gates: bool) -> Packed:
-    """`packed`, anew: one direction after the other, so that little memory is needed beside the result."""
+    """`_packed`, anew: one direction after the other, so that little memory is needed beside the result."""
     units, scales, starts, levels = None, [], [], []
     for d, one in enumerate(weight):
         if precision == "int8" and not by_gates:

@@ -1,11 +1,11 @@
 """The stack's inference on a GPU, from a table of the first layer's gates or from its input.
 
-Few sequences side by side leave a GPU waiting for Python, so their steps are recorded as a CUDA graph and started at
-once. A graph has a fixed number of rows and steps: both are rounded up, and a row stops by its length. More rows run
-step by step, in each step those that still go on.
+With few sequences side by side a GPU waits for Python. So their steps are recorded as a CUDA graph, which is then
+started as one. A graph has a fixed number of rows and steps: both are rounded up, and each row stops at its own length.
+Where there are more rows, the steps run one by one, each with the rows that still go on.
 
-A graph reads and writes always the same memory. So threads take turns at it: what one puts in, starts and takes out
-stands together on the stream, and each stream has graphs of its own.
+A graph always reads and writes the same memory, so threads take turns: a thread copies its input in, starts the graph
+and copies the results out before the next thread may. Each stream has graphs of its own.
 """
 
 from collections import OrderedDict
@@ -24,7 +24,7 @@ State = tuple[Tensor, ...]
 ROWS, STEPS = 512, 128  # more of either are not recorded
 ROUND = 8  # steps of a graph come in multiples of this
 MOST = 64  # graphs that are kept
-REPLAYING = Lock()  # of all models: nothing else may be recorded meanwhile
+REPLAYING = Lock()  # one for all models: nothing else may be recorded meanwhile
 
 
 class RecordedStack(NamedTuple):
@@ -61,7 +61,7 @@ def run(
     steps, batch = given.shape[1:3]
     weights, graphs = prepared
     if not 0 < steps <= STEPS or not 0 < batch <= ROWS or torch.cuda.is_current_stream_capturing():
-        return unroll(weights, first, state, clips, sizes=list(sizes), skip=skip)
+        return _unroll(weights, first, state, clips, sizes=list(sizes), skip=skip)
     wide, long = 1 << (batch - 1).bit_length(), -(-steps // ROUND) * ROUND
     stream = torch.cuda.current_stream(given.device).cuda_stream
     key = (stream, wide, long, given.dtype, None if table is None else (table.data_ptr(), table.stride()))
@@ -91,12 +91,12 @@ def _record(weights: list[Weights], given: Tensor, table: Tensor | None, clips: 
     state = tuple(torch.zeros(batch, 2, size, device=device) for size in sizes)
     aside = torch.cuda.Stream(device)
     aside.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(aside):  # libraries take what they need, kernels are compiled
-        unroll(weights, _first(given[:, :1], table), state, clips, lengths=lengths, skip=skip)
+    with torch.cuda.stream(aside):  # one step first: libraries take the memory they need, kernels are compiled
+        _unroll(weights, _first(given[:, :1], table), state, clips, lengths=lengths, skip=skip)
     torch.cuda.current_stream(device).wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # others may take memory meanwhile
-        layers, final = unroll(weights, _first(given, table), state, clips, lengths=lengths, skip=skip)
+        layers, final = _unroll(weights, _first(given, table), state, clips, lengths=lengths, skip=skip)
     return RecordedStack(graph, given, lengths, state, layers, final)
 
 
@@ -104,7 +104,7 @@ def _first(given: Tensor, table: Tensor | None) -> Gates | Tensor:
     return given if table is None else Gates(table, given)
 
 
-def unroll(
+def _unroll(
     weights: list[Weights],
     first: Gates | Tensor,
     state: State,

@@ -1,4 +1,4 @@
-"""What is made of weights, packed forms and tables, kept for as long as the weights live and stay as they are."""
+"""Packed forms and tables that are made from weights, each kept as long as its weights live and do not change."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -12,7 +12,7 @@ SAMPLE = 256  # of a weight's values are looked at for change
 
 
 class Derived(NamedTuple):
-    """What was made, of which weights, and by what to see that they are still the same."""
+    """What was made, the weights it was made from, and what shows whether they have changed."""
 
     weights: list[ref[Tensor]]
     state: list[tuple[int, int]]

@@ -1,7 +1,7 @@
 """Products with one weight on a CPU in float32, without gradients, by the library that `linear.c` is compiled to.
 
-The twin of `torch.nn.functional.linear`, and of `highway.Highway`, which take over where `suits` says no. Here a row's
-numbers depend neither on the rows around it nor on how many threads there are.
+It is the twin of `torch.nn.functional.linear` and of `highway.Highway`, which take over where `suits` says no. Here a
+row's numbers depend neither on the rows around it nor on the number of threads.
 """
 
 from collections.abc import Callable

@@ -1,10 +1,10 @@
 """A layer's whole recurrence on a CPU in float32, for training, by the library that `lstm.c` is compiled to.
 
-Where there was no C compiler, or for another kind of processor, there is no library, `suits` says no, and the caller
-takes torch's operations instead; so it does with RELMO_KERNELS=0 in the environment. Results agree within rounding.
-Here a row's numbers depend neither on the rows around it nor on how many threads there are.
+Without a C compiler, on another kind of processor, or with RELMO_KERNELS=0 in the environment there is no library.
+Then `suits` says no, and the caller takes torch's operations instead, whose results agree within rounding. Here a row's
+numbers depend neither on the rows around it nor on the number of threads.
 
-Each direction runs by itself, in a thread of its own where torch has two; where it has more, so do blocks of rows.
+Each direction has a thread of its own where torch has two. Where torch has more, blocks of rows have their own, too.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ from torch import Tensor
 from relmo.nn.kernels.layer import Clips, Steps, Weights
 
 VERSION = 4  # of the arguments that `lstm.c` expects
-ALONE = 2_000_000  # multiplications of a pass up to which another thread is not worth its start
+ALONE = 2_000_000  # multiplications in a pass below which a second thread is not worth starting
 MOVED = 8  # multiplications that take as long as writing one number somewhere else
 BLOCK = 24  # rows a thread has at least
 LARGE = 1 << 18  # numbers from which on the room for them is held for the next call
@@ -70,7 +70,7 @@ class TrainingLayer(ctypes.Structure):
         *((name, POINTER) for name in BUFFERS),
     )
     holds: Any
-    """What it points into, which lives as long as it does: a thread may work on after an interruption."""
+    """The memory it points into, kept alive: a thread may go on working after an interruption."""
 
 
 @cache
@@ -123,8 +123,8 @@ class Buffers(NamedTuple):
 
 
 class CompiledRecurrence(torch.autograd.Function):
-    """`run`, with its backward pass. As the gates' buffer gets their gradients a graph is walked back once only. The
-    final state passes no gradient on."""
+    """`run`, with its backward pass. The gradients overwrite the gates, so a graph is walked back only once. The final
+    state passes no gradient on."""
 
     @staticmethod
     def forward(
@@ -243,7 +243,7 @@ def layers(
 
 
 def kernels() -> ctypes.CDLL:
-    """The library, which is there."""
+    """The library, where `available` says that there is one."""
     found = library()
     assert found is not None
     return found

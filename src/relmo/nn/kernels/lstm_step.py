@@ -56,7 +56,7 @@ def backward(z: Tensor, dm: Tensor, dc: Tensor, c: Tensor, c_next: Tensor, cell_
 
 
 def project(m: Tensor, weight_hr: Tensor, h: Tensor, clip: float | None) -> None:
-    """Fills h."""
+    """Fills h with the clipped projection of m."""
     h.copy_(clip_to(torch.bmm(m, weight_hr.transpose(1, 2)), clip))
 
 

@@ -1,7 +1,7 @@
-"""`lstm_step` for a GPU. What is done element by element is one launch, computed in float32 whatever it is stored in.
+"""`lstm_step` for a GPU. All element-wise work of a step is one launch, computed in float32 whatever the storage.
 
-Products are cuBLAS's, but for those in half precision whose results are small (h, and its gradient): there the sum is
-cut into parts, so that all of the GPU has work, and what would follow is done where the parts are summed.
+cuBLAS computes the products, except those in half precision with a small result (h, and its gradient). There the sum is
+cut into parts, so that the whole GPU has work, and the launch that adds the parts also does what comes next.
 """
 
 import math

@@ -98,7 +98,7 @@ def shares(logits: Tensor, bias: Tensor, own: Tensor | None, place: Tensor) -> t
     if size > WHOLE:
         _long_rows[(rows,)](*arguments, size, apart=own is not None, block=BLOCK, num_warps=8)
         return nll, d_own, logits.sum(dim=0, dtype=torch.float32)
-    programs = min(rows, PROGRAMS * processors(logits.device))
+    programs = min(rows, PROGRAMS * _processors(logits.device))
     sums = torch.empty(programs, size, dtype=torch.float32, device=logits.device)
     block = triton.next_power_of_2(size)
     _whole_rows[(programs,)](
@@ -107,6 +107,6 @@ def shares(logits: Tensor, bias: Tensor, own: Tensor | None, place: Tensor) -> t
     return nll, d_own, sums.sum(dim=0)
 
 
-def processors(device: torch.device) -> int:
+def _processors(device: torch.device) -> int:
     """How many processors the GPU has."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
