@@ -211,12 +211,12 @@ def test_info_and_convert_know_a_tagger(run: Relmo, model: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["predict", "small"], "gives no predictions"),
+        (["predict", "small"], "(bilm); give a classifier"),
         (["predict", "MODEL", "none.txt"], "no such file"),
         (["evaluate", "MODEL", "none.conllu"], "no such file"),
         (["evaluate", "MODEL", "DEV", "--words", "x.tsv"], "--words goes with a bidirectional language model"),
         (["evaluate", "small", "DEV", "--confusion"], "--confusion goes with a task's model"),
-        (["generate", "MODEL"], "is a tagger model"),
+        (["generate", "MODEL"], "is a tagger (tagger); give a language model"),
         (["train", "tagger", "DEV", "--out", "MODEL"], "holds a finished model"),
         (["train", "tagger", "DEV", "--set", "input.elmo_layer=top", "--out", "x"], "input.elmo_layers"),
     ],
