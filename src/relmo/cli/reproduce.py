@@ -16,8 +16,8 @@ def reproduce(
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Published tables and figures, beside those of a model and of controls: its layer without context, static
-    vectors, and the same network untrained. Without a name, lists what there is.
+    """Makes published tables and figures again for a model and its controls: the model's layer without context, static
+    vectors, and the same network untrained. Without a name, lists the tables there are.
 
         relmo reproduce pos neighbours
 
@@ -28,13 +28,13 @@ def reproduce(
     names
         What to reproduce, one after the other.
     model
-        A bidirectional model's folder, or original ELMo files; the bundled model where it is not given.
+        The folder of a bidirectional model, or original ELMo files; by default the model that ships with relmo.
     vectors
-        Static word vectors to compare with: a folder of kind skipgram; the bundled ones where it is not given.
+        The folder of static word vectors to compare with; by default those that ship with relmo.
     data
-        The folder that holds the data; else that of RELMO_DATA, else data/ here.
+        The folder that holds the data; by default the one that RELMO_DATA names, else data/ here.
     seed
-        Of the untrained network's weights.
+        The seed of the untrained network's weights.
     device
         Where to compute; auto takes a GPU where there is one.
     json
@@ -70,7 +70,6 @@ def reproduce(
 
 
 def _list_names(names: dict[str, str], *, json: bool) -> None:
-    """What there is to reproduce."""
     if json:
         print_json(names)
         return

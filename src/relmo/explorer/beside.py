@@ -1,5 +1,5 @@
-"""Models beside each other: what symbols cost them, what they write, how much of that stands in the text they were
-trained on, and when a unit came to be what it is."""
+"""Compares models: what symbols cost them, what they write, how much of that stands in their training text, and when a
+unit came to be what it is."""
 
 import tempfile
 from collections.abc import Mapping
@@ -39,9 +39,9 @@ LARGEST_TRAIN = 1 << 30  # bytes
 
 
 def compare(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
-    """Two models on one text: the loss of each symbol, by kind and by distance to the bracket; two samples whose makers
-    are told apart only by their names; and what of those stands in a training text, where one is named."""
-    mine, text = one_way(worker.model, worker.session.name), string(given, "text")
+    """Compares two models on one text: the loss of each symbol, by kind and by distance to the bracket; a sample of
+    each; and, where a training text is named, how much of what they write stands in it."""
+    mine, text = _one_way(worker.model, worker.session.name), string(given, "text")
     document = worker.document(text, number(given, "symbols", 20_000, 100, 200_000))
     symbols, other = document.symbols, string(given, "other")
     if other == "n-gram":
@@ -51,7 +51,7 @@ def compare(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     elif other == "untrained":
         second, named = untrained(mine), "the same untrained"
     else:
-        second, named = one_way(worker.other(other), other), other
+        second, named = _one_way(worker.other(other), other), other
     models = {worker.session.name: mine, named: second}
     train = string(given, "train")
     comparing, copying = split_progress(progress, [0.4, 0.6] if train else [0.6, 0.4])
@@ -75,12 +75,12 @@ def compare(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
         "samples": [{"model": each.model, "text": each.text} for each in made],
     }
     if train:
-        answer |= copies(worker, models, answer, train, (seed, options), copying)
+        answer |= _copies(worker, models, answer, train, (seed, options), copying)
     return answer
 
 
-def one_way(model: Any, name: str) -> LanguageModel:
-    """A model, which must be a language model that reads one way."""
+def _one_way(model: Any, name: str) -> LanguageModel:
+    """Returns the model where it is a language model that reads one way; else raises."""
     if not isinstance(model, LanguageModel):
         raise SettingError(f"{name} reads both ways; language models that read one way can be compared")
     return model
@@ -93,7 +93,7 @@ def counted(model: LanguageModel, symbols: list[str], order: int) -> LanguageMod
     return LanguageModel(network, model.vocabulary, settings)
 
 
-def copies(
+def _copies(
     worker: Any,
     models: Mapping[str, LanguageModel],
     answer: Mapping[str, Any],
@@ -101,8 +101,8 @@ def copies(
     sampling: tuple[int, dict[str, Any]],
     progress: Progress,
 ) -> dict[str, Any]:
-    """How much of some long samples of each model, and of the text that they were asked about, stands in the training
-    text as it is, by the length of stretches; and where in the samples that are shown."""
+    """How much of each model's long samples, and of the text they are asked about, stands in the training text, by the
+    length of stretches; and which parts of the samples that are shown do."""
     first = next(iter(models.values()))
     reading, writing, searching = split_progress(progress, [0.2, 0.2, 0.6])
     training, title = worker.training(train, reading)
@@ -138,7 +138,7 @@ def copies(
 
 
 def training_ids(worker: Any, name: str, progress: Progress) -> tuple[np.ndarray, str]:
-    """The ids of a training text, and its title: of the file that was given, or of one of the page's texts."""
+    """The ids and the title of a training text, which is the file that was given, or one of the page's texts."""
     model = worker.model
     if name != TRAIN:
         return model.vocabulary.ids(worker.document(name, 1 << 30).symbols), worker.session.passage(name).title
@@ -184,15 +184,15 @@ def parts_of(document: Document | None, text: str, inside: np.ndarray) -> list[l
 
 
 def emerge(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
-    """When a unit came to go with a feature: its correlation in the same network untrained, in each model beside that
-    is of the same shape, and in this one; and what it did on one stretch of the text in each of them."""
-    mine, text = one_way(worker.model, worker.session.name), string(given, "text")
+    """When a unit came to follow a feature: its correlation in the same network untrained, in each model beside that
+    has the same shape, and in this model; and its values over one stretch of the text in each of them."""
+    mine, text = _one_way(worker.model, worker.session.name), string(given, "text")
     document = worker.document(text, number(given, "symbols", 10_000, 100, 50_000))
     feature = string(given, "feature")
     track = tracks(document, [feature])[feature]
     if np.ptp(track) == 0:
         raise SettingError(f"{feature} does not change in this text; choose another feature, or another text")
-    frames, left_out = checkpoints(worker, mine, document)
+    frames, left_out = _checkpoints(worker, mine, document)
     named = string(given, "unit")
     unit = unit_of({"unit": named}) if named else None
     correlating, tracing = split_progress(progress, [0.8, 0.2])
@@ -217,9 +217,9 @@ def emerge(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     }
 
 
-def checkpoints(worker: Any, mine: LanguageModel, document: Document) -> tuple[dict[str, LanguageModel], list[str]]:
-    """The network untrained, those beside that have the same units, in their order, and this one; and the names of the
-    others."""
+def _checkpoints(worker: Any, mine: LanguageModel, document: Document) -> tuple[dict[str, LanguageModel], list[str]]:
+    """The network untrained, the models beside that have the same units, in their order, and this model; and the names
+    of the models that are left out."""
     short = document.head(20).texts
 
     def units(model: Any) -> list[Unit] | None:
@@ -241,7 +241,7 @@ def checkpoints(worker: Any, mine: LanguageModel, document: Document) -> tuple[d
 
 
 def busiest(track: np.ndarray, size: int) -> int:
-    """Where a stretch begins in which a feature changes most."""
+    """Where the stretch begins in which a feature changes most."""
     if len(track) <= size:
         return 0
     changes = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(track)) > 0)])
@@ -253,7 +253,7 @@ def busiest(track: np.ndarray, size: int) -> int:
 
 
 def _values_of(model: LanguageModel, document: Document, unit: Unit) -> tuple[np.ndarray, float]:
-    """A unit over a text, from its mean, (T,); and the size that gets the full colour."""
+    """A unit's values over a text, less their mean, (T,); and the size that gets the full colour."""
     traced = trace(model, document.texts, layers=[unit.layer], keep=(unit.state,))
     values = traced.unit(unit.state, unit.layer, unit.number)
     values = values - values.mean()

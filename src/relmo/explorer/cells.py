@@ -1,4 +1,4 @@
-"""One unit: where it is on, how it goes around an event, what it is wired to."""
+"""One unit: where it is on, what it does around an event, what it is wired to."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ SHOWN = 10  # weights
 
 
 def histogram(values: np.ndarray, bins: int = 40) -> dict[str, Any]:
-    """How often which value comes."""
+    """How often each value comes."""
     counts, edges = np.histogram(values, bins=bins)
     return {"counts": counts.tolist(), "low": round(float(edges[0]), 4), "high": round(float(edges[-1]), 4)}
 
@@ -50,7 +50,7 @@ def contexts(document: Document, values: np.ndarray, count: int) -> list[dict[st
 
 
 def around(document: Document, values: np.ndarray, event: str) -> dict[str, Any]:
-    """The unit's course around the symbols that an event is: mean and quartiles at each step before and after."""
+    """What the unit does around an event, a certain symbol: mean and quartiles at each step before and after."""
     places = np.flatnonzero(np.array(document.symbols) == event)
     inside = places[(places + LAGS[0] >= 0) & (places + LAGS[1] < len(values))][:EVENTS]
     if not len(inside):
@@ -101,5 +101,5 @@ def weights(model: LanguageModel | BiLM, stack: Stack, unit: Unit) -> dict[str, 
 
 
 def _strongest(row: np.ndarray) -> list[list[Any]]:
-    """The largest of a row of weights by size, each with its place."""
+    """The weights of a row that are largest by size, each with its place."""
     return [[int(i), round(float(row[i]), 3)] for i in np.argsort(-np.abs(row), kind="stable")[:SHOWN]]

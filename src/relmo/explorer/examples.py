@@ -68,11 +68,11 @@ def passages() -> list[Passage]:
     ]
     alice = found[0].text
     chapters = alice[alice.index("CHAPTER I") : alice.index("CHAPTER III")]
-    story = Passage("story", "Alice, chapters I and II", printed(chapters))
+    story = Passage("story", "Alice, chapters I and II", _printed(chapters))
     return [story, *found, Passage("counting", "60 a's, then 60 b's", "a" * 60 + "b" * 60)]
 
 
-def printed(text: str) -> str:
+def _printed(text: str) -> str:
     """A text typed on a keyboard with the quotation marks, apostrophes and dashes of a printed book, since the model of
     prose has read printed books: `so' becomes “so”, "so" ‘so’, isn't isn’t, and -- —."""
     text = re.sub(r" {2,}", " ", re.sub(r"^ +", "", text, flags=re.MULTILINE))

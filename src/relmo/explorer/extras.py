@@ -1,5 +1,5 @@
-"""What the explorer was given beside a model: other models, the text the model was trained on, published pairs, figures
-that were measured before. A page asks for them by name and never by path."""
+"""What the explorer is given beside a model: other models, the model's training text, published pairs, figures measured
+before. A page asks for them by name, never by path."""
 
 import re
 import threading
@@ -25,9 +25,9 @@ MOST = 1e9  # that a figure is
 
 @dataclass
 class Extras:
-    """What was named, checked, and opened when it is asked for.
+    """What the user named. It is checked at once, and opened when a page asks for it.
 
-    models     language models by name, in their order: checkpoints of a run, say
+    models     language models by name, in their order, such as checkpoints of a run
     tasks      trained tasks by name, whose mixes of layers are shown
     train      the text the model was trained on
     packs      minimal pairs by name
@@ -76,7 +76,7 @@ class Extras:
         return found
 
     def about(self, kind: str) -> dict[str, Any]:
-        """What there is, for a page with a model of a kind; of other models those of the same kind."""
+        """What there is for a page with a model of this kind; of the other models, those of the same kind."""
         same = [name for name, folder in self.models.items() if read_config(folder).get("kind") == kind]
         return {
             "beside": same,
@@ -94,7 +94,7 @@ class Extras:
             return self.opened[name]
 
     def mixes(self) -> list[dict[str, Any]]:
-        """What trained tasks have learnt to take of each layer; of those without ELMo, that they have none."""
+        """How much trained tasks take of each layer; an empty list for a task without ELMo."""
         with self.lock:
             for name, folder in self.tasks.items():
                 if name not in self.learnt:
@@ -103,13 +103,13 @@ class Extras:
 
 
 def learnt_mixes(task: Task[Any, Any]) -> list[dict[str, Any]]:
-    """The layers' shares and gamma of each of a task's mixes, by where it stands; none where it reads no ELMo."""
+    """The layers' shares and gamma of each of a task's mixes; none where it reads no ELMo."""
     found = task.network.inputs.mix_weights()
     return [{"name": place, "shares": mix["weights"], "gamma": mix["gamma"]} for place, mix in found.items()]
 
 
 def _models_in(source: str) -> list[Path]:
-    """The folder of a model, or of one that ships; or of those that a folder holds, epoch-9 before epoch-10."""
+    """The folder of a model, perhaps of one that ships; or the models that a folder holds, epoch-9 before epoch-10."""
     folder = bundled(source) or Path(source)
     if (folder / CONFIG).is_file() or not folder.is_dir():
         return [folder]  # says what is wrong when it is read
@@ -120,8 +120,8 @@ def _models_in(source: str) -> list[Path]:
 
 
 def read_figures(path: Path) -> list[dict[str, Any]]:
-    """What `relmo analyse meaning --measure` or `relmo reproduce` printed with --json: of each measurement by layer its
-    rows, ours and published."""
+    """Reads what `relmo analyse meaning --measure` or `relmo reproduce` printed with --json: the rows of each
+    measurement by layer."""
     wrong = f"{path}: has no figures by layer; write some: relmo analyse meaning --measure pos --json > {path.name}"
     try:
         given = parse_json(read_small(path))
@@ -138,7 +138,7 @@ def read_figures(path: Path) -> list[dict[str, Any]]:
 
 
 def _figure_rows(table: Any) -> dict[str, Any] | None:
-    """The rows of a measurement by layer, one figure each; None where it is none."""
+    """The rows of a measurement by layer, one figure each; None where the table is no such measurement."""
     if not isinstance(table, dict) or not isinstance(table.get("rows"), list) or table.get("name") not in [*FIGURES]:
         return None
     column, rows = FIGURES[table["name"]], []

@@ -1,7 +1,4 @@
-"""Regular expressions of users, matched in a process of their own: one that never ends holds up nobody.
-
-stretches(r"\\bthe\\b", text)                    [(0, 3), …]
-"""
+"""Matches users' regular expressions in a process of its own, so that one that never ends holds up nobody."""
 
 import json
 import re

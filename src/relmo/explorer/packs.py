@@ -1,4 +1,4 @@
-"""Published sets of minimal pairs in a folder of the user's: which there are, each by a name; nothing is fetched."""
+"""Finds published sets of minimal pairs in a folder of the user, and names each. Nothing is fetched."""
 
 import json
 from collections.abc import Iterator
@@ -31,8 +31,8 @@ class Pack:
 
 
 def find_packs(data: Path) -> dict[str, Pack]:
-    """The packs of a folder by name; none where there are none. A file with pairs is one by itself, and of several of a
-    kind there is one of all."""
+    """The packs of a folder by name. Each file with pairs is a pack, and several files of a kind in one folder make one
+    more pack."""
     if data.is_file():
         return {data.name: Pack(_title_of(data), (data,))} if _is_pairs(data) else {}
     if not data.is_dir():
@@ -51,7 +51,6 @@ def find_packs(data: Path) -> dict[str, Pack]:
 
 
 def _title_of(file: Path) -> str:
-    """What a file is, as far as its name says."""
     kind = KINDS.get(file.suffix.lower())
     return file.stem.replace("_", " ") if kind is None else f"{kind}: {file.stem.replace('_', ' ')}"
 

@@ -2,8 +2,8 @@
 
     write_page(session, "page.html", progress)
 
-It opens from a disk or in a notebook, asks no server for anything, and says so to the browser: its policy allows the
-script and the style that stand in it, by their digests, and nothing else.
+The file opens from a disk or in a notebook, and asks no server for anything. Its content security policy tells the
+browser so: it allows the script and the style that stand in the file, by their digests, and nothing else.
 """
 
 import base64
@@ -49,7 +49,7 @@ def shell() -> str:
 
 
 def digest(text: str) -> str:
-    """Of a script or a style, as a policy names it."""
+    """The digest of a script or a style, as a policy names it."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -63,16 +63,16 @@ def with_bundle(page: str, bundle: dict[str, Any]) -> str:
 def make_bundle(
     session: Session, progress: Progress | None = None, *, find: bool = True, largest: int = LARGEST
 ) -> dict[str, Any]:
-    """The answers that a page shows of a session's first text, as many as fit: every page with the units that were
-    found, then what was expected there, then all units' states, then all gates; what was found of features; how far
-    back the loss reaches."""
+    """The answers that a page shows about a session's first text: what was found of features, how far back the loss
+    reaches, and as many of the text's pages as fit. First come pages with the units that were found, then what was
+    expected there, then all units' states, then all gates."""
     tell = progress or (lambda share: None)
     kept = BundledAnswers(session, largest)
     about, text = kept.ask("about"), session.first
     chosen = [about["opened"]]
     if find:
         worker = Worker(session)
-        given = {"model": session.name, "text": text, "features": usual(session), "ablate": "zero", "symbols": 20_000}
+        given = {"model": session.name, "text": text, "features": _usual(session), "ablate": "zero", "symbols": 20_000}
         found = worker.do("find", given, lambda share: tell(0.5 * share))
         kept.answers["job:find"] = found
         chosen = list(dict.fromkeys([*chosen, *(card["unit"] for card in found["found"])]))
@@ -113,7 +113,7 @@ class BundledAnswers:
         return True
 
     def fill(self, text: str, chosen: list[str], tell: Progress) -> str:
-        """A text's pages, the most wanted first. -> what there was room for, in words."""
+        """Keeps a text's pages, the most wanted first. -> a sentence on what there was room for."""
         reader = self.session.reader(text)
         of, layers = len(reader), range(len(reader.recorder.stack.layers))
         carried = reader.recorder.stack.layers[0].states
@@ -140,27 +140,26 @@ class BundledAnswers:
             reached.append(pages)
         if not reached[0]:
             raise SettingError(f"not even one page of the text fits into {self.largest / 1e6:.0f} MB")
-        return told(of, reached, self.largest)
+        return _told(of, reached, self.largest)
 
 
-def told(of: int, reached: list[int], largest: int) -> str:
-    """How many of a text's pages are in a bundle, and how many of those with all that there is to see."""
+def _told(of: int, reached: list[int], largest: int) -> str:
+    """A sentence on how many of a text's pages are in a bundle, and how many of those with everything."""
     pages, expected, states, gates = reached
     limit = f"as many as fit into {largest / 1e6:.0f} MB"
     first = f"{of} of {of} pages" if pages == of else f"the first {pages} of {of} pages, {limit}"
     if min(expected, states, gates) == pages:
         return f"{first}, with all units"
-    more = f"{first}; with all units' states {some(states, pages)}, with all gates {some(gates, pages)}"
-    more += "" if expected == pages else f", with what was expected {some(expected, pages)}"
+    more = f"{first}; with all units' states {_some(states, pages)}, with all gates {_some(gates, pages)}"
+    more += "" if expected == pages else f", with what was expected {_some(expected, pages)}"
     return more + ("" if pages < of else f", {limit}")
 
 
-def some(reached: int, of: int) -> str:
-    """On which pages something is."""
+def _some(reached: int, of: int) -> str:
     return "on all" if reached == of else f"on the first {reached}" if reached else "on none"
 
 
-def usual(session: Session) -> list[str]:
+def _usual(session: Session) -> list[str]:
     """Features that suit the session's first text and change in it."""
     import numpy as np
 
@@ -174,7 +173,7 @@ def usual(session: Session) -> list[str]:
 
 
 def write_page(session: Session, path: Path, progress: Progress | None = None) -> str:
-    """An exported page, whole or not at all. -> how much of the text is in it, in words."""
+    """Writes an exported page, whole or not at all. -> a sentence on how much of the text is in it."""
     bundle = make_bundle(session, progress)
     with atomic(path) as temporary:
         temporary.write_text(with_bundle(shell(), bundle), encoding="utf-8")
@@ -195,5 +194,5 @@ class Frame:
 
 
 def frame(session: Session, *, find: bool = False, height: int = 640) -> Frame:
-    """A session for a notebook; without what takes long, but where `find` asks for it."""
+    """A session for a notebook. What takes long is left out, except where `find` asks for it."""
     return Frame(with_bundle(shell(), make_bundle(session, find=find, largest=IN_NOTEBOOK)), height)

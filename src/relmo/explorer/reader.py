@@ -32,14 +32,14 @@ AT_ONCE = 1 << 22  # probabilities made together
 
 @dataclass(frozen=True)
 class Expected:
-    """Of each symbol of a page, -log2 p of it (T,), and the likeliest next ones after it with their probabilities."""
+    """For each symbol of a page, its -log2 p (T,), and the likeliest symbols after it with their probabilities."""
 
     bits: np.ndarray
     likely: list[list[tuple[str, float]]]
 
 
 class PagedReader:
-    """A model and a document, of which as much is taken as fits."""
+    """A model that reads a document, of which it takes as much as fits."""
 
     def __init__(self, model: LanguageModel | BiLM, document: Document):
         self.model = model
@@ -56,7 +56,7 @@ class PagedReader:
 
     @property
     def states(self) -> dict[str, int]:
-        """The names of what can be looked at, with how many units a layer has of it, directions together."""
+        """The states and gates that can be looked at, with how many units a layer has of each in all directions."""
         stack = self.recorder.stack
         return {name: stack.layers[0].sizes[name] * stack.directions for name in self.recorder.keep}
 
@@ -79,7 +79,7 @@ class PagedReader:
         return self.document.symbols[self.bounds[number] : self.bounds[number + 1]]
 
     def sentences(self, number: int) -> list[list[str]]:
-        """Those of a bidirectional model's page."""
+        """The sentences of a bidirectional model's page."""
         first, last = self.bounds[number : number + 2]
         starts = [start for start in self.document.starts.tolist() if first <= start < last]
         return [self.document.symbols[a:b] for a, b in pairwise([*starts, last])]
@@ -103,7 +103,7 @@ class PagedReader:
         return self.recorder.trace(symbols, found, [len(symbols)])
 
     def expected(self, number: int) -> Expected | None:
-        """What the model expected in a page; nothing of one that predicts no words."""
+        """What the model expected on a page; None where it predicts no words."""
         self.page(number)
         model = self.model
         if isinstance(model, BiLM):
@@ -126,7 +126,7 @@ class PagedReader:
         return values_of(self.page(number), self.checked(unit))
 
     def fill(self) -> None:
-        """Reads the whole text, once, whoever asks first; nobody else is held up."""
+        """Reads the whole text when it is first asked for. Who asks meanwhile waits for the same reading."""
         carried = self.recorder.stack.layers[0].states
         with self.filling:
             if self.wholes:
@@ -149,7 +149,7 @@ class PagedReader:
         return array[unit.layer, :, before + unit.number].astype(np.float32)
 
     def checked(self, unit: Unit) -> Unit:
-        """The unit, which is there."""
+        """Returns the unit where the network has it; else raises."""
         stack = self.recorder.stack
         if not 0 <= unit.layer < len(stack.layers):
             raise SettingError(f"layer {unit.layer}: the network has the layers 0 to {len(stack.layers) - 1}")

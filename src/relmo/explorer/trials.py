@@ -25,7 +25,7 @@ PLACES = (("near the car", "near the cars"), ("behind the table", "behind the ta
 
 
 def count(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
-    """Small networks learn to count, and are asked far beyond what they have seen."""
+    """Small networks learn to count, and are tested far beyond what they have seen."""
     cells = listed(given, "cells") or ["elman", "gru", "lstm"]
     options = CountingOptions(
         limit=number(given, "limit", 30, 5, 100),
@@ -67,8 +67,8 @@ def agree(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
 
 
 def _pairs_of(worker: Any, given: Given) -> tuple[list[MinimalPair], str]:
-    """The pairs that are asked about, and what they are called: the user's own, those of a pack, of each condition at
-    most so many, or subjects and verbs."""
+    """The pairs that are asked about, and their title: the user's own, or drawn from a pack, or else subjects and
+    verbs."""
     own = [_pair_of(each) for each in listed(given, "pairs", list, most=2000)]
     if own:
         return own, "yours"

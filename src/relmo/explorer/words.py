@@ -1,5 +1,5 @@
-"""What the explorer does with words in context: their nearest occurrences, all occurrences on a plane, and what their
-vectors tell of tags, layer by layer."""
+"""Words in context: their nearest occurrences, all their occurrences on a plane, and how well the vectors of each layer
+tell their tags."""
 
 import shutil
 import tempfile
@@ -62,17 +62,17 @@ class Indexes:
             self.scratch = None
 
 
-def both_ways(worker: Any) -> BiLM:
-    """The model, which must be bidirectional."""
+def _both_ways(worker: Any) -> BiLM:
+    """Returns the model where it is bidirectional; else raises."""
     if not isinstance(worker.model, BiLM):
         raise SettingError("words in context are looked up with a model that reads both ways, such as small")
     return worker.model
 
 
 def mean(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
-    """The nearest occurrences of a word of a sentence in the text, layer by layer, beside its static neighbours; and
-    the word's occurrences on a plane."""
-    model, sentence, text = both_ways(worker), string(given, "sentence")[:2000], string(given, "text")
+    """The nearest occurrences in the text of a word of a sentence, layer by layer; its static neighbours; and all its
+    occurrences on a plane."""
+    model, sentence, text = _both_ways(worker), string(given, "sentence")[:2000], string(given, "text")
     words = sentence.split()  # as the page offers them to choose from
     place = number(given, "position", 0, 0, max(len(words) - 1, 0))
     if not words:
@@ -87,7 +87,7 @@ def mean(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     looking(0.66)
     static = [[word, round(float(cosine), 3)] for word, cosine in found.static or []]
     answer = {"words": words, "position": place, "layers": found.as_dict()["layers"], "static": static}
-    return answer | {"symbols": len(document), "plane": plane(model, index, words, place, tags_of(document))}
+    return answer | {"symbols": len(document), "plane": _plane(model, index, words, place, tags_of(document))}
 
 
 def tags_of(document: Document) -> list[str] | None:
@@ -99,7 +99,7 @@ def tags_of(document: Document) -> list[str] | None:
     return [tags[word] for word in inside.tolist()]  # a word with a space in it is read as several
 
 
-def plane(model: BiLM, index: OccurrenceIndex, words: list[str], place: int, tags: list[str] | None) -> dict[str, Any]:
+def _plane(model: BiLM, index: OccurrenceIndex, words: list[str], place: int, tags: list[str] | None) -> dict[str, Any]:
     """The occurrences of a word in each layer, on the two directions in which their vectors differ most (principal
     components), and the word that was asked about among them."""
     places = index.places_of(words[place])
@@ -118,8 +118,8 @@ def plane(model: BiLM, index: OccurrenceIndex, words: list[str], place: int, tag
 
 
 def projected(vectors: np.ndarray, own: np.ndarray) -> dict[str, Any]:
-    """Vectors (n, D) and one more (1, D) of length 1 on the first two principal components of them all, with the share
-    of their variance that each of the two has, and the cosine of each to that one; no shares where all are the same."""
+    """Vectors (n, D) and one's own (1, D), all of length 1, on their first two principal components; the share of the
+    variance that each component has, None where all vectors are the same; and the cosine of each to one's own."""
     rows = unit(np.concatenate([own, vectors]).astype(np.float64))  # eight bits leave a length of nearly 1
     centred = rows - rows.mean(axis=0)
     total = float(np.square(centred).sum())
@@ -136,9 +136,9 @@ def projected(vectors: np.ndarray, own: np.ndarray) -> dict[str, Any]:
 
 
 def tag_layers(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
-    """How often a linear classifier of each layer's vectors finds a word's universal tag, on sentences of the text that
-    it has not seen; beside the same network untrained, and each word's most frequent tag."""
-    model = both_ways(worker)
+    """How often a linear classifier of each layer's vectors finds a word's universal tag, on sentences that it has not
+    seen. The same is asked of the network untrained, and of each word's most frequent tag."""
+    model = _both_ways(worker)
     document = worker.document(string(given, "text"), TAGGED)
     tags = tags_of(document)
     if tags is None:
@@ -176,6 +176,5 @@ def _embedded(model: BiLM, sentences: list[list[str]], progress: Progress) -> np
 
 
 def _share_of(right: np.ndarray) -> dict[str, float]:
-    """In percent, with the ends of its 95% interval."""
     share = wilson(float(right.sum()), len(right))
     return {"value": 100 * share.value, "low": 100 * share.low, "high": 100 * share.high}

@@ -1,7 +1,7 @@
-"""Published tables and figures, beside ours: one module a table, imported when it is asked for.
+"""Published tables and figures beside ours: one module a table, imported when it is asked for.
 
-Each module has `reproduce(model, *, data, controls, say) -> Reproduction`; its docstring names the paper, the method
-and its traps. `say` is told, in a line, what is being done.
+Each module has `reproduce(model, *, data, controls, say) -> Reproduction`. Its docstring names the paper, the method
+and what the figures depend on. `say` is told, in a line, what is being done.
 """
 
 from collections.abc import Callable
@@ -35,6 +35,6 @@ def reproduce(
 
 
 def check_name(name: str) -> None:
-    """Raises an error that lists the names where there is none like this."""
+    """Raises an error that lists the names, where this is none of them."""
     if name not in REPRODUCTIONS:
         raise SettingError(f"there is nothing named '{name}' to reproduce; there is {', '.join(REPRODUCTIONS)}")

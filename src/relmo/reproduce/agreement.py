@@ -8,16 +8,17 @@
     Lakretz    made-up sentences that end in the verb, by construction and by the number of the subject.
                Lakretz et al. 2019, The emergence of number and syntax units in LSTM language models, Table 2
 
-What the figures hang on:
+What the figures depend on:
 - The published LSTM is one model for all three (Gulordava et al. 2018: 2 layers of 650 cells, 83M words of Wikipedia,
-  50,000 words). It reads forwards, and so compares with our forward column.
-- Probabilities are of whole sentences where sentences are compared, ends included, without division by length.
+  50,000 words). It reads forwards, so our forward column is the one to compare with it.
+- Where sentences are compared, their probabilities include their ends and are not divided by length.
 - Every sentence is read from zero. The published Lakretz figures come from states warmed up with other sentences.
 - The Linzen text is in small letters throughout and is read so; `extra` has it with its first letter capital.
 - Words outside the vocabulary share the probability of <UNK>. "known words" leaves out pairs in which a word that
   differs between the two is unknown; two unknown verb forms are a tie, half a point.
-- Controls are the untrained network, of BLiMP on each paradigm's first 100 pairs, and for verbs the more frequent form
-  (the vocabulary is sorted by frequency). Static vectors and the layer without context give no probabilities.
+- Controls are the untrained network, which reads only the first 100 pairs of each BLiMP paradigm, and for verbs the
+  more frequent form (the vocabulary is sorted by frequency). Static vectors and the layer without context give no
+  probabilities.
 - BLiMP's two paradigms on selection count as argument structure, as in the paper's table.
 """
 
@@ -98,8 +99,8 @@ class Paradigm(NamedTuple):
 
 
 class PairResults(NamedTuple):
-    """Differences in log-probability (N, k), and which pairs have known words (N,); the same of the untrained network,
-    perhaps for fewer pairs (M,); differences in frequency (N,), where there are any."""
+    """Differences in log-probability (N, k), and which pairs have known words (N,); the same for the untrained network,
+    perhaps on fewer pairs (M,); differences in frequency (N,), where there are any."""
 
     scores: np.ndarray
     known: np.ndarray
@@ -188,20 +189,17 @@ def _choose(model: BiLM, untrained: BiLM, choices: Sequence[WordChoice]) -> Pair
 
 
 def _part(result: PairResults, where: np.ndarray) -> PairResults:
-    """Some of the pairs, of the untrained network too."""
     scores, known, untrained, untrained_known, frequency = result
     kept = (scores[where], known[where], untrained[where], untrained_known[where])
     return PairResults(*kept, None if frequency is None else frequency[where])
 
 
 def _join(results: Sequence[PairResults]) -> PairResults:
-    """The pairs of several sets of sentences."""
     given = [[array for array in result if array is not None] for result in results]
     return PairResults(*(np.concatenate(arrays) for arrays in zip(*given, strict=True)))
 
 
 def _by_column(result: PairResults) -> dict[str, Accuracy]:
-    """The accuracy of each way to decide."""
     found = {side: accuracy(scores, result.known) for side, scores in zip(SIDES, result.scores.T, strict=False)}
     found[UNTRAINED] = accuracy(result.untrained, result.untrained_known)
     if result.frequency is not None:
@@ -238,7 +236,6 @@ def _shares(extra: dict[str, Any]) -> list[str]:
 
 
 def _capitalised(words: Sequence[str]) -> list[str]:
-    """With the first letter of the sentence a capital."""
     return [word[:1].upper() + word[1:] if place == 0 else word for place, word in enumerate(words)]
 
 
@@ -260,8 +257,8 @@ def read_blimp(folder: Path) -> list[Paradigm]:
 
 
 def read_linzen(folder: Path) -> list[tuple[int, WordChoice]]:
-    """The number of attractors of each sentence, and the choice it ends in: the file with positions and forms beside
-    the one with the text."""
+    """The number of attractors of each sentence, and the choice it ends in. One file has positions and forms, another
+    beside it the text."""
     _, gold = (required(folder, f"subj_agr_filtered.{ending}", "the Linzen set") for ending in ("text", "gold"))
     return [(int(pair.condition.split()[0]), _choice_of(pair)) for pair in minimal_pairs.read_linzen(gold)]
 
@@ -277,5 +274,4 @@ def read_lakretz(path: Path, name: str) -> list[tuple[str, WordChoice]]:
 
 
 def _choice_of(pair: minimal_pairs.MinimalPair) -> WordChoice:
-    """Of two texts that differ in their last word."""
     return WordChoice(pair.good[:-1], pair.good[-1], pair.bad[-1])

@@ -2,17 +2,17 @@
 
     Peters et al. 2018, Deep contextualized word representations, section 5.3 and Table 4
 
-The neighbours of the word's static vector mix its senses. Of a biLM each occurrence has its own vector: the paper shows
-two occurrences of "play", one in sports and one on Broadway, each with a neighbour of the same sense. All four are in
-SemCor, and SemCor is searched here: every word of every other sentence.
+The neighbours of the word's static vector mix its senses. A biLM gives each occurrence its own vector: the paper shows
+two occurrences of "play", one in sports and one on Broadway, each with a neighbour of the same sense. All four
+sentences are in SemCor, and SemCor is searched here: every word of every other sentence.
 
-What the figures hang on:
-- The paper shows one neighbour an occurrence and does not say among how many it was found. Here "rank" is the place of
-  that neighbour among all words of SemCor, "rank in play" among all other occurrences of "play". Where several are
-  equally near, as they all are without context, each has the mean of the ranks they share.
+What the figures depend on:
+- The paper shows one neighbour for each occurrence and does not say among how many it was found. Here "rank" is the
+  place of that neighbour among all words of SemCor, and "rank in play" its place among all other occurrences of "play".
+  Where several are equally near, as they all are without context, each has the mean of the ranks they share.
 - Two examples prove little. SemCor tags most forms of "play" with their senses, so there is a figure over all of them:
-  how often the nearest in another sentence has the same sense, and the same part of speech. Sentences of a document
-  share its topic, and help each other. A part of SemCor tags verbs only, the Broadway example is in it.
+  how often the nearest form in another sentence has the same sense, and the same part of speech. Sentences of one
+  document share its topic, which helps. A part of SemCor tags verbs only; the Broadway example is in that part.
 - This SemCor has no punctuation; every sentence gets a full stop.
 """
 
@@ -88,14 +88,14 @@ class SemCor(NamedTuple):
 
 
 class SourceNeighbours(NamedTuple):
-    """What a layer gives for a source: figures by column, and the nearest words of the corpus with their cosines."""
+    """What a layer finds for a source: figures by column, and the nearest words of the corpus with their cosines."""
 
     figures: dict[str, float]
     nearest: list[tuple[Place, float]]
 
 
 class NetworkNeighbours(NamedTuple):
-    """What a network gives: `found` for each layer and source, and of each occurrence its vectors (L, D)."""
+    """What a network finds for each layer and source, and the vectors of each occurrence (L, D)."""
 
     found: list[list[SourceNeighbours]]
     forms: dict[Place, np.ndarray]
@@ -209,7 +209,6 @@ def search(model: BiLM, corpus: SemCor, say: Callable[[str], None]) -> NetworkNe
 
 
 def _texts(model: BiLM, sentences: Sequence[SenseSentence]) -> Iterator[list[str]]:
-    """The words of sentences as the model reads them."""
     lower = model.settings.text.lowercase
     return ([word.lower() for word in each.words] if lower else each.words for each in sentences)
 
@@ -237,8 +236,8 @@ def _rank_in_word(corpus: SemCor, forms: dict[Place, np.ndarray], i: int, layer:
 
 
 def same_as_nearest(corpus: SemCor, vectors: dict[Place, np.ndarray]) -> dict[str, float]:
-    """Of the tagged occurrences with their vectors (D,), how many have the sense, and how many the part of speech, of
-    the nearest in another sentence; of several that are equally near any may be it, so their mean counts."""
+    """How many of the tagged occurrences, with their vectors (D,), have the sense, and how many the part of speech, of
+    the nearest occurrence in another sentence. Where several are equally near, their mean counts. In percent."""
     tagged = {place: tag for place in vectors if (tag := corpus.occurrences[place]) is not None}
     rows = unit(np.stack([vectors[place] for place in tagged]))
     cosines = rows @ rows.T  # (n, n)

@@ -2,20 +2,20 @@
 
     Peters et al. 2018, Deep contextualized word representations, section 3.4
 
-Every word once in each direction, the state carried through a text; a line is read between <S> and </S>. The perplexity
-of both directions together is e to their mean negative log-likelihood ("joint"); the paper reports the mean of the two
-perplexities ("average").
+Every word is read once in each direction, with the state carried through a text; a line is read between <S> and </S>.
+"joint" is e to the mean negative log-likelihood of both directions together. The paper reports "average", the mean of
+the two perplexities.
 
-What the figures hang on:
-- A word outside the vocabulary counts as one symbol, <UNK>, when it is predicted, so that a smaller vocabulary is an
-  easier task: perplexities with different vocabularies cannot be compared, and the share of unknown words is stated.
+What the figures depend on:
+- A word outside the vocabulary is predicted as one symbol, <UNK>, so a smaller vocabulary is an easier task.
+  Perplexities with different vocabularies cannot be compared, and the share of unknown words is stated.
 - WikiText comes with spaces between words. Its marks " @-@ ", " @,@ ", " @.@ " and its spaced "n 't" are undone, and
   the text is split by the model's own tokenizer, as in training. Headings (= Title =) and blank lines are left out. Its
   <unk> counts as an unknown word; the model, which has never seen it, reads it as the word "<UNK>", spelled.
 - WikiText-2 and WikiText-103 have the same articles here. They differ in what their makers replaced by <unk>.
-- The frequencies of a vocabulary are not stored with a model. The unigram control is therefore estimated on the very
-  text that it is scored on: the best any model without context could do.
-- An untrained network is as good as a guess whatever it reads, so it reads the beginning of each text only.
+- The frequencies of a vocabulary are not stored with a model. So the unigram control is estimated on the very text that
+  it is scored on: the best that any model without context could do.
+- An untrained network is as good as a guess whatever it reads, so it reads only the beginning of each text.
 """
 
 import math
@@ -65,7 +65,7 @@ HIDDEN = re.compile(r"\S*<unk>\S*")
 
 
 class HeldOutText(NamedTuple):
-    """A text of the table: sentences of words, unknown ones marked where the text hides them, and their count."""
+    """A text of the table: its sentences, with unknown words marked where the text hides them."""
 
     name: str
     sentences: list[list[str]]

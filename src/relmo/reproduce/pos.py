@@ -5,13 +5,13 @@
 A multinomial logistic regression on one frozen layer's vectors of the English Web Treebank's words: 17 universal tags,
 trained on its training part, scored on its development part, both with the treebank's own words.
 
-What the figures hang on:
+What the figures depend on:
 - The published ones are for the Penn Treebank: news, 45 tags. The Web Treebank is e-mail, reviews, blogs, questions and
   newsgroups, where taggers make more mistakes. Compare layers with each other and with the controls.
 - Every tenth sentence of the training part chooses the strength of the penalty; the development part is only scored.
-- Half of all words have the same tag wherever they stand, so the tag that a word has most often is the floor. Words
-  that training does not have show what spelling and context give.
-- Tags of a sentence's words go together, so whole sentences are drawn anew for the intervals.
+- Half of all words have the same tag wherever they stand, so the floor is the tag that a word has most often. Words
+  that training does not have show what spelling and context add.
+- The tags of a sentence's words depend on each other, so the intervals come from drawing whole sentences anew.
 """
 
 from collections.abc import Callable, Sequence
@@ -63,7 +63,7 @@ class TaggedCorpus(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """Of all sentences, one after the other."""
+        """The words of all sentences, one after the other."""
         return [word for sentence in self.sentences for word in sentence]
 
 
@@ -92,7 +92,7 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
         published = {ALL: PUBLISHED[name]} if name in PUBLISHED else None
         rows.append(ComparedRow(name, score(right[name]), published))
     rows += [ComparedRow(name, published={ALL: accuracy}) for name, accuracy in PEERS.items()]
-    extra |= {"unseen": int(score.unseen.sum()), "differences": differences(right, names, dev.sentence)}
+    extra |= {"unseen": int(score.unseen.sum()), "differences": _differences(right, names, dev.sentence)}
     return Reproduction("pos", "parts of speech by a linear classifier", PAPER, COLUMNS, rows, _notes(extra), extra)
 
 
@@ -111,7 +111,7 @@ def read_tagged(path: Path) -> TaggedCorpus:
 
 
 def layer_of(model: BiLM, layer: int) -> Vectors:
-    """One layer of a model: one at a time is in memory."""
+    """One layer of a model; the others are never in memory."""
 
     def embed(sentences: Sequence[Sequence[str]]) -> np.ndarray:
         folded = ([word.lower() for word in words] for words in sentences)
@@ -138,7 +138,7 @@ class TagAccuracy:
         return found
 
 
-def differences(right: dict[str, np.ndarray], names: Sequence[str], sentence: np.ndarray) -> dict[str, list[float]]:
+def _differences(right: dict[str, np.ndarray], names: Sequence[str], sentence: np.ndarray) -> dict[str, list[float]]:
     """How much better each layer is than the one before and than its untrained self, in points, with 95% intervals."""
     pairs = [(b, a) for a, b in pairwise(names)] + [(name, f"untrained, {name}") for name in names]
     return {
@@ -147,7 +147,6 @@ def differences(right: dict[str, np.ndarray], names: Sequence[str], sentence: np
 
 
 def _notes(extra: dict[str, Any]) -> list[str]:
-    """What is to be said below the table."""
     sizes = f"{extra['train_words']:,} words to learn from, {extra['dev_words']:,} scored, {extra['unseen']:,} unseen"
     said = [
         f"{name}: {value:+.1f} points, 95% interval {low:+.1f} to {high:+.1f}"

@@ -6,8 +6,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """One line of a table: our figures by column and, where the paper has them, its own. A control, or a system of the
-    paper that is not run here, has one of the two only."""
+    """A row of a table: our figures by column and, where the paper has them, its own. A control has only ours; a system
+    of the paper that is not run here has only the paper's."""
 
     name: str
     ours: dict[str, float] = field(default_factory=dict)

@@ -2,17 +2,17 @@
 
     Peters et al. 2018, Deep contextualized word representations, section 5.3 and Table 5, after Melamud et al. 2016
 
-The mean vector of every sense over SemCor 3.0; each test word gets the sense of its lemma and part of speech whose mean
-is nearest, and WordNet's first sense where SemCor has no sense of the lemma. Every word is answered, so that precision,
+Every sense has its mean vector over SemCor 3.0. Each test word gets the sense of its lemma and part of speech whose
+mean is nearest, or WordNet's first sense where SemCor has no sense of the lemma. Every word is answered, so precision,
 recall and F1 are one number. An answer is right if it is one of the keys that the annotators gave.
 
-What the figures hang on:
+What the figures depend on:
 - The published ones are over all five sets of the unified framework (Raganato et al. 2017), 7,253 words; ours over two
   of them, senseval2 and semeval2007, 2,737 words.
-- This SemCor has no punctuation; the test sentences have. Its sentences get a full stop at their end, which every
-  sentence of the text had; the test sentences stay as they are, but for quotes, which are `` there and " elsewhere.
-  Leaving the full stop out, or the test sentences' punctuation, moved no layer of a small model by more than half a
-  point on both sets together (and by up to 1.1 on the 455 words of semeval2007).
+- This SemCor has no punctuation, but the test sentences do. SemCor's sentences get a full stop at their end, as in the
+  original text. The test sentences stay as they are, except that their quotes `` become ". Leaving out the full stop,
+  or the test sentences' punctuation, moved no layer of a small model by more than half a point on both sets together
+  (and by up to 1.1 on the 455 words of semeval2007).
 - 4% of SemCor's tags are keys that WordNet 3.0's index does not have; they are left out, as they can never be right.
   With them among the candidates every layer of that model lost 2.0 to 2.4 points.
 - A phrase is the mean of its words' vectors.
@@ -83,12 +83,11 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
         static = disambiguate(static_layer(controls.vectors), corpus, test, index)
         rows.append(ComparedRow("skip-gram vectors", measure(static.nearest[0])))
     rows += _layer_rows(fresh, measure, "untrained, ")
-    extra = {"instances": len(names), "seen": int(trained.seen.sum()), "differences": differences(trained, measure)}
+    extra = {"instances": len(names), "seen": int(trained.seen.sum()), "differences": _differences(trained, measure)}
     return Reproduction("wsd", "word senses by the nearest neighbour", PAPER, COLUMNS, rows, _notes(extra), extra)
 
 
 def _read_set(folder: Path, name: str) -> list[SenseSentence]:
-    """One set of the framework."""
     what = f"the evaluation set {name}"
     data, gold = (required(folder, f"{name}.{ending}", what) for ending in ("data.xml", "gold.key.txt"))
     return read_framework(data, gold)
@@ -124,7 +123,7 @@ class Measure:
         return {name: 100 * float(found[where].mean()) for name, where in self.columns.items() if where.any()}
 
 
-def differences(answers: Answers, measure: Measure) -> dict[str, Any]:
+def _differences(answers: Answers, measure: Measure) -> dict[str, Any]:
     """How much better one way is than another, in points, on both sets and each, with 95% intervals."""
     top = len(answers.nearest) - 2
     ways = {"first sense": answers.first, **{f"layer {k}": answers.nearest[k] for k in range(top + 1)}}
@@ -140,7 +139,6 @@ def differences(answers: Answers, measure: Measure) -> dict[str, Any]:
 
 
 def _notes(extra: dict[str, Any]) -> list[str]:
-    """What is to be said below the table."""
     said = [
         f"{name}, both sets: {value[BOTH][0]:+.1f} points, 95% interval {value[BOTH][1]:+.1f} to {value[BOTH][2]:+.1f}"
         for name, value in extra["differences"].items()

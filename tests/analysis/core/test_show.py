@@ -14,6 +14,7 @@ from relmo.analysis.core.show import (
     figure,
     hexadecimal,
     picture,
+    plain,
     scale_of,
     visible,
     write_arrays,
@@ -103,3 +104,13 @@ def test_arrays_of_numbers_and_strings_come_back(tmp_path: Path, kind: str) -> N
     assert names == ["é", "\n"]
     with pytest.raises(SettingError, match="npz"):
         write_arrays(tmp_path / "a.csv", {})
+
+
+def test_results_become_what_json_has() -> None:
+    given = {"table": Table(["a"], [["1"]]), "array": np.array([[1.0, np.nan]]), "pairs": [(1, 2)], "none": None}
+    assert plain(given) == {
+        "table": {"columns": ["a"], "rows": [["1"]], "title": "", "notes": []},
+        "array": [[1.0, None]],
+        "pairs": [[1, 2]],
+        "none": None,
+    }

@@ -218,7 +218,7 @@ def test_what_is_not_to_be_told_and_what_lies_past_a_words_end_has_no_weight(mon
         optimizer.step()
         return 0.0
 
-    monkeypatch.setattr(module, "descend", stand_still)
+    monkeypatch.setattr(module, "_descend", stand_still)
     module.train(Blocks("ab"), "elman", CountingOptions(limit=5, steps=1), 0, lambda _: None)
     inside = torch.arange(11) <= 2 * torch.arange(1, 6).unsqueeze(1)  # each symbol, and the end
     inside[4, 5] = False  # the first b of the longest word

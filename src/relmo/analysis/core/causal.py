@@ -1,14 +1,13 @@
-"""What breaks without a unit: each is set to zero, to its mean, or held on, and the loss is taken again, by the kind of
-symbol that was to be predicted.
+"""What breaks without a unit: the loss, by kind of symbol, with one unit set to zero, set to its mean, or held on.
 
     ablation = ablate_units(model, document, tracks, units)
     ablation.delta(unit, "closing bracket"), ablation.rank(unit, "closing bracket")
 
-A unit that goes with a feature need not be what the model uses; one that does stands out among all units in what its
-loss costs. Kinds of symbols are told by the symbols themselves (`symbol_classes`) and by features: "depth falls" are
-the places where the feature is about to. Losses are in bits.
+A unit that goes with a feature need not be one that the model uses. A unit that the model uses stands out among all
+units by what the loss costs without it. Symbols are sorted by what they are (`symbol_classes`) and by features: "depth
+falls" are the places where the feature is about to fall. Losses are in bits.
 
-With a language model all units are run side by side, row r of the batch with unit r changed and no other.
+A language model runs all units side by side: row r of the batch has unit r changed and no other.
 """
 
 import math
@@ -117,8 +116,8 @@ def values_of(traced: Trace, unit: Unit) -> np.ndarray:
 
 
 def held_values(traced: Trace, units: Sequence[Unit], how: str, signs: Sequence[float] | None = None) -> np.ndarray:
-    """At which value each unit is put: 0, its mean, or, held on, a high one, or a low one where its sign is negative:
-    then it goes down with what it stands for. (U,)"""
+    """The value at which each unit is put: 0, its mean, or, held on, a high one. A unit whose sign is negative goes
+    down with what it stands for, so it is held at a low one. (U,)"""
     if how == "zero":
         return np.zeros(len(units))
     if how == "mean":
@@ -132,7 +131,7 @@ def held_values(traced: Trace, units: Sequence[Unit], how: str, signs: Sequence[
 
 
 def symbol_classes(symbols: Sequence[str]) -> dict[str, np.ndarray]:
-    """Kinds of symbols by what they are, (T,) of bool each; of words fewer than of characters."""
+    """Where each kind of symbol stands, (T,) of bool each."""
     kinds: dict[str, Callable[[str], bool]] = {
         "letter": lambda s: len(s) == 1 and s.isalpha(),
         "word": lambda s: len(s) > 1 and any(map(str.isalpha, s)),
@@ -150,7 +149,7 @@ def symbol_classes(symbols: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def feature_classes(tracks: Mapping[str, np.ndarray], *, backwards: bool = False) -> dict[str, np.ndarray]:
-    """The symbols with which a feature is about to rise, or to fall, (T,) of bool each."""
+    """Where a feature is about to rise, and where it is about to fall, (T,) of bool each."""
     found = {}
     for name, track in tracks.items():
         change = np.diff(track, prepend=track[:1]) if not backwards else -np.diff(track, append=track[-1:])
@@ -168,7 +167,7 @@ def ablate_units(
     values: Sequence[float] | np.ndarray | None = None,
     progress: Progress | None = None,
 ) -> Ablation:
-    """Each unit by itself changed, and the loss of the document's symbols taken again.
+    """The loss of the document's symbols with each unit changed by itself.
 
     values    where the units are put, (U,), for "mean" and "hold"; `held_values` finds them from a trace
     """
@@ -199,7 +198,7 @@ def compare_losses(
     values: Sequence[float] | np.ndarray,
     progress: Progress | None = None,
 ) -> Ablation:
-    """As `ablate_units`, of any network: `losses()` runs it and gives the loss of every symbol in nats, (T,)."""
+    """As `ablate_units`, for any network: `losses()` runs it and returns the loss of every symbol in nats, (T,)."""
     base, changed = losses(), []
     for number, (unit, value) in enumerate(zip(units, values, strict=True)):
         given: dict[str, Any] = {"state": unit.state, "direction": unit.direction}
@@ -213,7 +212,7 @@ def compare_losses(
 def summarise(
     how: str, units: Sequence[Unit], classes: Mapping[str, np.ndarray], base: np.ndarray, changed: np.ndarray
 ) -> Ablation:
-    """Losses of symbols, (T,) and (U, T) in nats, by class."""
+    """Sums losses of symbols, (T,) and (U, T) in nats, up by class."""
     kept = {ALL: np.ones(len(base), dtype=bool)}
     kept |= {name: mask for name, mask in classes.items() if np.count_nonzero(mask) >= FEWEST}
     masks = np.stack(list(kept.values())).astype(np.float64)  # (C, T)
@@ -224,7 +223,7 @@ def summarise(
 
 
 def sentence_losses(model: BiLM, sentences: Sequence[Sequence[str]], *, backwards: bool) -> Losses:
-    """A function that gives the loss of every word of sentences, read one way."""
+    """A function that returns the loss of every word of sentences, read in one direction."""
 
     def losses() -> np.ndarray:
         log_p = model.log_probs(sentences, direction="backward" if backwards else "forward")
@@ -241,7 +240,7 @@ def row_losses(
     values: np.ndarray,
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """The loss of every symbol, in nats, with each unit held at its value: (U, T). Without units, with nothing changed:
+    """The loss of every symbol, in nats, with each unit held at its value: (U, T). Without units nothing is changed:
     (1, T)."""
     network = network_of(model)
     assert isinstance(network, RecurrentLM)
@@ -261,13 +260,13 @@ def row_losses(
 
 
 class ProgressMeter:
-    """Tells of the share that is done."""
+    """Adds up what is done, and tells of the share."""
 
     def __init__(self, total: int, progress: Progress | None):
         self.total, self.done, self.progress = total, 0, progress
 
     def add(self, count: int) -> None:
-        """So many more."""
+        """So many more are done."""
         self.done += count
         if self.progress is not None:
             self.progress(min(self.done / self.total, 1.0))
@@ -289,7 +288,7 @@ def _row_changes(stack: Stack, units: Sequence[Unit], values: np.ndarray) -> Cha
 def _text_losses(
     network: RecurrentLM, stack: Stack, ids: Sequence[int], rows: int, changes: Changes, told: ProgressMeter
 ) -> np.ndarray:
-    """The losses of ids[1:], in as many rows; (rows, T)."""
+    """The losses of ids[1:] in each row of a batch; (rows, T)."""
     gates, found = stack.input_gates(network.encoder.embedding.weight.unsqueeze(0))[0], []  # (V, G)
     numbers = torch.tensor(ids, device=gates.device)
     states: list[LayerState] = stack.initial_state(rows)
@@ -300,12 +299,12 @@ def _text_losses(
         x = network.encoder.embedding(inputs).view(1, len(inputs), 1, -1).expand(shape)
         run = stack.run(x, states, changes=changes, first=gates[inputs].view(1, len(inputs), 1, -1).expand(shape))
         states = run.states
-        found.append(losses_of(network, run.outputs[-1][0], numbers[begin + 1 : begin + 1 + len(inputs)]))
+        found.append(_losses_of(network, run.outputs[-1][0], numbers[begin + 1 : begin + 1 + len(inputs)]))
         told.add(len(inputs))
     return np.concatenate(found, axis=1)
 
 
-def losses_of(network: RecurrentLM, output: Tensor, targets: Tensor) -> np.ndarray:
+def _losses_of(network: RecurrentLM, output: Tensor, targets: Tensor) -> np.ndarray:
     """Negative log-likelihoods of targets (T,) from the top layer's output (T, B, H); (B, T)."""
     x = output if network.bottleneck is None else network.bottleneck(output)
     nll = network.softmax.nll(x.flatten(0, 1), targets.repeat_interleave(x.shape[1]))

@@ -1,11 +1,10 @@
 """How strongly numbers go together, for many units and features at once: correlations, areas under the curve,
 thresholds chosen on one half of a text and judged on the other, delays.
 
-Units are rows (U, T), features columns (T, F). Every score of a unit stands beside what is reached without it: by the
-last few symbols (`ngram_predictions`), by all units together (`probe_predictions`), by chance (`shifted`).
+Units are rows (U, T), features columns (T, F). A unit's score is compared with what is reached without it: by the last
+few symbols (`ngram_predictions`), by all units together (`probe_predictions`), by chance (`shifted`).
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -16,15 +15,15 @@ RIDGE = 1e-3  # of the squared weights of the linear probe, for each position
 
 
 class Tied(NamedTuple):
-    """A row's order, and its ranks from 1 on, the mean of them where values are equal."""
+    """A row's order, and its ranks from 1 on; equal values share the mean of their ranks."""
 
     order: np.ndarray  # (T,)
     ranks: np.ndarray  # (T,)
 
 
 class Delay(NamedTuple):
-    """Symbols until a unit follows a feature: medians over all times it goes on, and off; and the share of the times it
-    is on in which the unit never follows."""
+    """How many symbols after a feature a unit goes on, and off: medians over all times. `missed` is the share of the
+    times the feature is on that the unit misses."""
 
     on: float
     off: float
@@ -32,7 +31,7 @@ class Delay(NamedTuple):
 
 
 def standard(x: np.ndarray, axis: int) -> np.ndarray:
-    """With mean 0 and standard deviation 1 along an axis; zeros where nothing varies."""
+    """Scales to mean 0 and standard deviation 1 along an axis; zeros where nothing varies."""
     x = np.asarray(x, dtype=np.float32)
     mean = x.mean(axis=axis, keepdims=True, dtype=np.float64)
     centred = x - mean.astype(np.float32)
@@ -61,8 +60,8 @@ def pearson(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def areas(ranks: np.ndarray, binary: np.ndarray) -> np.ndarray:
-    """Areas under the ROC curve of rows of ranks (U, T) for yes-or-no columns (T, F): the probability that a place
-    where it is so has the larger value; (U, F), nan where it is always or never so."""
+    """Areas under the ROC curve of rows of ranks (U, T) for yes-or-no columns (T, F): the probability that a yes has a
+    larger value than a no; (U, F), nan where a column has only one of the two."""
     positives = binary.sum(axis=0, dtype=np.float64)
     negatives = len(binary) - positives
     total = (ranks.astype(np.float64) - len(binary) / 2) @ binary + positives * (len(binary) / 2)
@@ -71,9 +70,10 @@ def areas(ranks: np.ndarray, binary: np.ndarray) -> np.ndarray:
 
 
 def best_threshold(values: np.ndarray, order: np.ndarray, truth: np.ndarray, *, high: bool) -> tuple[float, float]:
-    """The threshold with the best F1 on some places, where a unit above it (or, with `high` False, below) is on.
+    """The threshold with the best F1 on some places, and that F1. A unit is on above it; without `high`, below it.
 
-    order    of these places, by value;  truth    (T,) of bool, of all places. -> threshold, F1
+    order    these places, sorted by value
+    truth    (T,) of bool, at all places
     """
     order = order[::-1] if high else order
     ordered = values[order]
@@ -86,8 +86,7 @@ def best_threshold(values: np.ndarray, order: np.ndarray, truth: np.ndarray, *, 
     return float(ordered[best]), float(f1[best])
 
 
-def f1_score(predicted: np.ndarray, truth: np.ndarray) -> float:
-    """Of two arrays of bool."""
+def _f1_score(predicted: np.ndarray, truth: np.ndarray) -> float:
     both = np.count_nonzero(predicted & truth)
     total = np.count_nonzero(predicted) + np.count_nonzero(truth)
     return 2 * both / total if total else 0.0
@@ -99,7 +98,7 @@ def held_out_f1(values: np.ndarray, order: np.ndarray, truth: np.ndarray, *, hig
     threshold, _ = best_threshold(values, order[order < half], truth, high=high)
     if np.isnan(threshold):
         return np.nan, np.nan
-    return threshold, f1_score(switched_on(values[half:], threshold, high=high), truth[half:])
+    return threshold, _f1_score(switched_on(values[half:], threshold, high=high), truth[half:])
 
 
 def switched_on(values: np.ndarray, threshold: float, *, high: bool) -> np.ndarray:
@@ -132,7 +131,7 @@ def _next_place(true: np.ndarray) -> np.ndarray:
 
 
 class SymbolGroups:
-    """Places that have the same symbol, whose means can be taken out."""
+    """Groups the places that have the same symbol, so that the groups' means can be taken out."""
 
     def __init__(self, ids: np.ndarray):
         self.order = np.argsort(ids, kind="stable")
@@ -170,7 +169,7 @@ class PartialCorrelation:
         self.inverse = np.linalg.pinv(gram)
 
     def of(self, rows: np.ndarray) -> np.ndarray:
-        """Of rows (U, T): (U, F); nan for a feature that the others and the symbol determine."""
+        """The partial correlations of rows (U, T); (U, F), nan where the others and the symbol determine a feature."""
         left = self.groups.without_means(rows)
         b = left @ self.features  # (U, F)
         beta = b @ self.inverse
@@ -181,8 +180,8 @@ class PartialCorrelation:
 
 
 def shifted(rows: np.ndarray, features: np.ndarray, shifts: np.ndarray) -> np.ndarray:
-    """The largest |r| of any row (U, T) with each column (T, F) when the text is turned by each of the shifts: what
-    correlations come to where there is nothing; (shifts, F)."""
+    """What correlations come to by chance: the largest |r| of any row (U, T) with each column (T, F) when the columns
+    are turned round by each of the shifts; (shifts, F)."""
     found = np.empty((len(shifts), features.shape[1]))
     for begin in range(0, len(shifts), 10):
         some = shifts[begin : begin + 10]
@@ -192,8 +191,8 @@ def shifted(rows: np.ndarray, features: np.ndarray, shifts: np.ndarray) -> np.nd
 
 
 def ngram_predictions(ids: np.ndarray, features: np.ndarray, order: int) -> np.ndarray:
-    """Each feature (T, F) predicted from the last `order` symbols, each half of the text by counts of the other: the
-    mean at the same n-gram, drawn towards that of the shorter one; (T, F)."""
+    """Each feature (T, F) predicted from the last `order` symbols: its mean after the same n-gram, drawn towards the
+    mean after the shorter one. Each half of the text is predicted by counts of the other. (T, F)"""
     half = len(ids) // 2
     first = np.arange(len(ids)) < half
     found = np.empty(features.shape)
@@ -214,14 +213,13 @@ def ngram_predictions(ids: np.ndarray, features: np.ndarray, order: int) -> np.n
     return found
 
 
-def probe_predictions(
-    rows: np.ndarray, features: np.ndarray, progress: Callable[[float], object] | None = None
-) -> np.ndarray:
-    """Each feature (T, F) as the best sum of all rows (U, T), standard ones, with weights learnt on the other half of
-    the text (ridge regression); (T, F)."""
+def probe_predictions(rows: np.ndarray, features: np.ndarray) -> np.ndarray:
+    """Each feature (T, F) predicted by ridge regression on all standard rows (U, T), with weights learnt on the other
+    half of the text; (T, F)."""
     half = rows.shape[1] // 2
     found = np.empty(features.shape)
-    for number, (seen, other) in enumerate([(slice(0, half), slice(half, None)), (slice(half, None), slice(0, half))]):
+    first, second = slice(0, half), slice(half, None)
+    for seen, other in ((first, second), (second, first)):
         x, y = rows[:, seen], features[seen]
         count = max(x.shape[1], 1)
         mean, level = x.mean(axis=1, dtype=np.float64), y.mean(axis=0, dtype=np.float64)
@@ -229,6 +227,4 @@ def probe_predictions(
         gram[np.diag_indices_from(gram)] += RIDGE
         weights = np.linalg.solve(gram, (x @ y).astype(np.float64) / count - np.outer(mean, level))
         found[other] = rows[:, other].T @ weights.astype(np.float32) + (level - mean @ weights)
-        if progress is not None:
-            progress((number + 1) / 2)
     return found

@@ -1,11 +1,11 @@
-"""Features of a text, as tracks: a number for each symbol, which says how things stand after the symbol was read.
+"""Features of a text as tracks. A track has a number for each symbol: how things stand after the symbol was read.
 
     document = read(model, text)                  the text, and the symbols that the model reads of it
     tracks(document, ["quotes", "depth"])         {"quotes": (T,) of 0 and 1, "depth": (T,)}
     pattern_track(document, r"\\bthe\\b"), column_tracks(document, "upos=NOUN"), mark_tracks(document, marks)
 
-Most are defined on characters; a model of words has, at a word, the value at the word's last character. So every
-feature can be asked of every model. A track with no values but 0 and 1 is a yes-or-no feature, any other one a number.
+Most features are defined on characters. A word has the value at its last character, so every feature can be asked of
+models of words too. A track whose only values are 0 and 1 is a yes-or-no feature; any other is a number.
 """
 
 import re
@@ -118,7 +118,7 @@ def read(
     *,
     language: Language | None = None,
 ) -> Document:
-    """A text, or the sentences of a CoNLL-U file, as a model reads it; of a bidirectional model each line is a
+    """A text, or the sentences of a CoNLL-U file, as a model reads it. For a bidirectional model each line is a
     sentence."""
     words, spans = None, np.zeros((0, 2), dtype=np.int64)
     if not isinstance(text, str):
@@ -151,8 +151,8 @@ def read(
 
 
 def document_of(symbols: Sequence[str], starts: Sequence[int] = (0,), *, language: Language | None = None) -> Document:
-    """Symbols of one's own: characters as they follow, other symbols as words with spaces between and a line for each
-    text that begins at `starts`."""
+    """A document of your own symbols. Single characters follow each other; other symbols are words, with spaces between
+    them and a line for each text that begins at `starts`."""
     bounds = [*starts, len(symbols)]
     texts = [list(symbols[a:b]) for a, b in pairwise(bounds)]
     if all(len(symbol) == 1 for symbol in symbols):
@@ -164,7 +164,7 @@ def document_of(symbols: Sequence[str], starts: Sequence[int] = (0,), *, languag
 
 
 def _spaced(sentences: Iterable[Sequence[str]]) -> tuple[str, np.ndarray]:
-    """Words with spaces between them and a line a sentence, and where each stands; (W, 2)."""
+    """The sentences as lines of words with spaces between, and where each word stands; (W, 2)."""
     lines, spans, place = [], [], 0
     for words in sentences:
         for word in words:
@@ -186,7 +186,7 @@ def tracks(document: Document, names: Iterable[str]) -> dict[str, np.ndarray]:
 
 
 def function_track(document: Document, function: Callable[[str], Sequence[float] | np.ndarray]) -> np.ndarray:
-    """What a function of one's own makes of the text: a number for each character, or for each symbol; (T,)."""
+    """What your own function makes of the text: a number for each character, or for each symbol; (T,)."""
     return document.at_symbols(np.asarray(function(document.text), dtype=np.float32))
 
 
@@ -215,8 +215,8 @@ def mark_tracks(document: Document, marks: Iterable[Mark]) -> dict[str, np.ndarr
 
 
 def column_tracks(document: Document, asked: str) -> dict[str, np.ndarray]:
-    """Columns of CoNLL-U: "upos=NOUN", "feats.Number=Plur" are 1 at the words that have the value; a column alone,
-    "upos", is a track for each of its values that a hundredth of the words have. (T,) each"""
+    """Columns of CoNLL-U. "upos=NOUN" or "feats.Number=Plur" is 1 at the words that have the value. A column alone,
+    such as "upos", gives a track for each value that at least a hundredth of the words have. (T,) each"""
     name, equals, value = asked.partition("=")
     name = ".".join([name.partition(".")[0].lower(), *name.split(".")[1:]])
     if name.partition(".")[0] not in COLUMNS:
@@ -232,7 +232,7 @@ def column_tracks(document: Document, asked: str) -> dict[str, np.ndarray]:
 
 
 def annotated(document: Document) -> list[list[ConlluWord]]:
-    """The words with their columns, which a document from a CoNLL-U file has."""
+    """The words with their columns; an error where the document does not come from a CoNLL-U file."""
     if document.words is None:
         raise SettingError("columns and trees are read from CoNLL-U: give a .conllu file")
     return document.words

@@ -1,12 +1,12 @@
-"""A text as a model reads it, cut out anywhere: what its recurrent layers get, what follows, and the loss of that.
+"""A text as a model reads it. Any steps can be cut out of it: what the recurrent layers get, what follows, its loss.
 
     reading = read_text(model, text)
     reading.steps                              how many symbols are read, each predicting the next
     reading.cut(places)                        vectors (B, T, I) and targets (B, T) of the steps at places (B, T)
     reading.last_nll(places)                   what the network itself says of the last, read from no state
 
-A language model's text begins with the end of the text before it. A bidirectional one's is a stream of sentences, one a
-line; read backwards each sentence is turned round in its place, as in training.
+For a language model a text begins with the end of the text before it. For a bidirectional model it is a stream of
+sentences, one a line; read backwards, each sentence is turned round in its place, as in training.
 """
 
 from typing import NamedTuple
@@ -37,8 +37,8 @@ class Cut(NamedTuple):
 
 
 class Reading:
-    """A model's way through a text. `direction` 0 reads from its beginning, 1 (bidirectional models) from sentences'
-    ends."""
+    """A model's way through a text. `direction` 0 reads from the text's beginning; 1, which only bidirectional models
+    have, reads each sentence from its end."""
 
     model: LanguageModel | BiLM
     steps: int
@@ -78,7 +78,7 @@ class Reading:
 
     @property
     def softmax_weight(self) -> Tensor:
-        """Some weight of the output layer: its device and its precision."""
+        """A weight of the output layer, which tells its device and its precision."""
         return next(self.softmax.parameters())
 
     def losses(self, y: Tensor, targets: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class Reading:
         return self.softmax.nll(self.features(y), targets)
 
     def logits(self, y: Tensor, targets: Tensor) -> Tensor:
-        """The targets' scores before they are normalised (B,); of an adaptive softmax, their log-probabilities."""
+        """The targets' scores before they are normalised (B,); for an adaptive softmax, their log-probabilities."""
         x = self.features(y)
         whole = self.softmax.logits(x) if isinstance(self.softmax, FullSoftmax) else self.softmax.log_probs(x)
         return whole.gather(1, targets.unsqueeze(1)).squeeze(1)
@@ -125,7 +125,7 @@ class Reading:
 
 
 class LMReading(Reading):
-    """A language model's."""
+    """How a language model reads a text."""
 
     def __init__(self, model: LanguageModel, text: Texts):
         self.model = model
@@ -163,7 +163,7 @@ class LMReading(Reading):
 
 
 class BiLMReading(Reading):
-    """One direction of a bidirectional language model's."""
+    """How one direction of a bidirectional language model reads a text."""
 
     def __init__(self, model: BiLM, text: Texts, direction: int):
         self.model, self.direction = model, direction

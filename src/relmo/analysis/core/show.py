@@ -1,8 +1,8 @@
 """How results are shown: tables and coloured text as plain HTML for notebooks, pictures as files.
 
-HTML is made of escaped text and styles alone, without scripts and without anything fetched from elsewhere. Values are
-coloured from blue over white to orange, whose ends leave black text well readable, also to those who see no red or
-green; numbers stand beside colours.
+The HTML is escaped text and styles alone. It has no scripts and fetches nothing. Colours go from blue over white to
+orange: black text stays readable on both ends, and readers who cannot tell red from green can tell them apart. Numbers
+stand beside colours.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ class Table:
         return self.html()
 
     def html(self) -> str:
-        """As an HTML table; the first column is text, the others numbers."""
+        """The table as HTML; the first column is text, the others are numbers."""
         cell = "padding:2px 8px;border-bottom:1px solid #ddd"
 
         def row(values: Sequence[str], tag: str) -> str:
@@ -68,7 +68,7 @@ class ColouredText:
         return self.html()
 
     def html(self) -> str:
-        """As HTML with the value in each symbol's title, and a legend."""
+        """The text as HTML, with the value in each symbol's title, and a legend."""
         size = scale_of(self.values)
         spans = []
         for symbol, value in zip(self.symbols, self.values.tolist(), strict=True):
@@ -91,7 +91,7 @@ def scale_of(values: np.ndarray) -> float:
 
 
 def colour(value: float) -> tuple[int, int, int]:
-    """Of a value from -1 (blue) over 0 (white) to 1 (orange); beyond, that of the end."""
+    """The colour of a value from -1 (blue) over 0 (white) to 1 (orange); beyond that, the colour of the end."""
     share = min(abs(value), 1.0) if value == value else 0.0
     end = HIGH if value > 0 else LOW
     red, green, blue = (round(m + share * (e - m)) for m, e in zip(MIDDLE, end, strict=True))
@@ -99,7 +99,7 @@ def colour(value: float) -> tuple[int, int, int]:
 
 
 def hexadecimal(rgb: tuple[int, int, int]) -> str:
-    """As HTML and matplotlib write it."""
+    """A colour as HTML and matplotlib write it."""
     return "#{:02x}{:02x}{:02x}".format(*rgb)
 
 

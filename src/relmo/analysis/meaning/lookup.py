@@ -5,8 +5,8 @@ word's static vector; and which layers tasks have chosen.
     found.layers[2][0].text, found.layers[2][0].cosine
     mix_weights(relmo.load("models/tagger"))
 
-The layer without context has one vector a word, so that all its occurrences are equally near there: what the others add
-is what context adds. Sentences that are the one asked about are left out.
+The layer without context has one vector a word, so all occurrences of a word are equally near there. What the other
+layers add is what context adds. The sentence that is asked about is left out of the corpus.
 
     Peters et al. 2018, Deep contextualized word representations, Table 4 and Figure 2
 """
@@ -31,7 +31,7 @@ AROUND = 8  # words shown on each side
 
 
 class Occurrence(NamedTuple):
-    """A word of a corpus where it stands: its sentence, its place there, its place in the corpus, how near it is."""
+    """A word of a corpus where it stands: its sentence, its position there, its place in the corpus, how near it is."""
 
     words: list[str]
     position: int
@@ -96,9 +96,9 @@ def meaning(
 ) -> Meaning:
     """The k nearest occurrences of a word of a sentence, in each layer.
 
-    word         the word, where it stands first, or its place from 0
-    same_word    look among its own other occurrences alone
-    vectors      static vectors, whose neighbours stand beside
+    word         the word, whose first place is taken, or its place from 0
+    same_word    look only among other occurrences of the same word
+    vectors      static vectors, whose neighbours are shown beside
     """
     if index.about.get("model") != bilm_digest(model):
         raise ModelError(f"{index.folder}: was built with another model; build an index with this one")
@@ -125,7 +125,7 @@ def meaning(
 
 
 def _place_of(words: Sequence[str], word: str | int) -> int:
-    """Where a word stands first; or the place itself, checked."""
+    """The first place of a word, or the place itself after a check."""
     if isinstance(word, int):
         if not 0 <= word < len(words):
             raise SettingError(f"word {word}: the sentence has the words 0 to {len(words) - 1}")

@@ -13,10 +13,11 @@
     layer-K.checks    a checksum for each 256 vectors and their scales
     layer-K.faiss     where there are many and faiss is installed: an inverted file, asked for candidates
 
-Vectors are mapped from the files, and memory holds a piece of them at a time. A search goes through all of them and is
-exact, up to how they are stored; with faiss (pip install relmo[index]) it looks at some hundred cells of a partition
-and then at the stored vectors of the candidates. Among the occurrences of one word it is always exact. A folder is
-written under another name and renamed when it is whole. What is read is compared with its checksum the first time.
+Vectors are mapped from the files, and memory holds a piece of them at a time. A search goes through all vectors and is
+exact, up to the rounding of how they are stored. With faiss (pip install relmo[index]) a search looks at some hundred
+cells of a partition, and then at the stored vectors of the candidates; among the occurrences of one word it is exact
+all the same. A folder is written under another name and renamed when it is whole. What is read is compared with its
+checksum the first time.
 """
 
 import re
@@ -77,11 +78,11 @@ class OccurrenceIndex:
         return index
 
     def check_about(self) -> None:
-        """An error where index.json has not what it must have."""
+        """Raises where index.json does not have what it must have."""
         sizes = [self.about.get(name) for name in ("words", "layers", "size")]
         whole = all(type(size) is int and 0 < size < 1 << 40 for size in sizes) and self.layers <= MOST_LAYERS
         if not whole or self.about.get("dtype") not in DTYPES or not isinstance(self.about.get("files"), dict):
-            raise damaged(self.folder / "index.json")
+            raise _damaged(self.folder / "index.json")
 
     def __len__(self) -> int:
         return int(self.about["words"])
@@ -98,7 +99,7 @@ class OccurrenceIndex:
         try:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            raise damaged(path) from None
+            raise _damaged(path) from None
         return [unescape(line, str(path)) for line in text.split("\n")[:-1]]
 
     @cached_property
@@ -107,7 +108,7 @@ class OccurrenceIndex:
         path = self._known("tokens.npy")
         found = _read_array(path, np.int32)
         if len(found) != len(self) or found.min() < 0 or found.max() >= len(self.words):
-            raise damaged(path)
+            raise _damaged(path)
         return found
 
     @cached_property
@@ -116,7 +117,7 @@ class OccurrenceIndex:
         path = self._known("starts.npy")
         found = _read_array(path, np.int64)
         if found[0] != 0 or found[-1] != len(self) or (np.diff(found) < 1).any():
-            raise damaged(path)
+            raise _damaged(path)
         return found
 
     def sentence(self, place: int) -> tuple[list[str], int]:
@@ -172,13 +173,13 @@ class OccurrenceIndex:
         return np.memmap(self.folder / f"layer-{layer}.scale", np.float32, mode="r", shape=(len(self),))
 
     def _sizes(self, layer: int) -> dict[Path, int]:
-        """How many bytes the files of a layer must have that are not read at once."""
+        """How many bytes each of a layer's mapped files must have."""
         numbers, scaled = len(self) * int(self.about["size"]), self.about["dtype"] == "int8"
         sizes = {"vectors": numbers * (1 if scaled else 2), "scale": len(self) * 4 if scaled else 0}
         return {self.folder / f"layer-{layer}.{name}": size for name, size in sizes.items()}
 
     def _known(self, name: str) -> Path:
-        """The path of a file, after it was found to be the one that index.json was written for."""
+        """The path of a file, after a check that it is the one that index.json was written for."""
         check_file(self.folder / name, self.about["files"].get(name), REBUILD)
         return self.folder / name
 
@@ -188,7 +189,7 @@ class OccurrenceIndex:
         files = [self._known(f"layer-{layer}.checks") for layer in range(self.layers)]
         for file in files:
             if file.stat().st_size != 4 * self._checked.shape[1]:
-                raise damaged(file)
+                raise _damaged(file)
         return [np.fromfile(file, dtype="<u4") for file in files]
 
     @cached_property
@@ -197,7 +198,7 @@ class OccurrenceIndex:
         return np.zeros((self.layers, -(-len(self) // BLOCK)), dtype=bool)
 
     def _check(self, layer: int, places: np.ndarray | slice) -> None:
-        """An error where a vector at these places is in a block that is not as it was written."""
+        """Raises where a vector at these places is in a block that has changed since it was written."""
         if isinstance(places, slice):
             begin, end, _ = places.indices(len(self))
             blocks = np.arange(begin // BLOCK, -(-end // BLOCK))
@@ -223,7 +224,7 @@ class OccurrenceIndex:
             try:
                 opened[layer] = faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
             except RuntimeError:
-                raise damaged(path) from None
+                raise _damaged(path) from None
         return opened[layer]
 
     def _candidates(self, layer: int, vector: np.ndarray, count: int) -> np.ndarray:
@@ -233,8 +234,8 @@ class OccurrenceIndex:
         return np.sort(places[0][places[0] >= 0]).astype(np.int64)
 
 
-def damaged(path: Path) -> ModelError:
-    """What to say of a file of an index that can be none, though its checksum is right."""
+def _damaged(path: Path) -> ModelError:
+    """The error for a file whose checksum is right but whose content cannot be that of an index."""
     return ModelError(f"{path}: is not a file of an index; {REBUILD}")
 
 
@@ -243,9 +244,9 @@ def _read_array(path: Path, dtype: Any) -> np.ndarray:
     try:
         found = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, EOFError, SyntaxError, TypeError, OverflowError, TokenError):
-        raise damaged(path) from None
+        raise _damaged(path) from None
     if found.ndim != 1 or found.dtype != dtype or not len(found):
-        raise damaged(path)
+        raise _damaged(path)
     return found
 
 
@@ -259,8 +260,8 @@ def build_index(
     overwrite: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> OccurrenceIndex:
-    """The words of sentences with their vectors, in a new folder, or with `overwrite` in place of an older one that
-    relmo made. `progress` is told of the words that are in."""
+    """Writes the words of sentences with their vectors to a new folder; with `overwrite`, in place of an older one that
+    relmo made. `progress` is told how many words are in."""
     folder = Path(folder)
     if dtype not in DTYPES:
         raise SettingError(f"dtype is {dtype!r}; it can be {' or '.join(DTYPES)}")
@@ -293,7 +294,7 @@ def _write_vectors(
         layers = range(model.network.layer_count)
         files = [stack.enter_context((folder / f"layer-{layer}.vectors").open("wb")) for layer in layers]
         scales = [stack.enter_context((folder / f"layer-{layer}.scale").open("wb")) for layer in layers]
-        for group in groups(sentences):
+        for group in _groups(sentences):
             words = [model.tokens(each) if isinstance(each, str) else list(each) for each in group]
             words = [each for each in words if each]
             for each, vectors in zip(words, model.embed(words), strict=True):  # (layers, n, D)
@@ -316,7 +317,7 @@ def _write_vectors(
 
 
 def _checksums(index: OccurrenceIndex, layer: int, blocks: Iterable[int]) -> Iterator[int]:
-    """Of some blocks of a layer's vectors, each with its scales."""
+    """The checksums of some blocks of a layer's vectors, each with its scales."""
     stored, scales = index._stored(layer), index._scales(layer)
     for block in blocks:
         rows = slice(block * BLOCK, (block + 1) * BLOCK)
@@ -330,8 +331,7 @@ def _write_checks(index: OccurrenceIndex, layer: int) -> str:
     return name
 
 
-def groups(sentences: Iterable[str | Sequence[str]]) -> Iterator[list[str | Sequence[str]]]:
-    """Some sentences at a time."""
+def _groups(sentences: Iterable[str | Sequence[str]]) -> Iterator[list[str | Sequence[str]]]:
     rest = iter(sentences)
     while group := list(islice(rest, SENTENCES)):
         yield group

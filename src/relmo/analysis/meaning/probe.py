@@ -32,9 +32,9 @@ class Probe:
     mean: Tensor  # (D,)
     scale: Tensor  # (D,)
     strength: float
-    """Of the L2 penalty, as it was chosen."""
+    """The strength of the L2 penalty that was chosen."""
     held_out_accuracy: float
-    """Of the rows that chose it, before they were used for training."""
+    """The accuracy on the rows that chose it, before they were used for training."""
 
     def predict(self, vectors: np.ndarray) -> np.ndarray:
         """The labels of vectors (N, D), as places in `labels`; (N,)."""
@@ -45,7 +45,7 @@ class Probe:
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
     def right(self, vectors: np.ndarray, labels: Sequence[str]) -> np.ndarray:
-        """Whether each vector gets its label; a label that training did not have never is. (N,) of bool."""
+        """Whether each vector gets its label; a label that training did not have is always wrong. (N,) of bool."""
         place = {label: i for i, label in enumerate(self.labels)}
         return self.predict(vectors) == np.array([place.get(label, -1) for label in labels], dtype=np.int64)
 
@@ -59,7 +59,7 @@ def linear_probe(
     device: torch.device | str = "cpu",
 ) -> Probe:
     """A classifier of `vectors` (N, D) into `labels` (N). The rows marked in `held_out` (N,) choose the strength of the
-    penalty; whole sentences should be, as the words of one share their context."""
+    penalty. Whole sentences should be held out, since the words of a sentence share their context."""
     names = tuple(sorted(set(labels)))
     place = {label: i for i, label in enumerate(names)}
     targets = torch.tensor([place[label] for label in labels], device=device)
@@ -120,10 +120,9 @@ def _fit(x: Tensor, targets: Tensor, used: Tensor, l2: float, start: Tensor) -> 
 
 
 def _logits(x: Tensor, w: Tensor) -> Tensor:
-    """Of rows (N, D) with weights (D + 1, C); (N, C)."""
+    """The logits of rows (N, D) with weights (D + 1, C); (N, C)."""
     return torch.addmm(w[-1], x, w[:-1])
 
 
 def _held_out_loss(x: Tensor, targets: Tensor, held: Tensor, w: Tensor) -> float:
-    """The mean loss of the rows held out, without penalty."""
     return float(cross_entropy(_logits(x, w)[held], targets[held]))

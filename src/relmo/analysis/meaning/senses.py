@@ -1,8 +1,8 @@
 """Word senses by the nearest neighbour: how well a vector tells which sense a word has where it stands.
 
-    senses of a lemma   the mean vector of each, over the places where a corpus tags it
-    a new place         the sense whose mean is nearest, by cosine
-    a lemma not seen    WordNet's first sense
+    senses of a lemma   each has the mean vector of the places where a corpus tags it
+    a new place         gets the sense whose mean is nearest, by cosine
+    a lemma not seen    gets WordNet's first sense
 
 Choices:
 - A phrase (take place) is the mean of its words' vectors.
@@ -93,7 +93,7 @@ class SenseAverages:
         for keys in self.senses.values():
             keys.sort(key=lambda key: index.rank[key])
         self.directions = {key: unit(total) for key, total in sums.items()}
-        """Of each sense, its mean vector with length 1; (layers, dim)."""
+        """The mean vector of each sense, with length 1; (layers, dim)."""
 
     def nearest(self, lemma: Lemma, vectors: np.ndarray) -> list[str] | None:
         """For each layer of a place (layers, dim), the sense whose mean is nearest; None for a lemma not seen."""
@@ -111,8 +111,8 @@ class SenseAverages:
 
 
 class Answers(NamedTuple):
-    """What was answered for each instance of a test: its first sense, the corpus's most frequent sense (the first
-    where there is none), and the nearest sense of each layer; `seen` tells whether its lemma was in the corpus."""
+    """The answers for each instance of a test: WordNet's first sense, the corpus's most frequent sense (the first sense
+    where there is none), and the nearest sense of each layer. `seen` says whether its lemma was in the corpus."""
 
     first: list[str]
     most_frequent: list[str]

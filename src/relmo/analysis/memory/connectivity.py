@@ -1,10 +1,10 @@
-"""Which symbols of a text a prediction hangs on: connectivity(t, t') = |d logit of the next symbol at t' / d x_t|.
+"""Which symbols of a text a prediction depends on: connectivity(t, t') = |d logit of the next symbol at t' / d x_t|.
 
     shown = connectivity(model, "She opened the (first", position=-1, symbol=")")
     shown.values                                # one for each symbol that was read; in a notebook, coloured text
 
-x_t is what the recurrent layers read of symbol t, its embedding. The gradient is of the score before it is normalised,
-of the symbol that follows, or of any other.
+x_t is what the recurrent layers read of symbol t, its embedding. The logit is that of the symbol that follows, or of
+any other symbol.
 
     Madsen 2019, Visualizing memorization in RNNs (Distill)
 """
@@ -29,12 +29,11 @@ LONGEST = 2000  # steps that are gone back over; what lies before is read, but n
 
 @dataclass(frozen=True)
 class Connectivity:
-    """What was read, in reading order, and for each of it the norm of the gradient.
+    """The symbols in reading order, and for each the norm of the gradient.
 
     position        which of the symbols stands last before the prediction
-    symbol          what is predicted there, and log p of it
-    share           the values as shares of their sum
-    half            how many of the last symbols make up half of the sum
+    symbol          what is predicted there; log_p is its log-probability
+    half            how many of the last symbols make up half of the sum of the values
     """
 
     symbols: list[str]
@@ -81,7 +80,7 @@ def connectivity(
     symbol: str | None = None,
     direction: Literal["forward", "backward"] = "forward",
 ) -> Connectivity:
-    """How the prediction after a position of a text hangs on every symbol up to there.
+    """How the prediction after a position of a text depends on every symbol up to there.
 
     position     of the symbols of the text, from 0, or from the end on as -1, -2, …; symbols are counted in the order
                  they are read, without what stands before the first

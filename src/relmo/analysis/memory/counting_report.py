@@ -28,14 +28,14 @@ class CountingUnit:
 class Counting:
     """What a network does with a language.
 
-    accepted            stretches of n all of whose right words are accepted
-    first_failure       the smallest n with a right word that is not; None where there is none up to `tested`
-    wrongly             by what is wrong with them, stretches of n whose wrong word is accepted
+    accepted            stretches of n for which all right words are accepted
+    first_failure       the smallest n with a right word that is rejected; None where there is none up to `tested`
+    wrongly             stretches of n for which a wrong word is accepted, by what is wrong with the word
     first_wrong         the smallest such n
     right, rejected     of random words, the share of the right ones accepted and of the wrong ones rejected
     balanced            the mean of the two
     accuracy, always_no the plain accuracy, and that of rejecting everything
-    counters            for each count, the unit nearest to it of each state, best first
+    counters            for each count and state the unit that follows the count best, best first
     counting_units      how many units have |r| > 0.99 with some count
     tried               the networks of which this is the best
     """
@@ -70,7 +70,7 @@ class Counting:
 
 
 def stretches(found: Sequence[tuple[int, int]], most: int = 4) -> str:
-    """1-49, 52; of many, the first and the last."""
+    """Stretches as a reader writes them: 1-49, 52. Where there are many, the first ones and the last."""
     shown = [str(a) if a == b else f"{a}-{b}" for a, b in found]
     if len(shown) > most:
         shown = [*shown[: most - 1], f"… ({len(shown) - most} more)", shown[-1]]

@@ -136,7 +136,7 @@ def train(
     network.train()
     examples = language.examples(options.limit, seed)
     words = PaddedWords([example.word for example in examples], vocabulary)
-    weight = weights_of(words, examples)
+    weight = _weights_of(words, examples)
     asked = questions(language, options)
     optimizer = torch.optim.Adam(network.parameters(), lr=options.lr)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, options.steps))
@@ -146,7 +146,7 @@ def train(
         rows = torch.randperm(len(weight), generator=generator)[: options.batch]
         longest = int(words.lengths[rows].max())
         batch = WeightedBatch(*(tensor[rows, :longest] for tensor in (words.inputs, words.targets, weight)))
-        loss = descend(network, batch, optimizer, options.clip)
+        loss = _descend(network, batch, optimizer, options.clip)
         schedule.step()
         recent = loss if step == 1 else 0.98 * recent + 0.02 * loss
         if step % VALIDATE_EVERY == 0 or step == options.steps:
@@ -162,7 +162,7 @@ def train(
     return model, replace(best, seconds=time.monotonic() - began)
 
 
-def weights_of(words: PaddedWords, examples: Sequence[LearntWord]) -> Tensor:
+def _weights_of(words: PaddedWords, examples: Sequence[LearntWord]) -> Tensor:
     """What each prediction weighs in the loss: its word's weight, 0 where it is not learnt; (B, T)."""
     own = torch.tensor([example.weight for example in examples])
     weight = words.inside * (own / own.mean()).unsqueeze(1)
@@ -189,7 +189,7 @@ def new_model(cell: CellName, hidden: int, vocabulary: Vocabulary, seed: int) ->
     return LanguageModel(network, vocabulary, LMSettings(text=TextSettings(text_per="line"), model=settings))
 
 
-def descend(network: RecurrentLM, batch: WeightedBatch, optimizer: torch.optim.Optimizer, clip: float) -> float:
+def _descend(network: RecurrentLM, batch: WeightedBatch, optimizer: torch.optim.Optimizer, clip: float) -> float:
     """One step on some of the words. -> their weighted mean loss."""
     nll, _ = network.nll(batch.inputs, batch.targets, network.initial_state(len(batch.inputs)))
     loss = (nll * batch.weight).sum() / batch.weight.sum()

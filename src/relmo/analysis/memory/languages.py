@@ -3,8 +3,8 @@
 A language gives words to learn from, up to a size n; right words and wrong ones that differ from them by little, for
 every n; and what a counter would have to show at each symbol. n is the number of a's, or how deep brackets are nested.
 
-What is learnt from must not say where the limit is: after n a's another a, or the first b, comes with the same
-probability for all n below the limit, and what follows the a's of the longest words is not learnt at all. So a network
+Training words must not say where the limit is. So after n a's another a, or the first b, comes with the same
+probability for all n below the limit, and what follows the a's of the longest words is not learnt at all. A network
 that goes on counting is never told that it is wrong.
 
     Chomsky & Schützenberger 1963, The algebraic theory of context-free languages (Dyck languages)
@@ -29,10 +29,11 @@ MORE = 2  # words of brackets drawn for each depth, beside the nested one
 
 
 class LearntWord(NamedTuple):
-    """A word to learn from, its weight, and the places whose prediction is not learnt; place i is before symbol i.
+    """A word to learn from, and its weight.
 
-    certain     the place from which on every symbol follows from those before; in long words, which have little weight,
-                these places weigh as much as in a word of mean weight
+    untold      the places whose prediction is not learnt; place i is before symbol i
+    certain     the place from which on every symbol follows from those before; long words have little weight, but
+                these places weigh at least as much as in a word of mean weight
     """
 
     word: str
@@ -49,7 +50,7 @@ class Count(NamedTuple):
 
 
 class Language:
-    """What all have."""
+    """What all languages have."""
 
     name: str
     symbols: str
@@ -63,7 +64,7 @@ class Language:
         raise NotImplementedError
 
     def wrong(self, n: int, seed: int = 0) -> dict[str, str]:
-        """Words that are not in the language but nearly of size n, by what is wrong with them."""
+        """Words that are nearly in the language and of size n, by what is wrong with them."""
         raise NotImplementedError
 
     def has(self, word: str) -> bool:
@@ -87,11 +88,11 @@ class Blocks(Language):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """As it is written: anbn."""
+        """The name as it is written: anbn."""
         return "".join(f"{letter}n" for letter in self.symbols)
 
     def spell(self, sizes: list[int]) -> str:
-        """So many of each letter."""
+        """A word with so many of each letter."""
         return "".join(letter * max(size, 0) for letter, size in zip(self.symbols, sizes, strict=True))
 
     def examples(self, limit: int, seed: int) -> list[LearntWord]:

@@ -3,9 +3,9 @@
     curve = truncation(relmo.load("models/mine"), text)
     curve.nats[3], curve.context               the smallest k whose loss is within 1 % of that with everything
 
-At the same places of a text the next symbol is predicted from the last k symbols, read from no state, for several k;
-and from everything since the text's beginning. Differences are of the same places, so they are known better than either
-loss: their intervals come from drawing the places anew.
+At some places of a text the next symbol is predicted from the last k symbols, for several k, and from everything since
+the text's beginning. Differences between the two are taken place by place, so they are known better than either loss.
+Their intervals come from drawing the places anew.
 
     Khandelwal et al. 2018, Sharp nearby, fuzzy far away: how neural language models use context
 """
@@ -39,7 +39,7 @@ class Truncation:
     more, low, high     nats more than with the whole past, and the 95% interval of that
     whole               the mean loss with the whole past
     context             the smallest number of symbols from which on the loss stays within 1 % of `whole`; None where
-                        even the largest is not enough
+                        even the largest number is not enough
     """
 
     name: str
@@ -71,8 +71,8 @@ def truncation(
     name: str | None = None,
     progress: Progress | None = None,
 ) -> Truncation:
-    """Of any language model (n-gram and fixed-window ones too), at so many places of a text drawn at random; of a
-    bidirectional one in one direction, its text a stream of sentences, one a line."""
+    """The losses of any language model (n-gram and fixed-window ones too) at so many places of a text, drawn at random.
+    A bidirectional model reads in one direction, and its text is a stream of sentences, one a line."""
     lengths = sorted({*lengths})
     if not lengths or lengths[0] < 1:
         raise SettingError(f"lengths are 1 or more symbols, not {', '.join(map(str, lengths)) or 'none'}")
@@ -107,7 +107,7 @@ def truncation(
 
 
 def truncated_nll(reading: Reading, ends: np.ndarray, length: int) -> np.ndarray:
-    """-log p of what follows each of the steps (N,), of which the last `length` are read, this one included; (N,)."""
+    """-log p of what follows each of the steps (N,) when the last `length` steps up to it are read; (N,)."""
     found = []
     for part in np.array_split(ends, -(-len(ends) * length // AT_ONCE)):
         found.append(reading.last_nll(part[:, None] + np.arange(1 - length, 1)))
@@ -134,12 +134,11 @@ def truncation_table(curves: Sequence[Truncation]) -> Table:
 
 
 def _gap(curve: Truncation, at: int) -> list[str]:
-    """A difference and its interval, as the table shows them."""
     return [figure(curve.more[at], signed=True), f"{curve.low[at]:+.3f} to {curve.high[at]:+.3f}"]
 
 
 def draw_truncation(curves: Sequence[Truncation], path: str | Path) -> None:
-    """The loss by how many symbols are given, with its interval; dotted, with all."""
+    """The loss by how many symbols are given, with its interval; the dotted line is the loss with all of them."""
     with picture(path, 8, 4.5) as drawn:
         axes = drawn.subplots()
         for number, curve in enumerate(curves):

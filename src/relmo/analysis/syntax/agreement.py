@@ -1,18 +1,20 @@
-"""Agreement, and other minimal pairs: how often a model prefers the right form, by condition; which units it needs for
-that. What their gates do is in `gate_traces`.
+"""Agreement and other minimal pairs: how often a model prefers the right form, by condition, and which units it needs.
+
+`gate_traces` shows what the gates of these units do.
 
     report = agreement(model, pairs)                              accuracy by condition, with 95% intervals and controls
     found = sweep(model, pairs)                                   every unit off by itself
     ablate_together(model, pairs, units)                          a set of units off, against random sets of its size
 
-What is easily fooled oneself with:
-- Of hundreds of units one costs most in any condition. So the unit is chosen on every second pair, and what it costs is
-  taken on the others, with its rank among all units there.
-- A set of units is compared with random sets of the same size from the same layers.
-- Off means h = 0 (or c = 0) at everything that reads the unit; or at its mean, which leaves the network nearer to what
-  it knows.
-- The more frequent form wins without any grammar; the share of pairs that it gets right stands beside, and so does that
-  of the same network untrained.
+Easy ways to fool yourself, and what is done about them:
+- Of hundreds of units one always costs most. So the unit is chosen on every second pair, and its cost and its rank
+  among all units are taken on the other pairs.
+- A set of units off costs something whichever it is. So it is compared with random sets of the same size from the same
+  layers.
+- Off means that everything that reads the unit reads 0. A network has never seen that; the unit's mean leaves it nearer
+  to what it knows.
+- The more frequent form wins without any grammar. So the report shows how often the more frequent form is right, and
+  how often the same network untrained is.
 
     Linzen et al. 2016;  Gulordava et al. 2018, Colorless green recurrent networks dream hierarchically;  Lakretz et al.
     2019, The emergence of number and syntax units in LSTM language models;  Warstadt et al. 2020, BLiMP
@@ -50,8 +52,8 @@ SHOWN = 40  # conditions, or units, that a picture shows
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition's pairs and how many are preferred rightly: by the model, by the same network untrained, and by the
-    more frequent of two words; None where a control was not taken, or makes no sense."""
+    """How many of a condition's pairs are preferred rightly: by the model, by the same network untrained, and by taking
+    the more frequent of two words. None where a control was not taken, or makes no sense."""
 
     name: str
     model: Accuracy
@@ -138,7 +140,7 @@ def agreement(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> AgreementReport:
-    """Accuracy by condition, in the order of the pairs. With `control` the same network untrained is asked, too."""
+    """Accuracy by condition, in the order of the pairs. With `control` the same network untrained is asked too."""
     plan = plan_of(model, pairs)
     own, other = split_progress(progress, [1, 1 if control else 0])
     scores = gaps(model, plan, own)
@@ -165,14 +167,14 @@ def places_by_condition(pairs: Sequence[MinimalPair]) -> dict[str, list[int]]:
 
 
 def _conditions_of(pairs: Sequence[MinimalPair]) -> dict[str, np.ndarray]:
-    """The places of each condition's pairs, by name: all of them first, alone where there is but one condition."""
+    """The places of each condition's pairs. Where there are several conditions, all pairs come first as one more."""
     parts = {name: np.array(places) for name, places in places_by_condition(pairs).items()}
     return parts if len(parts) == 1 else {ALL: np.arange(len(pairs))} | parts
 
 
 def _frequency_gaps(model: LanguageModel | BiLM, plan: PairPlan) -> np.ndarray | None:
-    """How many places of the vocabulary, which is sorted by falling frequency, the right word stands before the wrong
-    one; None where more than single words are compared. Unknown words stand at its end."""
+    """How many places the right word stands before the wrong one in the vocabulary, which is sorted by falling
+    frequency. Unknown words stand at its end. None where more than single words are compared."""
     if not plan.single or model.vocabulary is None:
         return None
     ranks = np.where(plan.target == model.vocabulary.unknown, len(model.vocabulary), plan.target)
@@ -183,10 +185,10 @@ def _frequency_gaps(model: LanguageModel | BiLM, plan: PairPlan) -> np.ndarray |
 class Sweep:
     """What is right, in percent, with each unit off by itself.
 
-    base        of each condition with nothing off; (C,)
-    accuracy    (U, C)
-    margin      how much less the right one is preferred on average, in nats; (U, C)
-    chosen      of each condition the unit that costs most on every second pair
+    base        with nothing off; (C,)
+    accuracy    with each unit off; (U, C)
+    margin      how much less the right form is preferred on average, in nats; (U, C)
+    chosen      for each condition the unit that costs most on every second pair
     held_out    points that this unit costs on the other pairs; (C,)
     rank        how many units cost as much there or more, itself counted; (C,)
     """
@@ -235,7 +237,7 @@ class Sweep:
         }
 
     def table(self) -> Table:
-        """Of each condition the unit that costs most."""
+        """The unit that costs most, for each condition."""
         columns = [
             "condition",
             "pairs",
@@ -286,15 +288,15 @@ def sweep(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Sweep:
-    """Every unit (or some) off by itself, and what is then right, by condition.
+    """Sets every unit (or these `units`) off by itself, and sees what is then right, by condition.
 
-    state            whose units: h, what others read, or c, an LSTM's memory, of which a projected layer has more
+    state            whose units: h, what others read, or c, an LSTM's memory, which is larger in a projected layer
     how              off is "zero", or the unit's "mean" over the pairs
-    per_condition    pairs of each condition, drawn; None takes all
+    per_condition    how many pairs of each condition are drawn; None takes all
     """
     kept = drawn_pairs(pairs, per_condition, seed)
     plan = plan_of(model, kept)
-    chosen = all_units(model, state) if units is None else list(units)
+    chosen = _all_units(model, state) if units is None else list(units)
     if not chosen:
         raise SettingError("there are no units to set; give some")
     base = gaps(model, plan)
@@ -325,12 +327,12 @@ def sweep(
 
 
 def _most_needed(share: np.ndarray, margin: np.ndarray) -> int:
-    """The unit without which least is right; of several, the one without which the right form is preferred least."""
+    """The unit without which least is right; of equal ones, the one without which the right form is preferred least."""
     return int(np.lexsort((margin, share))[0])
 
 
 def drawn_pairs(pairs: Sequence[MinimalPair], most: int | None, seed: int) -> list[MinimalPair]:
-    """At most so many of each condition, drawn, in their order."""
+    """Draws at most so many pairs of each condition; they stay in their order."""
     if most is None:
         return list(pairs)
     if most < 1:
@@ -344,7 +346,7 @@ def drawn_pairs(pairs: Sequence[MinimalPair], most: int | None, seed: int) -> li
     return [pairs[place] for place in sorted(kept)]
 
 
-def all_units(model: LanguageModel | BiLM, state: str) -> list[Unit]:
+def _all_units(model: LanguageModel | BiLM, state: str) -> list[Unit]:
     """The units of a state of every layer, of the forward direction."""
     layers = Reader(model).stack.layers
     if state not in layers[0].states:
@@ -353,7 +355,7 @@ def all_units(model: LanguageModel | BiLM, state: str) -> list[Unit]:
 
 
 def _off_values(model: LanguageModel | BiLM, plan: PairPlan, units: Sequence[Unit], how: str) -> list[float]:
-    """Where each unit is put: 0, or its mean over what is read of the pairs."""
+    """The value of each unit when it is off: 0, or its mean over what is read of the pairs."""
     if how not in ("zero", "mean"):
         raise SettingError(f"units can be set to 'zero' or to their 'mean', not {how!r}")
     if how == "zero":
@@ -368,10 +370,10 @@ def _off_values(model: LanguageModel | BiLM, plan: PairPlan, units: Sequence[Uni
 
 @dataclass(frozen=True)
 class Together:
-    """What is right, in percent, with a set of units off, and with random sets of the same size; (C,) each but the
-    random ones, (R, C).
+    """What is right, in percent: with nothing off (C,), with a set of units off (C,), and with random sets of the same
+    size off (R, C).
 
-    p    how often a random set costs as much or more, itself counted
+    p    how often a random set costs as much or more, itself counted; (C,)
     """
 
     units: list[Unit]
@@ -428,7 +430,7 @@ def ablate_together(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Together:
-    """A set of units off at once, against as many random sets of other units, as many from each layer."""
+    """Sets units off at once, and compares with random sets of other units, as many from each layer."""
     if not units or len(set(units)) < len(units):
         raise SettingError("give one unit or several, each once")
     if draws < 1:
@@ -447,7 +449,7 @@ def ablate_together(
 
 
 def random_set(model: LanguageModel | BiLM, units: Sequence[Unit], generator: np.random.Generator) -> list[Unit]:
-    """As many units of the same states and layers, none of them among these where there are enough."""
+    """As many units of the same states and layers; where there are enough, none of them is among these."""
     layers, found = Reader(model).stack.layers, []
     for (state, layer), count in Counter((unit.state, unit.layer) for unit in units).items():
         if not 0 <= layer < len(layers) or state not in layers[layer].states:

@@ -1,13 +1,14 @@
-"""A yes or no read off the units of a network at each word of many sentences of one length, and whether what is learnt
-at one word holds at another: generalisation across time.
+"""What units tell about a yes-or-no question at each word of many sentences of one length.
+
+What is learnt at one word is also asked at the others: generalisation across time.
 
     decoded = decode(traced, plural, groups=subjects)
     decoded.area[u, t], decoded.together[learnt_at, asked_at]
 
-- What is learnt, be it the sign of one unit or the weights of all, is learnt on the sentences of every second group,
-  say of every second noun, and asked on the others, both ways round.
-- A unit's sign is learnt at the first place and kept. So an area above 1/2 later on means that the unit still says the
-  same, and one near 0 that it has come to say the opposite: it follows the noun that stands between.
+- The sign of a unit, or the weights of all units, are learnt on the sentences of every second group, say of every
+  second noun. They are asked on the other sentences. Then the halves change places.
+- A unit's sign is learnt at the first word and kept. An area above 1/2 at a later word means that the unit still says
+  the same. An area near 0 means that it has come to say the opposite: it follows the noun that stands between.
 
     King & Dehaene 2014, Characterizing the dynamics of mental representations;  Lakretz et al. 2019, The emergence of
     number and syntax units in LSTM language models
@@ -29,13 +30,13 @@ LARGE, SMALL = 0.9, 0.1  # areas of a unit that tells, and of one that has turne
 
 @dataclass(frozen=True)
 class Decoding:
-    """What units tell.
+    """What units tell, as areas under the ROC curve.
 
-    area            of each unit at each place, with its sign as at the first; (U, T)
-    own             of each unit at the last place with the sign that it has there; (U,)
-    high            whether it is larger where the answer is yes, at the first place; (U,)
-    together        of all units at once, learnt at a place (row) and asked at another; (T, T)
-    generalisation  of some units: how many answers are right with the threshold of a place (row) at another; (T, T)
+    area            each unit at each place, with the sign that it has at the first; (U, T)
+    own             each unit at the last place, with the sign that it has there; (U,)
+    high            whether the unit is larger where the answer is yes, at the first place; (U,)
+    together        all units at once, learnt at a place (row) and asked at another; (T, T)
+    generalisation  for some units the share of right answers with the threshold of a place (row) at another; (T, T)
     """
 
     units: list[Unit]
@@ -47,7 +48,7 @@ class Decoding:
 
     @property
     def least(self) -> np.ndarray:
-        """The smallest area of each unit over all places: whether it keeps what it took up; (U,)."""
+        """The smallest area of each unit over all places, which shows whether it keeps what it tells; (U,)."""
         return self.area.min(axis=1)
 
     def keeping(self, count: int, large: float = LARGE) -> list[Unit]:
@@ -83,11 +84,11 @@ def decode(
 ) -> Decoding:
     """The answers (N,) of bool, read off the trace of N texts of one length.
 
-    groups      of each text, such as its subject: those of a group are learnt from or asked together
+    groups      a name for each text, such as its subject: the texts of a group are learnt from or asked together
     tested      (N,) which texts are asked; all where it is not given
-    states      of which units; h and, of an LSTM, c
-    first       the place from which on
-    matrices    of how many units that keep what they took up, and that turn round, generalisation is kept
+    states      whose units: h and, of an LSTM, c
+    first       the place to begin at
+    matrices    for how many units that keep what they tell, and that turn round, generalisation is kept
     """
     count = len(answer)
     if len(traced.starts) != count or len(traced) % count or np.ptp(np.diff(traced.starts, append=len(traced))):
@@ -106,7 +107,7 @@ def decode(
         found += np.where(sign[:, None], here, 1 - here) / 2
         own += np.where(late, here[:, -1], 1 - here[:, -1]) / 2
         signs.append(sign)
-    together = np.mean([all_units(values, answer, learn, ask) for learn, ask in sides], axis=0)
+    together = np.mean([_together(values, answer, learn, ask) for learn, ask in sides], axis=0)
     made = Decoding(units, found, own, signs[0], together)
     for unit in dict.fromkeys(made.keeping(matrices) + made.turning(matrices) + made.best(1)):
         row = values[units.index(unit)]
@@ -115,8 +116,8 @@ def decode(
 
 
 def halves(groups: Sequence[str], answer: np.ndarray) -> np.ndarray:
-    """0 or 1 for each text: every second group of either answer, in the order of their names; or every second text,
-    where an answer has but one group."""
+    """0 or 1 for each text: 1 for every second group of either answer, in the order of their names. Where an answer has
+    a single group, 1 for every second text."""
     found = np.zeros(len(groups), dtype=np.int64)
     for side in (False, True):
         places = np.flatnonzero(answer == side).tolist()
@@ -130,14 +131,13 @@ def halves(groups: Sequence[str], answer: np.ndarray) -> np.ndarray:
 
 
 def _area_at(values: np.ndarray, answer: np.ndarray, where: np.ndarray, place: int) -> np.ndarray:
-    """Of each unit (U, N, T) at a place, over some texts: the probability that it is larger at a yes; (U,)."""
+    """The probability that a unit (U, N, T), at a place of some texts, is larger at a yes than at a no; (U,)."""
     ranks = np.stack([ranked(row).ranks for row in values[:, where, place]])
     return areas(ranks, answer[where, None].astype(np.float32))[:, 0]
 
 
-def all_units(values: np.ndarray, answer: np.ndarray, learn: np.ndarray, ask: np.ndarray) -> np.ndarray:
-    """Areas of the best sum of all units (U, N, T), by ridge regression of the answers at one place, at each other;
-    (T, T).
+def _together(values: np.ndarray, answer: np.ndarray, learn: np.ndarray, ask: np.ndarray) -> np.ndarray:
+    """Areas of a ridge regression of the answers on all units (U, N, T), fitted at one place and asked at each; (T, T).
 
     With fewer texts than units: w = X' (X X' + lambda I)^-1 y"""
     places = range(values.shape[2])
@@ -157,8 +157,8 @@ def all_units(values: np.ndarray, answer: np.ndarray, learn: np.ndarray, ask: np
 
 
 def _thresholds(row: np.ndarray, answer: np.ndarray, learn: np.ndarray, ask: np.ndarray) -> np.ndarray:
-    """The share of right answers of one unit (N, T) with the threshold half way between its two means at a place, at
-    each other; (T, T)."""
+    """The share of right answers of one unit (N, T) with the threshold of one place, half way between its two means
+    there, asked at each place; (T, T)."""
     yes, no = (row[learn & (answer == side)].mean(axis=0) for side in (True, False))  # (T,)
     middle, sign = (yes + no) / 2, np.where(yes >= no, 1.0, -1.0)
     said = (row[None, ask] - middle[:, None, None]) * sign[:, None, None] > 0  # (T, n, T)

@@ -3,9 +3,9 @@
     pairs      two whole sentences, by their log-probabilities: forwards, backwards, and the two summed
     choices    two words after the same left context, by their log-probabilities forwards
 
-A tie, which is what two words outside the vocabulary are, is worth half a point. Words outside the vocabulary all have
-the probability of <UNK>, which is large, so a pair in which only one of the words that matter is known says little
-about grammar: results come for all pairs, and for those whose words that matter are all known.
+A tie is worth half a point; two words outside the vocabulary are a tie. Words outside the vocabulary all have the
+probability of <UNK>, which is large. So a pair in which only one of the two words is known says little about grammar,
+and results come for all pairs and for the pairs whose differing words are all known.
 
     Linzen et al. 2016, Assessing the ability of LSTMs to learn syntax-sensitive dependencies;  Marvin & Linzen 2018,
     Targeted syntactic evaluation of language models;  Warstadt et al. 2020, BLiMP
@@ -76,8 +76,8 @@ def choice_scores(model: BiLM, choices: Sequence[WordChoice]) -> np.ndarray:
 
 
 def frequency_scores(model: BiLM, choices: Sequence[WordChoice]) -> np.ndarray:
-    """How many places of the vocabulary, which is sorted by falling frequency, the right word stands before the wrong
-    one: what a model that knows frequencies alone goes by. Words that are not in it stand at its end; (N,)."""
+    """How many places the right word stands before the wrong one in the vocabulary, which is sorted by falling
+    frequency: what a model that knows frequencies alone goes by. Unknown words stand at its end; (N,)."""
     assert model.vocabulary is not None
     index, last = model.vocabulary.index, len(model.vocabulary)
     return np.array([index.get(c.wrong, last) - index.get(c.right, last) for c in choices], dtype=np.float64)

@@ -49,8 +49,8 @@ class Items:
 
     @property
     def words(self) -> list[str]:
-        """What stands at each place from the subject on: the nouns by what they are, of others the commonest word, in
-        brackets where it is not in half of the sentences."""
+        """Names for the places from the subject on: "subject", "attractor", else the commonest word there, in brackets
+        where fewer than half of the sentences have it."""
         columns = list(zip(*self.texts, strict=True))
         most = [Counter(column).most_common(1)[0] for column in columns]
         named = [word if 2 * count > len(self) else f"({word})" for word, count in most]
@@ -73,13 +73,13 @@ class Items:
 
     @property
     def conditions(self) -> list[str]:
-        """Those of what is tested, in their order."""
+        """The conditions of the sentences that are tested, in their order."""
         return list(dict.fromkeys(pair.condition for pair, yes in zip(self.pairs, self.tested, strict=True) if yes))
 
 
 def number_items(model: LanguageModel | BiLM, pairs: Sequence[MinimalPair], *, subject: int | None = None) -> Items:
-    """Pairs of one kind as items, of the commonest length. `subject` is the subject's place from 0; where it is not
-    given it is found."""
+    """Pairs of one kind as items; pairs that do not have the commonest length are left out. `subject` is the subject's
+    place from 0; where it is not given it is found."""
     if not isinstance(model, BiLM) and model.settings.text.unit == "char":
         raise SettingError("number units are looked for at words; this model reads characters")
     _check_one_kind(pairs)
@@ -147,8 +147,8 @@ def _noun_place(texts: Sequence[Sequence[str]], plural: np.ndarray) -> int | Non
 def _verb_forms(
     pairs: Sequence[MinimalPair], plural: np.ndarray, model: LanguageModel | BiLM
 ) -> tuple[list[str], list[str]]:
-    """The forms that are compared, in the singular and in the plural, as far as the model knows them and each stands on
-    one side alone."""
+    """The verb forms that are compared, singular and plural ones; without forms that the model does not know, or that
+    stand on both sides."""
     sides: tuple[set[str], set[str]] = (set(), set())
     for pair, many in zip(pairs, plural.tolist(), strict=True):
         for text, is_plural in ((pair.good, many), (pair.bad, not many)):

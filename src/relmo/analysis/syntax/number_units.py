@@ -45,6 +45,7 @@ DRAWS = 200  # random units
 BEST = 10  # units of each reach that are set to zero
 POINTS = 5.0  # that a needed unit costs at least
 Reach = Literal["long", "short", "none"]
+COLOURS: dict[Reach, str] = {"none": "tab:gray", "short": "tab:blue", "long": "tab:orange"}
 
 
 class OutputWeights(NamedTuple):
@@ -204,8 +205,8 @@ class NumberReport:
 
 
 def _draw_lines(axes: Any, report: NumberReport) -> None:
-    for reach, colour in (("none", "tab:gray"), ("short", "tab:blue"), ("long", "tab:orange")):
-        for number, each in enumerate(report.of(reach)):  # type: ignore[arg-type]
+    for reach, colour in COLOURS.items():
+        for number, each in enumerate(report.of(reach)):
             label = f"{reach}: {each.unit}" if reach != "none" else str(each.unit)
             axes.plot(each.area, color=colour, linewidth=1, alpha=0.7, label=label if number < 2 else None)
     axes.plot(report.decoding.together[0], "k--", linewidth=1.2, label="all units, learnt at the subject")
@@ -221,8 +222,8 @@ def _draw_costs(axes: Any, report: NumberReport) -> None:
     for row, name in enumerate(report.found[0].costs):
         column = report.sweep.drops[:, report.sweep.conditions.index(name)]
         axes.plot(column[rest], np.full(len(rest), row) + 0.15, ".", color="tab:gray", markersize=3, alpha=0.5)
-        for reach, colour in (("none", "tab:gray"), ("short", "tab:blue"), ("long", "tab:orange")):
-            some = [each.costs[name] for each in report.of(reach)]  # type: ignore[arg-type]
+        for reach, colour in COLOURS.items():
+            some = [each.costs[name] for each in report.of(reach)]
             axes.plot(some, np.full(len(some), row) - 0.15, "o", color=colour, markersize=4)
     names = list(report.found[0].costs)
     axes.set_yticks(range(len(names)), names, fontsize=8, rotation=90, va="center")

@@ -4,13 +4,13 @@
     gaps(model, plan)                         (N,), above 0 where the acceptable text is preferred
     gaps_without(model, plan, [[Unit("h", 1, 3)], [Unit("h", 0, 5), Unit("h", 1, 3)]])       (S, N)
 
-Only what follows the words that two texts begin with is scored, as the rest is the same in both. Texts that begin alike
-are read once, and many sets of units side by side: row r of a batch has the units of set r changed, at everything that
-reads them, and no others. Where two words are compared after the same context, the difference of their logits is that
-of their log-probabilities, and no softmax is taken.
+Only what follows the shared beginning of two texts is scored, since the beginning is the same in both. Texts that begin
+alike are read once. Many sets of units are run side by side: row r of a batch has the units of set r changed, at
+everything that reads them, and no others. Where two words are compared after the same context, the difference of their
+logits is that of their log-probabilities, so no softmax is taken.
 
-A bidirectional model reads forwards here, from the sentence's beginning. Of a model of characters a word ends with a
-space, so that "admire" is not as probable as everything that begins with it.
+A bidirectional model reads forwards here, from the sentence's beginning. For a model of characters a word ends with a
+space; without it "admire" would be as probable as everything that begins with it.
 """
 
 import warnings
@@ -108,7 +108,6 @@ def _symbols_of(model: LanguageModel | BiLM, text: str | Sequence[str], *, whole
 
 
 def _shared_beginning(a: Sequence[str], b: Sequence[str]) -> int:
-    """How many symbols two texts begin with alike."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
@@ -181,8 +180,8 @@ class Reader:
     def tops(
         self, readings: Sequence[Sequence[str]], sets: Sequence[Sequence[Unit]], values: Sequence[Sequence[float]]
     ) -> Iterator[tuple[list[int], Tensor]]:
-        """What the top layer hands to the output layer: numbers of sets, and (S, T, C, P) of these. Layers below the
-        lowest changed unit are run once for all sets."""
+        """Yields the numbers of some sets, and what the top layer hands to the output layer with each of them changed,
+        (S, T, C, P). Layers below the lowest changed unit are run once for all sets."""
         x, lengths = self.inputs(readings)
         with full_precision():
             plain = self.stack.run(x, None, lengths, changes=self.base)
@@ -206,7 +205,7 @@ class Reader:
     def side_by_side(
         self, stack: Stack, x: Tensor, first: Tensor, lengths: Tensor, sets: int, changes: Changes
     ) -> Tensor:
-        """So many times the same texts, each with its own changes; (S, T, C, P)."""
+        """Reads the same texts for each of several sets of changes; (S, T, C, P)."""
         steps, texts = x.shape[1:3]
         x, first = (t.unsqueeze(2).expand(-1, -1, sets, -1, -1).flatten(2, 3) for t in (x, first))
         run: Run = stack.run(x, None, lengths.repeat(sets), changes=changes, first=first)
@@ -215,7 +214,8 @@ class Reader:
     def changes(
         self, sets: Sequence[Sequence[Unit]], values: Sequence[Sequence[float]], texts: int, lowest: int
     ) -> Changes:
-        """By layer, counted from the lowest on, and state: set after set, in each the same for all texts."""
+        """The changes of each layer, counted from the lowest one, and state: set after set, the same for all texts of
+        a set."""
         found: dict[tuple[int, str], Change] = {}
         keys = {(unit.layer, unit.state) for units in sets for unit in units} | self.base.keys()
         for layer, state in keys:
@@ -292,7 +292,7 @@ def _from_layer(stack: Stack, layer: int) -> Stack:
 
 @torch.no_grad()
 def _plain_gaps(model: LanguageModel, plan: PairPlan) -> np.ndarray:
-    """Of any language model, n-gram models too: each predicted symbol with all before it; (N,)."""
+    """The gaps of any language model, n-gram models too: each predicted symbol is read with all before it; (N,)."""
     found = np.zeros(len(plan))
     end = model.vocabulary.end
     for begin in range(0, len(plan.target), SIDE_BY_SIDE):

@@ -1,17 +1,18 @@
-"""How deep in the syntactic tree a network knows itself to be after each word, and which units say so.
+"""How well a network knows how deep in the syntactic tree it is after each word, and which units say so.
 
     report = syntax_units(model, read_depths("en_ewt-ud-dev.conllu"))
     report.r2, report.controls, report.units        what all units explain, what is explained without them, outliers
 
-A linear regression with an L2 penalty from the states of all units to the depth, the penalty chosen and the result
-taken in nested cross-validation over whole sentences. Units whose weight stands more than three standard deviations
-from the mean of all weights are the syntax units of Lakretz et al. 2019.
+A linear regression with an L2 penalty goes from the states of all units to the depth. Nested cross-validation over
+whole sentences chooses the penalty and gives the result. Units whose weight is more than three standard deviations from
+the mean of all weights are the syntax units of Lakretz et al. 2019.
 
-What is easily fooled oneself with:
-- Depth goes with the position in the sentence and with the word. So both, with the word's frequency, are given to every
-  regression, and stand beside it alone; so do the last three words, and the same network untrained.
-- Of a thousand weights that mean nothing three are beyond three deviations. So a syntax unit is one in every fold, and
-  how many there would be by chance stands beside.
+Easy ways to fool yourself, and what is done about them:
+- Depth goes with the position in the sentence and with the word. So every regression is given the position and the
+  word's frequency, and the report shows what these two explain alone, what the last three words explain, and what the
+  same network untrained does.
+- Of a thousand weights that mean nothing, three are beyond three deviations. So a syntax unit must be one in every
+  fold, and the report says how many there would be by chance.
 
     Lakretz et al. 2019, The emergence of number and syntax units in LSTM language models;  Nelson et al. 2017,
     Neurophysiological dynamics of phrase-structure building during sentence processing
@@ -45,8 +46,7 @@ MEASURES = {"open": "what is open after a word", "depth": "the depth of a word"}
 
 
 class Explained(NamedTuple):
-    """The share of the variance of held-out words that is explained: the mean of the folds, and their standard
-    deviation."""
+    """The share of the variance of held-out words that is explained: mean and standard deviation over the folds."""
 
     value: float
     deviation: float
@@ -68,7 +68,7 @@ class SyntaxReport:
     measure     what depth is
     words       how many were read
     r2          explained by all units, with position and frequency
-    controls    what is explained without: by position and frequency, by the last three words, by the same network
+    controls    what is explained by position and frequency alone, by the last three words, by the same network
                 untrained
     weights     of all units whose values have variance 1; (U,)
     units       those that are outliers in every fold, the largest first
@@ -118,7 +118,7 @@ class SyntaxReport:
 
     def plot(self, path: str | Path) -> None:
         """The weights of all units in order, outliers named, as a picture."""
-        z = scores(self.weights)
+        z = _z_scores(self.weights)
         with picture(path, width=7, height=3.5) as drawn:
             axes = drawn.subplots()
             axes.plot(np.arange(len(z)), z, ".", color="tab:gray", markersize=3)
@@ -146,12 +146,12 @@ def syntax_units(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> SyntaxReport:
-    """The regression over the first sentences, of about so many `words`; of units of h, or of these `states`. With
-    `control` the same network untrained is asked, too."""
+    """The regression over the first sentences, until there are so many `words`, on the units of h or of other `states`.
+    With `control` the same network untrained is asked too."""
     if not isinstance(model, BiLM) and model.settings.text.unit == "char":
         raise SettingError("syntax units are looked for at words; this model reads characters")
     kept = _first_words(sentences, words)
-    texts = [symbols(model, each.words) for each in kept]
+    texts = [_symbols(model, each.words) for each in kept]
     values = np.concatenate([each.values for each in kept])
     own, other = split_progress(progress, [1, 1 if control else 0])
     traced = forward_trace(model, texts, states or ("h",))
@@ -175,8 +175,8 @@ def depth_regression(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> SyntaxReport:
-    """The regression of a number of each symbol (T,) on the states of a trace, each of whose texts is a sentence;
-    `frequency` (T,) of the symbols is held constant, as is their position."""
+    """The regression of `values`, a number for each symbol (T,), on the states of a trace whose texts are sentences.
+    The symbols' positions, and their `frequency` (T,) where it is given, are held constant."""
     if len(values) != len(traced):
         raise SettingError(f"{len(values)} depths for {len(traced)} symbols; give one for each")
     if len(traced.starts) < 2 * folds:
@@ -191,10 +191,10 @@ def depth_regression(
     y = np.asarray(values, dtype=np.float64)
     plain = nested(known, y, fold, folds, None)
     found = nested(np.concatenate([standard(x, axis=0), known], axis=1), y, fold, folds, progress)
-    z = np.stack([scores(weights[: len(units)]) for weights in found.by_fold])  # (folds, U)
+    z = np.stack([_z_scores(weights[: len(units)]) for weights in found.by_fold])  # (folds, U)
     outlying = (np.abs(z) > OUTLIER).all(axis=0) & (np.ptp(np.sign(z), axis=0) == 0)
     r = standard(x, axis=0).T @ standard(y[:, None], axis=0)[:, 0] / len(y)  # (U,)
-    own = scores(found.weights[: len(units)])
+    own = _z_scores(found.weights[: len(units)])
     order = [u for u in np.argsort(-np.abs(own), kind="stable") if outlying[u]]
     controls = {"position and frequency of the word": plain.r2, "the last three words": _by_words(traced, y, fold)}
     return SyntaxReport(
@@ -211,7 +211,8 @@ def depth_regression(
 
 
 class Fit(NamedTuple):
-    """A regression: what is explained of the words held out, the weights of all words and of all but each fold's."""
+    """A regression: what is explained of held-out words, the weights fitted to all words, and those without each
+    fold."""
 
     r2: Explained
     penalty: float
@@ -220,8 +221,8 @@ class Fit(NamedTuple):
 
 
 def nested(x: np.ndarray, y: np.ndarray, fold: np.ndarray, folds: int, progress: Progress | None) -> Fit:
-    """Ridge regression of y (T,) on columns (T, D) of variance 1, in nested cross-validation: of each fold the penalty
-    is chosen on the other folds in turn. Products are taken once for each fold; those of several are their sums."""
+    """Ridge regression of y (T,) on columns (T, D) of variance 1, in nested cross-validation: for each fold the penalty
+    is chosen on the other folds in turn. Each fold's products are taken once, and those of several folds summed."""
     parts = [moments(x[fold == k], y[fold == k]) for k in range(folds)]
     shares, chosen, weights = [], [], []
     for k in range(folds):
@@ -260,13 +261,13 @@ class Moments(NamedTuple):
 
 
 def moments(x: np.ndarray, y: np.ndarray) -> Moments:
-    """Of rows (n, D) and y (n,)."""
+    """The sums over rows (n, D) and y (n,)."""
     wide = x.astype(np.float64)
     return Moments(len(y), wide.T @ wide, wide.T @ y, wide.sum(axis=0), float(y.sum()), float(y @ y))
 
 
 def total(parts: Sequence[Moments]) -> Moments:
-    """Of all rows of several parts."""
+    """The sums over all rows of several parts."""
     return Moments(*(sum(column[1:], start=column[0]) for column in zip(*parts, strict=True)))
 
 
@@ -299,7 +300,7 @@ def _by_words(traced: Trace, y: np.ndarray, fold: np.ndarray) -> Explained:
     return Explained(float(np.mean(shares)), float(np.std(shares)))
 
 
-def scores(weights: np.ndarray) -> np.ndarray:
+def _z_scores(weights: np.ndarray) -> np.ndarray:
     """Weights (U,) in standard deviations from their mean."""
     spread = weights.std()
     return (weights - weights.mean()) / (spread if spread > 0 else 1.0)
@@ -318,7 +319,7 @@ def _first_words(sentences: Sequence[DepthSentence], most: int) -> list[DepthSen
     return kept
 
 
-def symbols(model: LanguageModel | BiLM, words: Sequence[str]) -> list[str]:
+def _symbols(model: LanguageModel | BiLM, words: Sequence[str]) -> list[str]:
     """Words as a model reads them, one by one."""
     lower = not isinstance(model, BiLM) and model.settings.text.lowercase
     return [word.lower() if lower else word for word in words]

@@ -16,7 +16,7 @@ TOP = 0.05  # a unit is among those that matter most when it is in this share of
 
 
 class Effect(NamedTuple):
-    """How well something goes with a feature: |r| and, of a yes-or-no feature, the area under the curve, else nan."""
+    """How well something goes with a feature: |r|, and for a yes-or-no feature the area under the curve, else nan."""
 
     r: float
     auc: float
@@ -24,8 +24,13 @@ class Effect(NamedTuple):
 
 @dataclass(frozen=True)
 class UnitControls:
-    """What a unit has to beat. `shift` is the |r| that the best of all units reaches in one of a hundred texts turned
-    against themselves; `untrained` is None where no such network was given; the probe is no control but a ceiling."""
+    """What a unit has to beat.
+
+    ngram        a prediction from the last few symbols
+    probe        a linear probe of all units; this is an upper bound, not a control
+    shift        chance: the |r| that the best of all units reaches in one of a hundred texts turned against themselves
+    untrained    the best unit of the same network untrained; None where no such network was given
+    """
 
     ngram: Effect
     probe: Effect
@@ -40,7 +45,7 @@ class Scores:
     r          Pearson's correlation
     rho        Spearman's
     auc        yes-or-no features: the area under the ROC curve, below a half where the unit goes down
-    f1         yes-or-no features: of the threshold that is best on the text's first half, on its second
+    f1         yes-or-no features: F1 on the text's second half, with the threshold that is best on the first
     partial    r with the other features and the current symbol held constant
     """
 
@@ -55,12 +60,12 @@ class Scores:
 class BestUnit:
     """A feature and the unit that goes with it best.
 
-    mean           of the feature; of a yes-or-no one the share of symbols where it is so
+    mean           the feature's mean; for a yes-or-no feature the share of symbols where it is yes
     second         the next best unit of the same state
     others         the best unit of each other state, with its r
-    partial_unit   the unit with the largest partial correlation: where it is another, the best one may owe its place to
-                   something else
-    separation     how many standard deviations lie between the unit's means where it is so and where not
+    partial_unit   the unit with the largest partial correlation; where it is another unit, the best one may owe its
+                   place to something else
+    separation     how many standard deviations lie between the unit's means at yes and at no
     also           other features that the unit goes with nearly as well, or better, with their r
     """
 
@@ -98,7 +103,7 @@ class BestUnit:
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """The result in a sentence."""
         if not self.exists:
             return f"no such cell: not clearly above {self.beaten_by}"
         words = ["strong" if abs(self.r) >= STRONG else "weak"]
@@ -137,8 +142,8 @@ class CellReport:
         return [(self.units[u], float(column[u])) for u in np.argsort(-np.abs(column), kind="stable")[:count]]
 
     def ablated(self, unit: Unit) -> tuple[Ablation, Unit] | None:
-        """What was found when the unit was changed; setting an LSTM's c to zero is the same as its h, where h is not
-        projected, so that only one of the two was done."""
+        """What was found when the unit was changed. Setting c of an LSTM to zero does the same as setting h to zero
+        where h is not projected, so only one of the two was done."""
         for same in (unit, unit._replace(state="h")):
             for ablation in self.ablations:
                 if same in ablation.units:
@@ -245,7 +250,6 @@ class CellReport:
 
 
 def _broken_row(found: BestUnit, ablation: Ablation, unit: Unit, name: str) -> list[str]:
-    """A line on what the symbols of a class cost without the unit."""
     c = ablation.classes.index(name)
     return [
         f"{found.feature}: {found.unit}",
@@ -260,7 +264,6 @@ def _broken_row(found: BestUnit, ablation: Ablation, unit: Unit, name: str) -> l
 
 
 def _draw_controls(axes: Any, report: CellReport) -> None:
-    """Bars of the best unit's |r| beside those of the controls."""
     bars = {"best unit": [abs(found.r) for found in report.found]}
     bars[f"{report.order}-gram"] = [found.controls.ngram.r for found in report.found]
     if all(found.controls.untrained is not None for found in report.found):

@@ -2,7 +2,7 @@
 
     report = find_cells(model, document, tracks(document, ["depth", "column"]), ablate="zero")
     report.best("depth").unit, report.best("depth").verdict
-    score_cells(traced, tracks, ids)                     of any trace, such as that of torch's nn.LSTM
+    score_cells(traced, tracks, ids)                     for any trace, such as that of torch's nn.LSTM
 
 Correlations come easily. Of hundreds of units one always goes with a feature, and nearly all do so significantly. A
 score means little by itself, so every score has controls:

@@ -46,11 +46,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Losses:
-    """What the symbols of a text cost each model, in bits.
-
-    bits      (M, T)
-    classes   kinds of symbols, (T,) of bool each
-    """
+    """What the symbols of a text cost each model, in bits (M, T); `classes` are kinds of symbols, (T,) of bool each."""
 
     models: list[str]
     symbols: list[str]
@@ -156,7 +152,7 @@ def symbol_losses(model: LanguageModel, symbols: Sequence[str]) -> np.ndarray:
 
 
 def _bracket_classes(symbols: Sequence[str]) -> dict[str, np.ndarray]:
-    """Closing brackets by how many symbols they stand after the one they close; (T,) of bool each."""
+    """Closing brackets by their distance to the bracket they close; (T,) of bool each."""
     distance = bracket_distances(symbols)
     ends = [*DISTANCES[1:], 1 << 62]
     return {
@@ -167,7 +163,7 @@ def _bracket_classes(symbols: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def bracket_distances(symbols: Sequence[str]) -> np.ndarray:
-    """At each closing bracket that closes one of its kind, how far back that is; 0 elsewhere; (T,)."""
+    """How far back the bracket stands that each closing bracket closes; 0 at every other symbol; (T,)."""
     found = np.zeros(len(symbols), dtype=np.int64)
     opened: list[tuple[str, int]] = []
     for place, symbol in enumerate(symbols):
@@ -191,7 +187,7 @@ def rank_classes(ids: np.ndarray, unknown: int) -> dict[str, np.ndarray]:
 
 
 def stretch_interval(values: np.ndarray, where: np.ndarray) -> Interval:
-    """The mean of values (T,) at some places with its 95% interval, stretches of the text being independent draws."""
+    """The mean of values (T,) at some places, with a 95% interval that counts stretches of the text as single draws."""
     group = np.flatnonzero(where) // STRETCH
     sums = np.bincount(group, weights=values[where])
     counts = np.bincount(group)
@@ -214,8 +210,8 @@ class Sample:
 def samples(
     models: Mapping[str, LanguageModel], *, prompt: str = "", limit: int = 300, seed: int = 0, **sampling: Any
 ) -> list[Sample]:
-    """A text of each model from the same seed and prompt, in an order drawn by the seed, so that they can be shown
-    without their names first. `sampling`: temperature, top_k, top_p."""
+    """A text of each model from the same seed and prompt, in an order drawn by the seed, so that a reader can guess who
+    wrote which. `sampling`: temperature, top_k, top_p."""
     check_alike(models)
     made = [Sample(name, model.generate(prompt, limit=limit, seed=seed, **sampling)) for name, model in models.items()]
     order = np.random.default_rng(seed).permutation(len(made))
@@ -223,8 +219,8 @@ def samples(
 
 
 def copied(sample: np.ndarray, training: np.ndarray, lengths: Sequence[int]) -> dict[int, float]:
-    """Of a text's stretches of each length, the share that stands in the training text as it is; nan where the text is
-    shorter. Ids (S,) and (T,); the training text may be mapped from a file."""
+    """The share of a text's stretches, for each length, that stand in the training text; nan where the text is shorter.
+    Ids (S,) and (T,); the training text may be mapped from a file."""
     found = {}
     for length in lengths:
         if length < 1:
@@ -273,8 +269,8 @@ def _mix(x: np.ndarray) -> np.ndarray:
 class Emergence:
     """How well units go with a feature in each of several models of one shape, such as checkpoints of a run.
 
-    r       (M, U), all models' units alike
-    unit    the best unit of the last model, the one that is looked back on
+    r       (M, U); all models have the same units
+    unit    the best unit of the last model, which is looked up in the others
     """
 
     models: list[str]
@@ -283,7 +279,7 @@ class Emergence:
     unit: Unit
 
     def as_dict(self) -> dict[str, Any]:
-        """In plain numbers: of each model the unit's r, and the best unit with its r."""
+        """For each model the unit's r, and the best unit with its r, in plain numbers."""
         rows = []
         for name, r in zip(self.models, self.r, strict=True):
             best = int(np.abs(r).argmax())
@@ -311,8 +307,8 @@ def emergence(
     unit: Unit | None = None,
     progress: Progress | None = None,
 ) -> Emergence:
-    """Correlations of every unit with a feature (T,) in each model, in the order given. `unit` is the one to look
-    back on: the last model's best where none is given."""
+    """Correlations of every unit with a feature (T,) in each model, in the order given. `unit` is the one that is
+    looked up in all of them; where none is given, the last model's best."""
     names, rows, units = list(models), [], None
     for number, model in enumerate(models.values()):
         states = ("c", "h") if isinstance(model, BiLM) or model.settings.model.cell == "lstm" else ("h",)

@@ -2,12 +2,11 @@
 
     model = ngram_like(lstm, ids, order=20)          a LanguageModel: it is scored and generates as any other
 
-The model is `models.ngram`'s interpolated modified Kneser-Ney (Chen & Goodman 1999). Of a text of T symbols it would
-keep up to T n-grams of every order; of twenty orders that is twenty times the text. But most long n-grams stand in the
-text once, and so does everything that goes on from them. Above order `once_up_to` those are not kept: what they had
-goes to the shorter context, so that every context's probabilities still sum to one, and discounts are estimated with
-them. (Leaving out long n-grams that were seen once is also what the usual toolkits do.) With `once_up_to` = order
-nothing is left out.
+The model is the interpolated modified Kneser-Ney of `networks.ngram` (Chen & Goodman 1999). For a text of T symbols
+that model would keep up to T n-grams of every order, so twenty orders would take twenty times the text. But most long
+n-grams stand in the text once, and so does everything that goes on from them. Above order `once_up_to` these are left
+out, as the usual toolkits do. Their probability goes to the shorter context, so every context still sums to one, and
+discounts are estimated before they are left out. With `once_up_to` = order nothing is left out.
 """
 
 from collections.abc import Callable
@@ -48,8 +47,8 @@ def fit_pruned(
 ) -> NGramLM:
     """The model of one text (T,), without the n-grams of orders above `once_up_to` that stand in it once.
 
-    Order by order, only those places are gone on from whose n-gram so far was seen twice: so memory, and time, fall
-    with the order."""
+    Each order looks only at places whose n-gram of the order below was seen twice, so memory and time fall with the
+    order."""
     model = NGramLM(vocab_size=vocab_size, order=order)
     if not len(stream):
         raise CorpusError("the text is empty; an n-gram model counts at least one token")
@@ -91,8 +90,8 @@ def _continuations(
 def _discount_kept(
     counts: np.ndarray, parents: np.ndarray, kept: np.ndarray, contexts: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Each kept n-gram's discounted probability, and the weight each context leaves to the order below, which gets all
-    that those not kept had. counts, parents, kept (N,) -> (kept N,), (contexts,), float32."""
+    """Each kept n-gram's discounted probability, and the weight each context leaves to the order below; n-grams that
+    are not kept leave all they had. counts, parents, kept (N,) -> (kept N,), (contexts,), float32."""
     taken = discounts(counts)[np.minimum(counts, 3)]
     total = np.bincount(parents, weights=counts, minlength=contexts)
     left = np.bincount(parents, weights=np.where(kept, taken, counts), minlength=contexts)

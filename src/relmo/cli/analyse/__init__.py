@@ -12,7 +12,7 @@ from relmo.cli.analyse.number_units import number_units
 from relmo.cli.analyse.trace import trace
 from relmo.cli.analyse.truncation import truncation
 
-analyse = App(name="analyse", help="Look inside a model: states and gates, cells and what they stand for.")
+analyse = App(name="analyse", help="Look inside a model: its states and gates, and what its units stand for.")
 analyse.command(trace)
 analyse.command(cells)
 analyse.command(gradients)

@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitOptions:
-    """What is done with units."""
+    """What to do with units."""
 
     sweep: bool = False
-    """Set every unit to zero, by itself, and show which condition needs which."""
+    """Set every unit to zero, one at a time, and show which condition needs which unit."""
     together: str | None = None
     """Set these units to zero at once, such as h1.126,h1.338: state, layer and number."""
     trace: str | None = None
     """Show the states and gates of this unit over the sentences, by condition."""
     state: Literal["h", "c"] = "h"
-    """Of --sweep: units of h, what others read, or of c, an LSTM's memory."""
+    """Whose units --sweep sets to zero: those of h, what others read, or of c, an LSTM's memory."""
     how: Literal["zero", "mean"] = "zero"
-    """Units are set to zero, or to their mean over the pairs."""
+    """Set units to zero, or to their mean over the pairs."""
     per_condition: int = 100
-    """Pairs of each condition that are taken for units, drawn; 0 takes all. Accuracies are of all."""
+    """How many pairs of each condition to draw when units are changed; 0 takes all. Accuracies are of all pairs."""
     draws: int = 100
-    """Random sets of units that --together compares with."""
+    """How many random sets of units --together compares with."""
 
     def check(self) -> None:
-        """Raises where something makes no sense."""
+        """Raises where an option makes no sense."""
         if self.per_condition < 0:
             raise SettingError(f"--per-condition must be 0 (all) or more, not {self.per_condition}")
         _parse_units(self.together)
@@ -79,11 +79,11 @@ def agreement(
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """How often a model prefers the right one of two forms or sentences, by condition; and which units it needs for it.
+    """How often a model prefers the right one of two forms or sentences, by condition, and which units it needs.
 
-    Beside the accuracies, which come with 95% intervals, stand those of the same network untrained and of the more
-    frequent form. With --sweep every unit is set to zero by itself; with --together some units at once, against random
-    sets of as many.
+    Accuracies come with 95% intervals, beside those of the same network untrained and of the more frequent form. With
+    --sweep every unit is set to zero, one at a time. With --together some units are set to zero at once, and compared
+    with random sets of as many units.
 
         relmo analyse agreement small nounpp.txt simple.txt --sweep --plot sweep.png
 
@@ -94,17 +94,17 @@ def agreement(
     Parameters
     ----------
     model
-        The folder of a language model, bidirectional or not, or small, which ships with relmo.
+        The folder of a language model, bidirectional or not; or small, which ships with relmo.
     files
         Minimal pairs: BLiMP's .jsonl, Lakretz's .txt, Linzen's .gold with the .text beside it, Gulordava's .tab, or
-        your own .csv or .tsv with columns good and bad, or context, right and wrong, and condition. Of a folder all of
-        them.
+        your own .csv or .tsv with columns good and bad, or context, right and wrong, and condition. A folder stands for
+        all such files in it.
     control
-        Ask the same network untrained, too.
+        Also ask the same network untrained.
     plot
-        Draw accuracies, the sweep, or the unit's gates, what was asked for last, to this .png or .svg file.
+        Draw to this .png or .svg file: the unit's gates with --trace, else the sweep with --sweep, else accuracies.
     seed
-        Of the untrained network, and of what is drawn.
+        The seed of the untrained network, and of what is drawn.
     device
         Where to compute; auto takes a GPU where there is one.
     json

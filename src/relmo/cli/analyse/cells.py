@@ -29,24 +29,26 @@ class FeatureOptions:
     """The features that units are scored against."""
 
     feature: tuple[str, ...] = ()
-    """A feature by name; may be given several times. --list-features says what there is. Without any, some that suit
-    the file are taken."""
+    """A feature by name; may be given several times. --list-features says which there are. Without any, features that
+    suit the file are taken."""
     regex: tuple[str, ...] = ()
-    """NAME=PATTERN: inside what a regular expression matches, or inside its groups where it has any."""
+    """NAME=PATTERN: a feature of your own, which is on inside what a regular expression matches, or inside its groups
+    where it has any."""
     conllu_column: tuple[str, ...] = ()
-    """COLUMN=VALUE of a .conllu file, such as upos=NOUN or feats.Number=Plur; a column alone is all its frequent
-    values."""
+    """COLUMN=VALUE of a .conllu file, such as upos=NOUN or feats.Number=Plur. A column alone stands for all its
+    frequent values."""
     function: tuple[str, ...] = ()
-    """MODULE:NAME, a Python function of your own from the text to a number for each character; it is imported and
-    run."""
+    """MODULE:NAME, a Python function of your own that takes the text and returns a number for each character. It is
+    imported and run."""
     marks: Path | None = None
-    """A file of stretches that you have marked, a line each: first character, the one after the last, and a name, with
-    tabs between."""
+    """A file of stretches that you have marked, a line each: the first character, the one after the last, and a name,
+    with tabs between."""
     language: Literal["python", "c"] | None = None
-    """Of source code, for its strings, comments and if statements; told by the file's name where it is not given."""
+    """The language of source code, for its strings, comments and if statements; where it is not given, the file's name
+    tells it."""
 
     def tracks(self, document: "Document") -> "dict[str, np.ndarray]":
-        """Them all, by name; where nothing was asked for, some that the document has."""
+        """The features by name; where nothing was asked for, some that the document has."""
         from relmo.analysis.core import features
 
         if not (self.feature or self.regex or self.conllu_column or self.function or self.marks):
@@ -71,17 +73,20 @@ class Checks:
     """What scores are compared with, and what is done to units."""
 
     control: bool = True
-    """Score the same network untrained, too."""
+    """Also score the same network untrained."""
     order: int = 3
-    """Symbols that the control from the last few symbols sees."""
+    """How many symbols the n-gram control sees."""
     ablate: Literal["zero", "mean", "hold"] | None = None
-    """Change units one by one: set to zero, to their mean, or hold on; and show what it costs, by kind of symbol."""
+    """Change units one by one: set them to zero, set them to their mean, or hold them on. Show what each costs, by kind
+    of symbol."""
     ablate_symbols: int | None = None
-    """Over so many of the first symbols; 20,000, or 1,000 words of a bidirectional model, where it is not given."""
+    """Over how many of the first symbols --ablate measures; by default 20,000, or 1,000 words of a bidirectional
+    model."""
     among: int | None = None
-    """Rank the best units among so many, drawn where there are more; 512, or 32 of a bidirectional model."""
+    """Among how many units to rank the best ones, drawn where there are more; by default 512, or 32 of a bidirectional
+    model."""
     seed: int = 0
-    """Of the untrained network, and of what is drawn."""
+    """The seed of the untrained network, and of what is drawn."""
 
     def check(self) -> None:
         """Raises where a number makes no sense."""
@@ -104,10 +109,11 @@ def cells(
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Which units of a model stand for what: every unit, c and h of every layer, scored against features of a text.
+    """Which units of a model stand for what: scores every unit, c and h of every layer, against features of a text.
 
-    Beside each score stand controls: the same network untrained, a prediction from the last few symbols, chance, and a
-    linear probe of all units. With --ablate the units are changed one by one, which shows what breaks without them.
+    Each score has controls: the same network untrained, a prediction from the last few symbols, and chance. A linear
+    probe of all units is the upper bound. With --ablate the units are changed one by one, which shows what breaks
+    without them.
 
         relmo analyse cells models/code lib.py --feature depth --feature indentation --ablate zero
 
@@ -118,13 +124,14 @@ def cells(
     Parameters
     ----------
     model
-        The folder of a language model, bidirectional or not, or small, which ships with relmo.
+        The folder of a language model, bidirectional or not; or small, which ships with relmo.
     file
-        Plain text, source code, or .conllu; - for standard input. Of a bidirectional model each line is a sentence.
+        Plain text, source code, or .conllu; - for standard input. For a bidirectional model each line is a
+        sentence.
     symbols
-        How many of the text's first symbols to take; 120,000, or fewer with very many units, where it is not given.
+        How many of the text's first symbols to take; by default 120,000, or fewer where there are very many units.
     list_features
-        Say which features there are, and stop.
+        List the features by name, and stop.
     plot
         Draw units against features, and the controls, to this .png or .svg file.
     device
@@ -162,7 +169,6 @@ def cells(
 
 
 def _print_features() -> None:
-    """The features that have a name, with what they are."""
     from relmo.analysis.core.features import FEATURES
 
     width = 2 + max(map(len, FEATURES))
@@ -170,7 +176,7 @@ def _print_features() -> None:
 
 
 def _most_symbols(model: "LanguageModel | BiLM") -> int:
-    """How many symbols are taken where nothing is said."""
+    """How many symbols are taken by default."""
     from relmo.analysis.core.stack import stack_of
     from relmo.analysis.core.trace import network_of
 
@@ -180,8 +186,7 @@ def _most_symbols(model: "LanguageModel | BiLM") -> int:
 
 
 def _usual(document: "Document") -> "dict[str, np.ndarray]":
-    """Features that suit a document: of code, of annotated words, or of prose; without those that never change in
-    it."""
+    """Features that suit a document of code, of annotated words, or of prose, and change in it."""
     from relmo.analysis.core import features
 
     if document.words is not None:

@@ -18,23 +18,24 @@ class Beside:
     """What models are compared with, and in what."""
 
     train: str | None = None
-    """The text that the models were trained on: an n-gram model of it is compared too, and copies are looked for."""
+    """The text that the models were trained on. An n-gram model of it is compared too, and copies from it are looked
+    for."""
     order: int = 20
-    """Of the n-gram model, up to 20."""
+    """The order of the n-gram model, up to 20."""
     samples: int = 0
-    """Let every model make so many texts, of the same seeds; their names are printed below them."""
+    """Let every model write so many texts, from the same seeds. Which model wrote which is printed last."""
     prompt: str = ""
     """What these texts begin with."""
     limit: int = 500
-    """Symbols of such a text."""
+    """How many symbols such a text has."""
     temperature: float = 1.0
     """Lower is safer, higher is bolder."""
     feature: str | None = None
-    """A feature (relmo analyse cells --list-features): how well units go with it in each model, given in order, such
-    as the checkpoints of a run."""
+    """A feature (relmo analyse cells --list-features): show how well units go with it in each model, in the order
+    given, such as the checkpoints of a run."""
 
     def check(self) -> None:
-        """Raises where something makes no sense."""
+        """Raises where an option makes no sense."""
         if self.samples < 0 or self.limit < 1:
             raise SettingError("--samples must be 0 or more, and --limit 1 or more")
 
@@ -51,8 +52,8 @@ def compare(
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Language models beside each other on the same text: what symbols cost them, by kind and by the distance to the
-    bracket they close; and beside an n-gram model of their training text.
+    """Compares language models on the same text: what symbols cost them, by kind and by the distance to the bracket
+    they close. With --train, also compares them with an n-gram model of their training text.
 
         relmo analyse compare models/lstm --text held-out.txt --train train.txt --samples 2
 
@@ -67,11 +68,11 @@ def compare(
     text
         A text that none of them was trained on; - for standard input.
     symbols
-        How many of its first symbols to take; 0 takes all.
+        How many of the text's first symbols to take; 0 takes all.
     plot
         Draw the losses to this .png or .svg file.
     seed
-        Of the samples.
+        The seed of the samples.
     device
         Where to compute; auto takes a GPU where there is one.
     json
@@ -147,7 +148,6 @@ def _with_ngram(models: "dict[str, LanguageModel]", beside: Beside, *, quiet: bo
 
 
 def _sampled(models: "dict[str, LanguageModel]", beside: Beside, seed: int) -> "list[tuple[int, list[Any]]]":
-    """Texts of every model, for each of several seeds."""
     from relmo.analysis.units.compare import samples
 
     options: dict[str, Any] = {"prompt": beside.prompt, "limit": beside.limit, "temperature": beside.temperature}
@@ -157,7 +157,7 @@ def _sampled(models: "dict[str, LanguageModel]", beside: Beside, seed: int) -> "
 def _copies(
     models: "dict[str, LanguageModel]", made: "list[tuple[int, list[Any]]]", held_out: list[str], training: Any
 ) -> dict[str, dict[int, float]]:
-    """The shares of samples, and of the text that no model has read, that stand in the training text."""
+    """How much of the samples, and of the text that no model has read, stands in the training text."""
     import numpy as np
 
     from relmo.analysis.units.compare import COPIED, copied
@@ -174,7 +174,7 @@ def _copies(
 
 @dataclass(frozen=True)
 class Copies:
-    """The shares of stretches that stand in the training text, by whose and by length."""
+    """The shares of stretches that stand in the training text, for each text and length."""
 
     shares: dict[str, dict[int, float]]
 

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How networks are trained and asked."""
+    """How networks are trained and tested."""
 
     limit: int = 50
     """The largest n that is learnt from."""
     tested: int | None = None
-    """The largest n that is asked; four times the limit where it is not given."""
+    """The largest n that is tested; by default four times the limit."""
     hidden: int = 10
-    """Units."""
+    """How many units a network has."""
     steps: int = 3000
-    """Of training, for each seed."""
+    """How many steps each network is trained."""
     seeds: int = 3
-    """How many networks of each cell are tried at most; no more once one makes no mistake in validation."""
+    """How many networks of each cell are tried at most. The first that makes no mistake in validation is the last."""
     seed: int = 0
-    """The first of them."""
+    """The first seed."""
     lr: float = 0.03
     """The learning rate."""
     threshold: float = 0.01
@@ -49,11 +49,11 @@ def counting(
     quiet: bool = False,
     training: Annotated[Training, Parameter(name="*", group="Training")] = Training(),  # noqa: B008
 ) -> None:
-    """Can they count? Small networks learn a formal language from its words, and are asked for longer ones.
+    """Can they count? Small networks learn a formal language from its words, and are tested on longer ones.
 
-    A word is accepted if every symbol of it, and its end, is probable enough. The table says for which n right words
-    are accepted and where the first is not, from where on wrong ones are, and which unit counts. Each network is the
-    best of its seeds by words at most a quarter longer than those learnt from.
+    A network accepts a word if every symbol of it, and its end, is probable enough. The table says for which n right
+    words are accepted, which n is the first failure, from which n on wrong words are accepted, and which unit counts.
+    Each network is the best of its seeds, chosen by words at most a quarter longer than those it learnt from.
 
         relmo analyse counting anbn --plot counting.png
 
@@ -66,9 +66,9 @@ def counting(
     cells
         Which networks, with commas between: elman, gru, lstm.
     each
-        Train and judge the network of every seed, not the best one alone.
+        Train and judge the network of every seed, not only the best.
     save
-        Save the networks as folders here, LANGUAGE-CELL each (with --each LANGUAGE-CELL-SEED), for the other analyses.
+        Save the networks here for other analyses, in folders LANGUAGE-CELL (with --each LANGUAGE-CELL-SEED).
     plot
         Draw what is accepted, and the counters, to this .png or .svg file.
     json

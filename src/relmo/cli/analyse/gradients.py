@@ -23,17 +23,17 @@ class FreshOptions:
     """Networks before training."""
 
     fresh: str | None = None
-    """Untrained character models beside the models: cells with commas between, such as elman,gru,lstm."""
+    """Also look at fresh character models of these cells, with commas between, such as elman,gru,lstm."""
     forget_bias: str | None = None
-    """Fresh LSTMs with these numbers added to the forget gate's bias, with commas between."""
+    """Also look at fresh LSTMs with these numbers added to the forget gate's bias, with commas between."""
     spectral_radius: str | None = None
-    """Fresh Elman networks whose recurrent weights are scaled to these spectral radii, with commas between."""
+    """Also look at fresh Elman networks whose recurrent weights have these spectral radii, with commas between."""
     hidden: int = 128
-    """Units of fresh networks."""
+    """How many units fresh networks have."""
     start: Literal["torch", "relmo"] = "torch"
     """How the weights of fresh networks are drawn: as torch does, or as relmo train lm does."""
     untrained: bool = False
-    """Each of the models untrained, too, as its own training starts."""
+    """Also look at each of the models as it was before training."""
 
 
 def gradients(
@@ -51,7 +51,7 @@ def gradients(
     quiet: bool = False,
     fresh: Annotated[FreshOptions, Parameter(name="*", group="Untrained networks")] = FreshOptions(),  # noqa: B008
 ) -> None:
-    """How far back a loss reaches: the norm of its gradient by the states k symbols before, by k.
+    """How far back a loss reaches: the norm of its gradient with respect to the states k symbols before, by k.
 
     Of models side by side, and of fresh networks: what the forget gate's bias and the size of the recurrent weights do
     before any training. Without models and --fresh, the three cells as torch starts them.
@@ -65,20 +65,20 @@ def gradients(
     models
         Folders of language models, bidirectional or not.
     text
-        A file of text to measure on; the text that ships with relmo where it is not given. Its first 200,000 characters
-        are taken. Of a bidirectional model each line is a sentence.
+        A file of text to measure on; by default the text that ships with relmo. Its first 200,000 characters
+        are taken. For a bidirectional model each line is a sentence.
     lags
-        How far back to look.
+        How many symbols to look back.
     positions
-        At how many places of the text.
+        At how many places of the text to measure.
     jacobian
-        At how many of them to look at Jacobians too: the largest singular value by lag.
+        At how many of these places to measure the largest singular value of the Jacobian too, by lag.
     direction
-        Of a bidirectional model.
+        Which direction of a bidirectional model.
     plot
         Draw the curves to this .png or .svg file.
     seed
-        Of the places, and of fresh weights.
+        The seed that draws the places and the fresh weights.
     device
         Where to compute; auto takes a GPU where there is one.
     json
@@ -159,9 +159,9 @@ def connectivity(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
 ) -> None:
-    """Which symbols of a text a prediction hangs on: the gradient of a symbol's score by everything read before it.
+    """Which symbols of a text a prediction depends on: the gradient of its score with respect to each symbol before it.
 
-    Prints the text, each symbol on the colour of its gradient, and the symbols with the largest ones.
+    Prints the text with each symbol on the colour of its gradient, and the symbols with the largest gradients.
 
         relmo analyse connectivity models/mine "He said: (but only to her" --symbol ")"
 
@@ -170,15 +170,15 @@ def connectivity(
     Parameters
     ----------
     model
-        The folder of a language model, bidirectional or not, or small, which ships with relmo.
+        The folder of a language model, bidirectional or not; or small, which ships with relmo.
     text
         The text itself.
     position
-        After which of its symbols the prediction is, from 0, or from the end as -1, -2.
+        After which symbol of the text to predict, from 0, or from the end as -1, -2.
     symbol
-        What is predicted; where it is not given, what follows in the text, or its end.
+        What to predict; by default what follows in the text, or the text's end.
     direction
-        Of a bidirectional model.
+        Which direction of a bidirectional model.
     top
         How many symbols the table shows.
     device

@@ -21,21 +21,21 @@ class CorpusOptions:
     """The corpus that is searched."""
 
     index: Path | None = None
-    """The folder of a corpus with its vectors."""
+    """The folder of a corpus with its vectors, which --build writes."""
     build: tuple[Path, ...] = ()
-    """Write this folder from these files: a sentence a line, or .conllu."""
+    """Write the folder --index from these files: a sentence a line, or .conllu."""
     overwrite: Overwrite = False
     dtype: Literal["int8", "float16"] = "int8"
-    """How --build stores vectors: int8, or float16, twice as large."""
+    """How --build stores vectors: int8, or float16, which is twice as large."""
     k: int = 10
     """How many occurrences to show."""
     same_word: bool = False
-    """Look among other occurrences of the word alone."""
+    """Look only among other occurrences of the same word."""
     vectors: str | None = None
-    """Static word vectors for comparison; those that ship with relmo where none are named."""
+    """Static word vectors to compare with; by default those that ship with relmo."""
 
     def look_up(self, model: "BiLM", sentence: str, word: str, say: Callable[[str], None]) -> "Meaning":
-        """A word of a sentence in the index."""
+        """Looks a word of a sentence up in the index."""
         from relmo.analysis.meaning.lookup import meaning as found
         from relmo.analysis.meaning.occurrences import OccurrenceIndex
         from relmo.loading import load_vectors
@@ -51,9 +51,9 @@ class Layers:
     """What layers are good for."""
 
     mix: tuple[str, ...] = ()
-    """A trained task with ELMo: show what it has learnt to take of each layer."""
+    """A trained task with ELMo: show how much it takes of each layer."""
     measure: tuple[Literal["wsd", "pos"], ...] = ()
-    """wsd, senses, or pos, parts of speech, by layer, as relmo reproduce measures them."""
+    """What each layer knows, as relmo reproduce measures it: wsd for word senses, pos for parts of speech."""
     data: Path | None = None
     """Where the data of --measure lies."""
 
@@ -69,8 +69,8 @@ def meaning(
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """What a word means where it stands: its nearest occurrences in a corpus, layer by layer, and the neighbours of its
-    static vector; which layers hold senses and parts of speech; which layers tasks have chosen.
+    """What a word means in its sentence: its nearest occurrences in a corpus, layer by layer, and the neighbours of its
+    static vector. Also which layers know senses and parts of speech, and which layers tasks have chosen.
 
         relmo analyse meaning --index corpus.index --build corpus.txt
 
@@ -83,9 +83,9 @@ def meaning(
     sentence
         A sentence, which is split into words.
     word
-        The word of it to be looked up, or its place from 0.
+        The word of the sentence to look up, or its place from 0.
     model
-        A bidirectional language model; the one that ships with relmo where none is named.
+        A bidirectional language model; by default the one that ships with relmo.
     device
         Where to compute; auto takes a GPU where there is one.
     json
@@ -124,7 +124,7 @@ def meaning(
 
 
 def _check(sentence: str | None, word: str | None, corpus: CorpusOptions, layers: Layers) -> None:
-    """Raises where what was given makes no sense together."""
+    """Raises where what was given does not fit together."""
     if (sentence is None) != (word is None):
         raise SettingError("a sentence and a word of it are needed: relmo analyse meaning SENTENCE WORD --index DIR")
     if (sentence is not None or corpus.build) and corpus.index is None:
@@ -136,7 +136,7 @@ def _check(sentence: str | None, word: str | None, corpus: CorpusOptions, layers
 
 
 def _build_from(corpus: CorpusOptions, model: "BiLM", *, quiet: bool) -> dict[str, Any]:
-    """An index of all sentences of files. -> where it is, and how many words it has."""
+    """Builds an index of all sentences of files. -> where it is, and how many words it has."""
     from relmo.analysis.meaning.occurrences import build_index
     from relmo.cli.terminal import count_bar
     from relmo.embedding.files import read_source
@@ -153,7 +153,6 @@ def _build_from(corpus: CorpusOptions, model: "BiLM", *, quiet: bool) -> dict[st
 
 
 def _learnt(source: str, device: str) -> "list[Mix]":
-    """The mixes of a trained task."""
     from relmo.analysis.meaning.lookup import mix_weights
     from relmo.loading import load
     from relmo.settings.kinds import TASKS

@@ -21,22 +21,22 @@ class Numbers:
     """How number units are looked for."""
 
     states: tuple[Literal["h", "c"], ...] = ()
-    """Units of h, what others read, or of c, an LSTM's memory; both where none is named."""
+    """Look at units of h, what others read, or of c, an LSTM's memory; by default both."""
     subject: int | None = None
-    """The subject's place from 0, where it is not seen from the words."""
+    """The subject's place from 0, where it cannot be found from the words."""
     every: bool = False
-    """Set every unit to zero, not only those that tell the number and random ones."""
+    """Set every unit to zero, not only random ones and those that tell the number."""
     how: Literal["zero", "mean"] = "zero"
-    """Units are set to zero, or to their mean over the pairs."""
+    """Set units to zero, or to their mean over the pairs."""
     best: int = 10
-    """Units of each reach that are looked at."""
+    """How many long-range units, and how many short-range ones, to look at."""
     draws: int = 200
-    """Random units that they are compared with."""
+    """How many random units to compare with."""
     per_condition: int = 100
-    """Pairs of each condition that are taken, drawn; 0 takes all."""
+    """How many pairs of each condition to draw; 0 takes all."""
 
     def check(self) -> None:
-        """Raises where something makes no sense."""
+        """Raises where a number makes no sense."""
         for name, least in (("best", 1), ("draws", 1), ("per_condition", 0)):
             if getattr(self, name) < least:
                 raise SettingError(f"--{name.replace('_', '-')} must be {least} or more, not {getattr(self, name)}")
@@ -56,11 +56,11 @@ class Trees:
     trees: Path | None = None
     """Sentences with trees, .conllu or in brackets: show which units say how deep in the tree a word is."""
     depth: Literal["open", "depth"] = "open"
-    """What is still open after a word, dependencies or phrases; or how deep the word itself stands."""
+    """What depth is: how many dependencies or phrases are open after a word, or how deep the word itself stands."""
     words: int = 20_000
-    """How many words of the trees are read."""
+    """How many words of the trees to read."""
     tree_states: tuple[Literal["h", "c"], ...] = ("h",)
-    """Of which units."""
+    """Whose units to look at: h, c, or both."""
 
 
 def number_units(
@@ -77,11 +77,11 @@ def number_units(
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Which units keep the number of a subject until its verb, and whether the model needs them; which units say how
-    deep in the syntactic tree it is.
+    """Which units keep the number of a subject until its verb, and whether the model needs them; with --trees, which
+    units say how deep in the syntactic tree it is.
 
-    After Lakretz et al. 2019. A unit is long-range where it tells the subject's number at every word up to the verb,
-    also past a noun of the other number; short-range where past such a noun it tells that one's. Without a needed one
+    After Lakretz et al. 2019. A long-range unit tells the subject's number at every word up to the verb, also past a
+    noun of the other number. Past such a noun, a short-range unit tells the number of that noun. Without a needed unit
     the model gets more verbs wrong than without any random unit. Without files, sentences such as 'The boys near the
     car know' are made of common words.
 
@@ -96,16 +96,16 @@ def number_units(
     model
         The folder of a language model of words, bidirectional or not, or small, which ships with relmo.
     files
-        Minimal pairs of one kind, as relmo analyse agreement reads them, whose condition ends in the numbers: singular
-        or plural, the subject's first.
+        Minimal pairs of one kind, as relmo analyse agreement reads them. Conditions end in the numbers of the nouns,
+        singular or plural, the subject's first.
     control
-        Ask the same network untrained, too.
+        Also ask the same network untrained.
     plot
         Draw what units tell, and what they cost, to this .png or .svg file.
     gates
         Draw the states and gates of the first units over the sentence, by condition, to this .png or .svg file.
     seed
-        Of the untrained network, and of what is drawn.
+        The seed of the untrained network, and of what is drawn.
     device
         Where to compute; auto takes a GPU where there is one.
     json
@@ -126,13 +126,14 @@ def number_units(
     done: dict[str, Any] = {}
     with warnings_said(sayer(quiet=quiet)):
         with share_bar("units off one by one", quiet=quiet) as progress:
-            found = library.number_units(
-                loaded, pairs, control=control, seed=seed, progress=progress, **numbers.options
-            )
+            options = numbers.options | {"control": control, "seed": seed, "progress": progress}
+            found = library.number_units(loaded, pairs, **options)
         done["number"] = found
         done |= {f"together_{name}": each for name, each in found.together.items()}
         if sentences is not None:
-            done |= syntax(loaded, pairs, found, sentences, trees, numbers, control=control, seed=seed, quiet=quiet)
+            done |= _find_syntax(loaded, sentences, trees, control=control, seed=seed, quiet=quiet)
+            done |= _syntax_off(loaded, pairs, done["syntax"], numbers, seed)
+            done |= _connected(loaded, done["syntax"], found)
         if gates is not None:
             _draw_first(loaded, pairs, found, gates)
     if plot is not None:
@@ -152,7 +153,6 @@ def titled(name: str, table: "Table") -> "Table":
 
 
 def _read_trees(trees: Trees) -> Any:
-    """The sentences with their depths, where there are to be any."""
     from relmo.text.trees import read_depths
 
     if trees.words < 1:
@@ -163,7 +163,7 @@ def _read_trees(trees: Trees) -> Any:
 def _read_or_make(
     files: tuple[Path, ...], model: "LanguageModel | BiLM", numbers: Numbers, seed: int
 ) -> "list[MinimalPair]":
-    """The pairs of files, or ones of common words that the model knows."""
+    """The pairs of the files; without files, pairs of common words that the model knows."""
     from relmo.text.minimal_pairs import read_pairs
     from relmo.text.noun_phrases import noun_pp
 
@@ -173,20 +173,10 @@ def _read_or_make(
     return noun_pp(per_condition=numbers.per_condition or 600, known=known, seed=seed)
 
 
-def syntax(
-    model: "LanguageModel | BiLM",
-    pairs: "list[MinimalPair]",
-    number: Any,
-    sentences: Any,
-    trees: Trees,
-    numbers: Numbers,
-    *,
-    control: bool,
-    seed: int,
-    quiet: bool,
+def _find_syntax(
+    model: "LanguageModel | BiLM", sentences: Any, trees: Trees, *, control: bool, seed: int, quiet: bool
 ) -> dict[str, Any]:
-    """The regression, its syntax units off together, and what they do to number units."""
-    from relmo.analysis.syntax.agreement import ablate_together
+    """The regression on the depth in the tree."""
     from relmo.analysis.syntax.syntax_units import MEASURES, syntax_units
     from relmo.cli.terminal import share_bar
 
@@ -194,13 +184,20 @@ def syntax(
     with share_bar("depths of words", quiet=quiet) as progress:
         options: dict[str, Any] = {"states": trees.tree_states, "measure": measure, "words": trees.words}
         found = syntax_units(model, sentences, control=control, seed=seed, progress=progress, **options)
-    done: dict[str, Any] = {"syntax": found}
-    if found.units:
-        units = [each.unit for each in found.units]
-        most = numbers.per_condition or None
-        options = {"how": numbers.how, "draws": numbers.draws, "per_condition": most, "seed": seed}
-        done["together_syntax"] = ablate_together(model, pairs, units, **options)
-    return done | _connected(model, found, number)
+    return {"syntax": found}
+
+
+def _syntax_off(
+    model: "LanguageModel | BiLM", pairs: "list[MinimalPair]", syntax: Any, numbers: Numbers, seed: int
+) -> dict[str, Any]:
+    """What is right with all syntax units off, where there are any."""
+    from relmo.analysis.syntax.agreement import ablate_together
+
+    if not syntax.units:
+        return {}
+    most = numbers.per_condition or None
+    options: dict[str, Any] = {"how": numbers.how, "draws": numbers.draws, "per_condition": most, "seed": seed}
+    return {"together_syntax": ablate_together(model, pairs, [each.unit for each in syntax.units], **options)}
 
 
 def _connected(model: "LanguageModel | BiLM", syntax: Any, number: Any) -> dict[str, Any]:

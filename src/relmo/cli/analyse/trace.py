@@ -28,8 +28,8 @@ def trace(
 ) -> None:
     """What a model's recurrent layers hold after every symbol of a text: states h and c, and the gates.
 
-    Prints the text, each symbol on the colour of one unit: blue where it is negative, orange where it is positive. With
-    --out every state and gate of every layer goes to a file.
+    Prints the text with each symbol on the colour of one unit: blue where the unit is negative, orange where it is
+    positive. With --out every state and gate of every layer goes to a file.
 
         relmo analyse trace models/mine text.txt --state c --unit 27
 
@@ -38,17 +38,18 @@ def trace(
     Parameters
     ----------
     model
-        The folder of a language model, bidirectional or not, or small, which ships with relmo.
+        The folder of a language model, bidirectional or not; or small, which ships with relmo.
     file
-        Plain text, source code, or .conllu; - for standard input. Of a bidirectional model each line is a sentence.
+        Plain text, source code, or .conllu; - for standard input. For a bidirectional model each line is a
+        sentence.
     state
-        Which: h, what others read; c, an LSTM's memory; its gates i, f, o and candidate g; a GRU's r, z and n.
+        What to show: h, what others read; c, an LSTM's memory; its gates i, f, o and candidate g; a GRU's r, z and n.
     layer
         Which recurrent layer, from 0.
     unit
-        Which unit of it, from 0.
+        Which unit of the layer, from 0.
     direction
-        Of a bidirectional model.
+        Which direction of a bidirectional model.
     symbols
         How many of the text's first symbols to take; 0 takes all.
     out
@@ -91,7 +92,6 @@ def trace(
 
 
 def _check_unit(traced: "Trace", state: str, layer: int, unit: int) -> None:
-    """Raises where there is no such state, layer or unit."""
     if state not in traced.states:
         raise SettingError(f"--state {state}: the model's cells have {', '.join(traced.states)}")
     if layer not in traced.layers:

@@ -20,7 +20,7 @@ def truncation(
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """How much of the past models use: their loss when only the last k symbols are given, by k.
+    """How much of the past models use: their loss when they are given only the last k symbols, by k.
 
         relmo analyse truncation models/lstm models/elman --text book.txt --plot past.png
 
@@ -29,18 +29,18 @@ def truncation(
     models
         Folders of language models of any kind, n-gram models too, bidirectional or not.
     text
-        A file of text to measure on; the text that ships with relmo where it is not given. Its first 200,000 characters
-        are taken. Of a bidirectional model each line is a sentence.
+        A file of text to measure on; by default the text that ships with relmo. Its first 200,000 characters
+        are taken. For a bidirectional model each line is a sentence.
     lengths
         How many symbols to give, with commas between, such as 1,2,4,8.
     positions
-        At how many places of the text.
+        At how many places of the text to measure.
     direction
-        Of a bidirectional model.
+        Which direction of a bidirectional model.
     plot
         Draw the curves to this .png or .svg file.
     seed
-        Of the places.
+        The seed that draws the places.
     device
         Where to compute; auto takes a GPU where there is one.
     json
