@@ -14,23 +14,16 @@ from pathlib import Path
 import numpy as np
 
 import relmo
+from relmo.text.conllu import read_conllu_sentences
 
 RIDGE = 1.0
 AT_ONCE = 500  # sentences
 
 
-def sentences(file: Path) -> Iterator[tuple[list[str], list[str]]]:
-    """Words and universal tags of each sentence of a CoNLL-U file."""
-    words: list[str] = []
-    tags: list[str] = []
-    for line in file.read_text(encoding="utf-8").splitlines():
-        columns = line.split("\t")
-        if len(columns) > 3 and columns[0].isdigit():
-            words.append(columns[1])
-            tags.append(columns[3])
-        elif not line and words:
-            yield words, tags
-            words, tags = [], []
+def read(file: Path) -> tuple[list[list[str]], list[str]]:
+    """The words of each sentence of a CoNLL-U file, and the universal tags of all words."""
+    sentences = list(read_conllu_sentences(file))
+    return [[word.form for word in sentence] for sentence in sentences], [w.upos for each in sentences for w in each]
 
 
 def vectors(model: relmo.BiLM, words: list[list[str]]) -> Iterator[np.ndarray]:
@@ -60,18 +53,16 @@ def main() -> None:
     parser.add_argument("dev", type=Path)
     given = parser.parse_args()
     warnings.simplefilter("ignore")  # of words that are cut, in every piece
-    (train, train_tags), (dev, dev_tags) = (zip(*sentences(file), strict=True) for file in (given.train, given.dev))
-    tags = sorted({tag for sentence in train_tags for tag in sentence})
+    (train, train_tags), (dev, dev_tags) = read(given.train), read(given.dev)
+    tags = sorted(set(train_tags))
     number = {tag: i for i, tag in enumerate(tags)}
-    known, wanted = (
-        np.array([number.get(tag, -1) for sentence in part for tag in sentence]) for part in (train_tags, dev_tags)
-    )
+    known, wanted = (np.array([number.get(tag, -1) for tag in part]) for part in (train_tags, dev_tags))
     exact: np.ndarray | None = None
     print("precision   mean cosine   smallest   tagging accuracy")
     for precision in ("float32", "bfloat16", "int8"):
         model = relmo.load(given.model, device="cpu", dtype=precision)
-        weights = fit(model, list(train), known, len(tags))
-        x = np.concatenate(list(vectors(model, list(dev))))
+        weights = fit(model, train, known, len(tags))
+        x = np.concatenate(list(vectors(model, dev)))
         right = ((np.column_stack([x, np.ones(len(x))]) @ weights).argmax(axis=1) == wanted).mean()
         exact = x if exact is None else exact
         cosine = (x * exact).sum(axis=1) / np.linalg.norm(x, axis=1) / np.linalg.norm(exact, axis=1)

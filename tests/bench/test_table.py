@@ -10,8 +10,9 @@ import torch
 from relmo.bench import clock, table
 from relmo.bench.lstms import Shape
 from relmo.bench.machine import Calibration
-from relmo.bench.table import Bench, BenchOptions, BenchReport, bench, read_text, take
+from relmo.bench.table import Bench, BenchReport, read_text, take
 from relmo.errors import CorpusError, SettingError
+from relmo.settings.bench import BenchOptions
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +26,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_embedding_is_timed_against_every_peer_and_agrees_with_the_definition() -> None:
     told: list[str] = []
-    report = bench(BenchOptions(what="embed", geometry="tiny", tokens=150, rounds=1, device="cpu"), told.append)
+    report = Bench(BenchOptions(what="embed", geometry="tiny", tokens=150, rounds=1, device="cpu"), told.append).run()
     text, single = report.sections
     names = [row.name for row in text.rows]
     assert names[:4] == [
@@ -52,9 +53,8 @@ def test_embedding_is_timed_against_every_peer_and_agrees_with_the_definition() 
 
 
 def test_training_is_timed_against_plain_autograd_and_the_textbook_step() -> None:
-    report = bench(
-        BenchOptions(what="train", geometry="tiny", dtype="float32,int8", rounds=1, quick=True, device="cpu")
-    )
+    options = BenchOptions(what="train", geometry="tiny", dtype="float32,int8", rounds=1, quick=True, device="cpu")
+    report = Bench(options).run()
     step, lstms = report.sections
     names = [row.name for row in step.rows]
     plain = "plain torch autograd"
@@ -86,7 +86,7 @@ def test_on_a_gpu_each_precision_has_peers_of_its_own_and_the_lstms_are_timed_in
 
 
 def test_the_explorers_answers_are_timed_through_its_server() -> None:
-    report = bench(BenchOptions(what="explore", rounds=2, device="cpu"))
+    report = Bench(BenchOptions(what="explore", rounds=2, device="cpu")).run()
     (section,) = report.sections
     assert [row.name for row in section.rows] == ["a page opened", "another unit"]
     assert section.title.endswith("a page of 4,000 symbols")
@@ -103,11 +103,13 @@ def test_where_the_explorers_packages_are_missing_it_is_left_out_or_refused(monk
     assert said == "the explorer was not timed: it needs starlette and uvicorn; try: pip install relmo[explore]"
     assert report.sections == []
     with pytest.raises(SettingError, match=r"pip install relmo\[explore\]"):
-        bench(BenchOptions(what="explore", device="cpu"))
+        Bench(BenchOptions(what="explore", device="cpu")).run()
 
 
 def test_the_report_is_one_object_of_plain_values() -> None:
-    report = bench(BenchOptions(what="embed", geometry="tiny", dtype="float32", tokens=30, rounds=2, device="cpu"))
+    report = Bench(
+        BenchOptions(what="embed", geometry="tiny", dtype="float32", tokens=30, rounds=2, device="cpu")
+    ).run()
     found = json.loads(json.dumps(report.json()))
     assert {"machine", "versions", "threads", "date", "text", "gemm", "warnings", "rows"} <= found.keys()
     row = found["rows"][0]
@@ -131,7 +133,7 @@ def test_a_text_of_ones_own_has_a_sentence_a_line(tmp_path: Path) -> None:
         read_text(str(tmp_path / "empty.txt"))
     short = BenchOptions(what="train", text=str(tmp_path / "t.txt"), geometry="tiny", quick=True, device="cpu")
     with pytest.raises(CorpusError, match="fewer than the 640 of a training step"):
-        bench(short)
+        Bench(short)
 
 
 @pytest.mark.parametrize(

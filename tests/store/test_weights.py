@@ -151,7 +151,7 @@ def test_weights_stored_in_int8_are_not_rounded_again_by_int8_products() -> None
 @pytest.mark.parametrize("precision", ["float16", "int8"])
 @pytest.mark.parametrize("number", [1e8, math.inf, math.nan])
 def test_what_the_precision_has_no_number_for_is_refused(precision: Stored, number: float) -> None:
-    with pytest.raises(ModelError, match=f"'x' has numbers that are too large for {precision}, or none; keep it in"):
+    with pytest.raises(ModelError, match=f"'x' has numbers that are too large for {precision}, or NaN; keep it in"):
         encode("x", torch.full((64, 64), number), precision)
 
 

@@ -1,5 +1,5 @@
-"""The speed table of this machine (`relmo bench`): embedding and training of a bidirectional language model, timed
-against the same model in the shapes that others compute it in, and against the floor set by the machine's arithmetic.
+"""The speed table of this machine (`relmo bench`): embedding and training of a bidirectional language model. They are
+timed against the same model as others compute it, and against the floor that the machine's arithmetic sets.
 
     textbook.py     peers: the loop of the old PyTorch tools, and torch's own LSTM, from the same weights
     floor.py        the least work there is, counted
@@ -9,5 +9,5 @@ against the same model in the shapes that others compute it in, and against the 
     training.py     what is timed of training
     lstms.py        what is timed of the LSTMs alone
     exploring.py    what is timed of the explorer
-    table.py        all of it together
+    table.py        the whole table
 """

@@ -1,6 +1,6 @@
-"""Timing in rounds: every case once a round, one after the other, so that what disturbs the machine disturbs all alike.
+"""Timing in rounds: each round runs every case once, so that whatever disturbs the machine disturbs all cases alike.
 
-A case that is over at once is repeated within its round; one that takes very long is timed in the first round only.
+A very short case is repeated within its round; a very long one is timed in the first round only.
 """
 
 import math
@@ -13,8 +13,8 @@ import torch
 
 from relmo.bench.machine import Calibration, Stopwatch
 
-AT_LEAST = {"cpu": 0.1, "cuda": 0.25}  # seconds that a case takes in a round, repeated if need be
-LONG = 20.0  # seconds from which on a case is timed once only
+AT_LEAST = {"cpu": 0.1, "cuda": 0.25}  # seconds of a case in a round; a shorter one is repeated
+LONG = 20.0  # a case that takes so many seconds is timed only once
 
 
 @dataclass
@@ -85,8 +85,8 @@ def _one_round(entry: Timed, device: torch.device) -> None:
 
 
 def _seconds_of(case: Case, device: torch.device, runs: int) -> tuple[float, Any]:
-    """The mean seconds of a run, and what the last one gave. Runs follow each other without a pause for the GPU, unless
-    each is to be prepared."""
+    """The mean seconds of a run, and what the last run gave. The GPU has no pause between runs, unless each has to be
+    prepared."""
     total, result = 0.0, None
     for _ in range(1 if case.prepare is None else runs):
         if case.prepare is not None:

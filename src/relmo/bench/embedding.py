@@ -1,7 +1,7 @@
-"""What is timed of embedding: the same sentences, from strings to one float32 array a sentence, by every way there is.
+"""What is timed of embedding: the same sentences, from strings to one float32 array a sentence, in every way.
 
-The peers read batches of 64 sentences, as the old tools did by default. relmo's "words new" begins without any word
-known, but with its weights laid out as it wants them; "words known" has embedded the text before.
+The peers read batches of 64 sentences, as the old tools did by default. relmo's "words new" knows no word at the
+beginning, but its weights are already laid out for it; "words known" has embedded the text before.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ class EmbeddingBench:
         self.models: dict[str, BiLM] = {}
 
     def cases(self) -> list[Case]:
-        """The whole text."""
+        """Every way to embed the whole text."""
         facts = {"precision": self.peer}
         by_length = sorted(self.sentences, key=len)
         return [
@@ -62,7 +62,7 @@ class EmbeddingBench:
         ]
 
     def single_cases(self) -> list[Case]:
-        """One sentence a call."""
+        """The same with one sentence a call."""
         some = [self.sentences[i * len(self.sentences) // SINGLE] for i in range(min(SINGLE, len(self.sentences)))]
         tokens = sum(map(len, some))
         facts = {"precision": self.peer, "baseline": True, "calls": len(some)}
@@ -95,7 +95,7 @@ class EmbeddingBench:
         return forward
 
     def renew(self, precision: Precision) -> None:
-        """A model that has read no word of the text."""
+        """Takes a new model, which has read no word of the text."""
         self.models[precision] = BiLM(self.network, self.settings, None, self.device, precision=precision)
         self.models[precision].embed(FIRST)
 

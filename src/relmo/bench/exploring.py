@@ -1,10 +1,10 @@
 """What is timed of the explorer: how long its page waits for colours, through the real server over HTTP.
 
-    a page opened       the one answer with which a page opens, its text and its first colours inside; the model is
-                        loaded, nothing of the text is known
-    another unit        the answer that colours a page anew, with another unit
+    a page opened       the one answer with which a page opens: its text and its first colours. The model is loaded, but
+                        nothing of the text is known
+    another unit        the answer that colours an open page by another unit
 
-What the browser does then, drawing, is not among it.
+The time that the browser takes to draw is not included.
 """
 
 import json
@@ -52,7 +52,7 @@ class ExplorerBench:
         return json.loads(answer)
 
     def cases(self) -> list[Case]:
-        """Both, on the first page of the text that the model is opened with."""
+        """Both answers, for the first page of the text that the model is opened with."""
         about = self.about
         state = about["carried"][-1]
         units = cycle(f"{state}0.{number}" for number in range(about["states"][state] // about["directions"]))

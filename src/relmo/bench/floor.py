@@ -1,9 +1,9 @@
-"""The floor: the arithmetic that is left when nothing is computed twice. Over the rate of matrix products
-(`machine.py`) it is a mark to measure speed by. It is no law: convolutions are counted as products, though one may
-look products of single characters up; and the rate is that of torch's products, on the machine as it was.
+"""The floor: the arithmetic that is left when nothing is computed twice. Divided by the rate of matrix products
+(`machine.py`) it is a mark to measure speed by. It is not a hard limit: convolutions are counted as products, though
+products of single characters can be looked up; and the rate is that of torch's products, on the machine as it was.
 
-Counted are the floating-point operations of matrix products, two for a multiplication and its addition; E is the size
-of a character's embedding, F of all filters together, H of an LSTM, P of its output, K the number of layers.
+We count the floating-point operations of matrix products, two for a multiplication and its addition. E is the size of a
+character's embedding, F of all filters together, H of an LSTM, P of its output, K the number of layers.
 
     a distinct word   convolutions   2 E sum(width x count), for each window that a character is in, and one of padding
                       highways       2 x 2 F^2 each;    projection   2 F P
@@ -11,12 +11,12 @@ of a character's embedding, F of all filters together, H of an LSTM, P of its ou
     a step            layer 1        2 directions x (8 H P + 2 H P): recurrent product and projection
                       layers 2 to K  2 directions x (16 H P + 2 H P): the input's product too
 
-Embedding makes as many steps as there are words, since the state after a boundary is a constant; and of sentences that
-begin alike the forward steps, of those that end alike the backward steps are shared. "Warm" is without the words' part.
+Embedding takes as many steps as there are words, since the state after a boundary is a constant. Sentences that begin
+alike share forward steps; sentences that end alike share backward steps. "Warm" leaves out the words' part.
 
-Training does all of it three times (forward; gradients of inputs; gradients of weights), for the distinct words of each
-window; but the convolutions once, as their gradient passes through one window a filter. Dropout makes tokens differ, so
-that layer 1's input is multiplied for each token. The sampled softmax: 3 x 2 directions x 2 P (samples + 1).
+Training does everything three times (forward; gradients of inputs; gradients of weights) for the distinct words of each
+window. Only the convolutions are done once, as their gradient passes through one window a filter. Dropout makes tokens
+differ, so layer 1's input is multiplied for each token. The sampled softmax: 3 x 2 directions x 2 P (samples + 1).
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,7 +34,7 @@ class Work(NamedTuple):
 
 
 def word_flops(settings: BiLMModelSettings, lengths: Sequence[int]) -> tuple[float, float]:
-    """Of the convolutions, and of the rest of the encoder, for words of so many bytes each."""
+    """The operations of the convolutions, and of the rest of the encoder, for words with these numbers of bytes."""
     filters = parse_filters(settings.filters)
     size = sum(count for _, count in filters)
     window = 2 * settings.char_dim * sum(width * count for width, count in filters)
@@ -44,7 +44,7 @@ def word_flops(settings: BiLMModelSettings, lengths: Sequence[int]) -> tuple[flo
 
 
 def step_flops(settings: BiLMModelSettings) -> tuple[float, float]:
-    """Of the LSTMs in one step of both directions: the first layer's product with its input, and all else."""
+    """The operations of the LSTMs in one step, both directions: the first layer's input product, and all else."""
     inputs = 2 * 8 * settings.hidden * settings.projection
     projected = settings.projection < settings.hidden
     projection = 2 * 2 * settings.hidden * settings.projection if projected else 0

@@ -1,9 +1,10 @@
-"""What is timed of the LSTMs alone, without characters and output layer: windows without padding, forward or both ways.
+"""What is timed of the LSTMs alone, without characters and output layer, over windows without padding: the forward
+pass, or both passes.
 
 The ratio is to torch's nn.LSTM, which neither clips nor adds skip connections. relmo's weights are float32 whatever the
-precision of the products, as in training; nn.LSTM's are stored in that precision. Forward there is also what embedding
-runs: what the first layer makes of its input is known, since it depends on the word alone. Both ways on a GPU relmo's
-step is a CUDA graph, as its training has it; nn.LSTM is timed as a user calls it, and as a graph too.
+precision of the products, as in training; nn.LSTM's are stored in that precision. A further forward case is the one
+that embedding runs: there the first layer's input gates are known, since they depend on the word alone. With both
+passes on a GPU relmo's step is a CUDA graph, as in its training; nn.LSTM is timed as a user calls it, and as a graph.
 """
 
 from collections.abc import Callable
@@ -19,14 +20,14 @@ from relmo.nn.quantize import Precision
 
 
 class Shape(NamedTuple):
-    """Of a window: how many streams, and how many steps of each."""
+    """The shape of a window: how many streams, and how many steps of each."""
 
     batch: int
     unroll: int
 
     @property
     def tokens(self) -> int:
-        """Steps in all."""
+        """How many steps all streams have together."""
         return self.batch * self.unroll
 
 
@@ -41,7 +42,7 @@ class LSTMBench:
         self.gradient = torch.randn(2, shape.unroll, shape.batch, lstm.output_size, device=device)
 
     def cases(self, *, backward: bool, textbook: bool) -> list[Case]:
-        """The forward pass, with `backward` that one too; the textbook loop where it is asked for."""
+        """The forward pass, or with `backward` both passes; with `textbook` that loop, too."""
         ways: list[tuple[str, nn.Module, Callable[[Tensor], Tensor], Tensor, dict[str, Any]]] = [
             ("torch nn.LSTM, no clipping", *self._torch(), self.x.to(self.dtype), {"baseline": True}),
             ("relmo", self.lstm, lambda x: self.lstm(x).layers[-1], self.x, {"floor": "lstm"}),
@@ -64,9 +65,7 @@ class LSTMBench:
         return cases
 
     def _torch(self) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
-        stacks = TorchStacks(self.lstm).to(
-            self.device, self.dtype
-        )  # in training mode, as cuDNN's backward pass wants it
+        stacks = TorchStacks(self.lstm).to(self.device, self.dtype)  # in training mode, for cuDNN's backward pass
         return stacks, lambda x: torch.stack(stacks(x[0], x[1]))
 
     def _from_table(self) -> Callable[[Tensor], Tensor]:
@@ -113,7 +112,6 @@ class LSTMBench:
 
 
 def _graph_of(run: Callable[[], None]) -> Callable[[], None]:
-    """The same as a CUDA graph."""
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):

@@ -13,7 +13,7 @@ import torch
 import relmo
 from relmo.nn.kernels import lstm_cpu
 
-SHAPES = {  # rows, inner size, columns; the first one is an LSTM's, the fastest what the machine can do
+SHAPES = {  # rows, inner size, columns; the first is an LSTM's, the fastest shows what the machine can do
     "cpu": [(256, 512, 16384), (1024, 1024, 1024), (2048, 2048, 2048), (512, 4096, 512)],
     "cuda": [(10240, 512, 16384), (4096, 4096, 4096), (8192, 8192, 8192), (16384, 8192, 8192)],
 }
@@ -24,7 +24,7 @@ BUSY = 0.5  # load average at the start
 
 
 class Stopwatch:
-    """Seconds spent within it, a GPU's work included."""
+    """The seconds spent inside a `with`, with the GPU's work."""
 
     def __init__(self, device: torch.device):
         self.on_gpu, self.device = device.type == "cuda", device
@@ -80,7 +80,7 @@ class Calibration:
         self.load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
     def measure(self) -> None:
-        """Times the product."""
+        """Times the product once more."""
         self.rates.append(gemm_rate(CALIBRATION[self.device.type], "float32", self.device, repeats=3))
 
     @property
@@ -89,7 +89,7 @@ class Calibration:
         return (max(self.rates) - min(self.rates)) / statistics.median(self.rates) if self.rates else 0.0
 
     def warnings(self) -> list[str]:
-        """What there is to say against the figures."""
+        """Reasons not to trust the figures."""
         said = []
         if self.load > BUSY:
             said.append(f"the machine was busy when this began (load average {self.load:.1f}); trust the ratios only")
@@ -122,7 +122,6 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """The processor's name, as well as the system knows it."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,6 +23,7 @@ from relmo.config import build, read_preset
 from relmo.errors import CorpusError, SettingError
 from relmo.networks.bilm import BiLMNetwork
 from relmo.nn.quantize import Precision
+from relmo.settings.bench import BenchOptions
 from relmo.settings.bilm import BiLMSettings, BiLMTextSettings
 from relmo.store.folder import pick_device
 from relmo.text.encode import TOKENIZERS
@@ -44,36 +45,11 @@ BUNDLED = "alice.txt"
 T = TypeVar("T", bound=str)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BenchOptions:
-    """What to time, and on what."""
-
-    what: Literal["embed", "train", "explore", "all"] = "all"
-    """Embedding, training, the explorer's answers, or all of it."""
-    geometry: str | None = None
-    """The models, with commas between them: tiny, small, medium, original. small,original where not given; with `quick`
-    small."""
-    dtype: str | None = None
-    """The precisions, with commas between them: float32, bfloat16, int8 (embedding on a CPU). All where not given; on a
-    GPU bfloat16."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute; auto takes a GPU where there is one."""
-    threads: int | None = None
-    """CPU threads; as torch chooses where not given."""
-    text: str | None = None
-    """What to read: a sentence a line, or .conllu; the bundled text where not given."""
-    tokens: int | None = None
-    """How many tokens of it to embed; by default what takes some minutes in all."""
-    rounds: int | None = None
-    """How often everything is timed; 3, with --quick 2."""
-    quick: bool = False
-    """Less of everything: the small model, a short text, two rounds."""
-
-
 @dataclass
 class BenchRow:
-    """A line of the table. `ratio` is to the section's baseline; `operations`, where they are counted, are the least a
-    token needs, and `of_floor` the share of the speed they allow. The floor itself is a row without seconds."""
+    """A line of the table. `ratio` is to the section's baseline. `operations`, where they are counted, are the least
+    that a token needs, and `of_floor` is the share of the speed that they allow. The floor itself is a row without
+    seconds."""
 
     name: str
     precision: str
@@ -88,7 +64,7 @@ class BenchRow:
 
 @dataclass
 class BenchSection:
-    """Rows that belong together."""
+    """The rows that are set against one baseline."""
 
     what: str
     geometry: str
@@ -142,7 +118,7 @@ class Bench:
             torch.set_num_threads(options.threads)
 
     def _check_length(self) -> None:
-        """A step of training takes more text than embedding does."""
+        """A training step needs more text than embedding does."""
         tokens = sum(len(sentence) + 1 for sentence in self.sentences)
         needed = max(self._step(geometry).tokens for geometry in self.geometries)
         if self.options.what in ("train", "all") and tokens < needed:
@@ -178,7 +154,8 @@ class Bench:
         return report
 
     def _add_exploring(self, report: BenchReport, calibration: Calibration) -> list[str]:
-        """Adds the explorer's answers; where its packages are missing and it was not asked for alone, says so."""
+        """Adds the explorer's answers. If its packages are missing, that is a warning, or an error where only the
+        explorer was asked for."""
         from relmo.bench.exploring import MODEL, ExplorerBench
 
         try:
@@ -270,7 +247,7 @@ class Bench:
 
     def _measure(self, cases: Sequence[Case], calibration: Calibration) -> list[Timed]:
         timed = measure(cases, rounds=self.rounds, device=self.device, calibration=calibration, watch=self.watch)
-        for precision, rates in self.gemm.items():  # again and again: the floor is by the fastest there was
+        for precision, rates in self.gemm.items():  # measured again each time: the fastest ever sets the floor
             for shape, rate in gemm_rates(precision, self.device).items():
                 rates[shape] = max(rate, rates[shape])
         return timed
@@ -278,8 +255,8 @@ class Bench:
     def _section(
         self, what: str, geometry: str, title: str, timed: Sequence[Timed], work: dict[str, float]
     ) -> BenchSection:
-        """Rows with their ratios, then a row for each floor of this `work`, operations a token by the name that cases
-        have for it."""
+        """Rows with their ratios, then a row for each floor. `work` has the operations a token by the kind of floor
+        that cases name."""
         baseline = next(entry for entry in timed if entry.case.facts.get("baseline"))
         names = {
             "cold": "floor {}, words new",
@@ -310,11 +287,6 @@ class Bench:
                     row.of_floor = row.tokens_per_second / floor
                 else:
                     row.tokens_per_second, row.ratio = floor, floor / baseline.tokens_per_second
-
-
-def bench(options: BenchOptions, watch: Callable[[str], object] = lambda _: None) -> BenchReport:
-    """Times what the options ask for; `watch` is told what goes on."""
-    return Bench(options, watch).run()
 
 
 def _chosen(flag: str, text: str, known: Sequence[T]) -> list[T]:

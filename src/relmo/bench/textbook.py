@@ -100,7 +100,7 @@ class TextbookLSTM(nn.Module):
 
 
 class TextbookStacks(nn.Module):
-    """The LSTMs: two stacks of such layers with skip connections."""
+    """The LSTMs: two stacks of `TextbookLSTM` with skip connections."""
 
     def __init__(self, lstm: ElmoLSTM):
         super().__init__()
@@ -131,7 +131,7 @@ class TextbookStacks(nn.Module):
         return outputs, tuple(finals)
 
     def initial_state(self, like: Tensor) -> State:
-        """Zeros for as many sentences."""
+        """The state before the first step: zeros for as many sentences."""
         return tuple(like.new_zeros(len(like), 2, size) for sizes in self.state_sizes for size in sizes)
 
 

@@ -36,12 +36,13 @@ from relmo.training.batch import BiLanes
 from relmo.training.loop import Trainer
 
 ENDLESS = 1 << 30  # windows
-WARM = {"cpu": 1, "cuda": 16}  # steps before the first that counts: on a GPU graphs are recorded; peers make a quarter
+WARM = {"cpu": 1, "cuda": 16}  # steps before timing begins: on a GPU graphs are recorded; peers take a quarter of them
 
 
 class EndlessWindows:
-    """The whole windows of some lanes, epoch after epoch as if it were one, so that states are always carried; the last
-    one of an epoch may be a shorter one and is left out. With `columns` words have so many, padding and all."""
+    """The whole windows of some lanes, epoch after epoch as if all were one, so that states are always carried. The
+    last window of an epoch may be shorter and is left out. With `columns` every word has that many, padding
+    included."""
 
     def __init__(self, lanes: BiLanes, unroll: int, columns: int | None = None):
         self.lanes, self.unroll, self.columns = lanes, unroll, columns
@@ -50,7 +51,7 @@ class EndlessWindows:
         return ENDLESS
 
     def get(self, epoch: int, index: int) -> BiWindow:
-        """Window `index`."""
+        """The window of a number, whatever the epoch."""
         window = self.lanes.get(*divmod(index, self.lanes.length // self.unroll))
         return window if self.columns is None else all_columns(window, self.columns)
 
@@ -92,7 +93,7 @@ class TrainingBench:
         self.network = BiLMNetwork(settings, vocab_size=vocab_size).to(device)
 
     def cases(self) -> list[Case]:
-        """A step each."""
+        """One training step of each network."""
         own, shape = self.textbook_shape, self.shape
         name = "textbook step" if own == shape else f"textbook step, {own.batch} x {own.unroll}"
         plain, facts = "plain torch autograd", {"precision": self.peer}

@@ -1,11 +1,12 @@
 """`relmo bench`"""
 
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from relmo.cli.terminal import print_json, print_table, status_line
+from relmo.settings.bench import BenchOptions
 
 if TYPE_CHECKING:
     from relmo.bench.table import BenchReport, BenchRow
@@ -13,15 +14,7 @@ if TYPE_CHECKING:
 
 def bench(
     *,
-    what: Literal["embed", "train", "explore", "all"] = "all",
-    geometry: str | None = None,
-    dtype: str | None = None,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
-    threads: int | None = None,
-    text: str | None = None,
-    tokens: int | None = None,
-    rounds: int | None = None,
-    quick: Annotated[bool, Parameter(negative="")] = False,
+    options: Annotated[BenchOptions, Parameter(name="*", negative="")] = BenchOptions(),  # noqa: B008
     json: bool = False,
     quiet: bool = False,
 ) -> None:
@@ -36,37 +29,13 @@ def bench(
 
     Parameters
     ----------
-    what
-        Embedding, training, the explorer's answers, or all of it.
-    geometry
-        The models, with commas between them: tiny, small, medium, original. small,original where not given; with
-        --quick small.
-    dtype
-        The precisions, with commas between them: float32, bfloat16, int8 (embedding on a CPU). All where not given; on
-        a GPU bfloat16.
-    device
-        Where to compute; auto takes a GPU where there is one.
-    threads
-        CPU threads; as torch chooses where not given.
-    text
-        What to read (plain, .gz, .xz, .zst), a sentence a line, or .conllu; the bundled text where not given.
-    tokens
-        How many tokens of it to embed; by default so many that all takes some minutes.
-    rounds
-        How often everything is timed; 3 where not given, with --quick 2.
-    quick
-        Less of everything: the small model, a short text, two rounds.
     json
         Print one JSON object: machine, versions, threads, date, text, gemm, warnings and rows.
     quiet
         Show no progress.
     """
-    from relmo.bench.table import Bench, BenchOptions
+    from relmo.bench.table import Bench
 
-    options = BenchOptions(
-        what=what, geometry=geometry, dtype=dtype, device=device, threads=threads, text=text, tokens=tokens,
-        rounds=rounds, quick=quick,
-    )  # fmt: skip
     with status_line(quiet=quiet) as watch:
         report = Bench(options, watch).run()
     if json:
@@ -76,7 +45,6 @@ def bench(
 
 
 def _show(report: "BenchReport") -> None:
-    """The tables, for people."""
     machine = report.machine
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     kernels = "" if machine["kernels"] or machine["device"] == "cuda" else "; no compiled kernels"

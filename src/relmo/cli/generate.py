@@ -89,7 +89,7 @@ def generate(
 
 
 def check(decoding: DecodingOptions, limit: int, samples: int) -> None:
-    """Numbers that make no sense are errors, not surprises."""
+    """An error where the options make no sense."""
     for name, value in (("limit", limit), ("samples", samples), ("beams", decoding.beams)):
         if value is not None and value < 1:
             raise SettingError(f"--{name} must be 1 or more, not {value}")

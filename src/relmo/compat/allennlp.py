@@ -4,11 +4,12 @@
     from relmo.compat.allennlp import ElmoEmbedder                         # was: allennlp.commands.elmo
     from relmo.compat.allennlp import ScalarMix                            # was: allennlp.modules.scalar_mix
 
-What is kept: signatures, shapes, the names in state dicts (`scalar_mix_0.gamma`, `scalar_mix_0.scalar_parameters.0`),
-and the numbers: each row's LSTM states go on from batch to batch (`reset_states` starts afresh, `relmo.Elmo` does so by
-itself), and the layer norm counts the sentence boundaries in. What is better: options with 261 characters, other widths
-than 50, no skip connections or no highway layers are read; a cached vocabulary stays true to weights that change;
-nothing is downloaded.
+The same as there: signatures, shapes, the names in state dicts (`scalar_mix_0.gamma`,
+`scalar_mix_0.scalar_parameters.0`), and the numbers. So each row's LSTM states go on from batch to batch until
+`reset_states` (`relmo.Elmo` starts each batch from zero), and the layer norm includes the sentence boundaries.
+
+Better than there: options with 261 characters, with other widths than 50, without skip connections or without highway
+layers are read; a cached vocabulary follows weights that change; nothing is downloaded.
 """
 
 import json
@@ -32,7 +33,7 @@ from relmo.networks.bilm import BiLMNetwork, CharacterEncoder
 from relmo.settings.arguments import check_sentences
 
 COLUMNS = 50
-"""How many character ids AllenNLP gives a word; a model that has another number re-lays them."""
+"""How many character ids AllenNLP gives a word; they are laid out anew for a model with another number."""
 EPSILON = 1e-13
 NO_WORD = 0  # the place of padding in a cached vocabulary
 
@@ -119,7 +120,7 @@ class Elmo(core.Elmo):
         self.train()
 
     def train(self, mode: bool = True) -> "Elmo":
-        """As any module; the biLM has no dropout of its own, fine-tuned or not."""
+        """Sets the mode, as in any module; the biLM has no dropout of its own, fine-tuned or not."""
         super().train(mode)
         self.network.eval()
         return self
@@ -129,8 +130,8 @@ class Elmo(core.Elmo):
         return self.size
 
     def forward(self, inputs: Tensor, word_inputs: Tensor | None = None) -> dict[str, Any]:  # type: ignore[override]
-        """Character ids (B, T, 50), or (B, N, T, 50), zero where there is no word; with a cached vocabulary also the
-        words' places in it (B, T), where one that it does not have sends the batch through the characters."""
+        """Character ids (B, T, 50), or (B, N, T, 50), zero where there is no word. With a cached vocabulary also the
+        words' places in it (B, T); if one is not in it, the whole batch is read by its characters."""
         words = self.cached_ids
         if words is None or word_inputs is None or ((word_inputs < 0) | (word_inputs >= len(words))).any():
             output = super().forward(inputs)
@@ -164,7 +165,6 @@ class Elmo(core.Elmo):
 
 
 def _forget_vectors(module: Any, _: Any) -> None:
-    """The weights have changed."""
     module.cached_vectors = None
 
 
@@ -197,7 +197,7 @@ class ElmoEmbedder:
         self.elmo.to("cpu" if cuda_device < 0 else f"cuda:{cuda_device}")
 
     def reset_states(self) -> None:
-        """Start from zero again."""
+        """The next batch starts from zero again."""
         self.elmo.reset_states()
 
     @torch.no_grad()
@@ -260,10 +260,10 @@ class ElmoEmbedder:
 
 
 def _usable(file: h5py.File, key: str, place: str) -> bool:
-    """Whether a line can and need be the name of a new dataset."""
+    """Whether a line is to name a new dataset; an error where it cannot."""
     if not key or key in file:
         if key and isinstance(file[key], h5py.Group):
-            raise CorpusError(f"{place}: a line with '/' ends like this one's name begins; leave out use_sentence_keys")
+            raise CorpusError(f"{place}: a line with '/' before it begins with this one; leave out use_sentence_keys")
         return False
     parents = ["/".join(key.split("/")[:n]) for n in range(1, key.count("/") + 1)]
     if key == "sentence_to_index" or any(isinstance(file.get(p), h5py.Dataset) for p in parents if p.strip("/")):

@@ -51,8 +51,8 @@ MAKING = Lock()  # held while a model's engine is made: all threads get the same
 
 
 class WordScore(NamedTuple):
-    """A word and its negative log-likelihood each way. The words of a sentence are at positions 1 to n; its beginning
-    <S>, at 0, is predicted backwards only, its end </S>, at n + 1, forwards only."""
+    """A word and its negative log-likelihood in each direction. The words of a sentence are at positions 1 to n. Its
+    beginning <S>, at 0, is predicted backwards only; its end </S>, at n + 1, forwards only."""
 
     line: int
     position: int
@@ -66,9 +66,9 @@ class BiLM:
     """A network, its settings and, where it can predict words, its vocabulary; one method per verb of the command line.
 
     `vocabulary` is None for original ELMo files, which hold no output layer. `precision` is that of the LSTMs' products
-    in `embed`: "float32"; "bfloat16", twice as fast where the processor computes in it; or, on a CPU, "int8", faster
-    still. It can be changed at any time, for calls that begin after that; everything else, `evaluate` and training, is
-    in float32.
+    in `embed`: "float32"; "bfloat16", twice as fast where the processor computes in it; or, on a CPU, "int8", which is
+    faster still. It can be changed at any time and applies to calls that begin after that. Everything else (`evaluate`,
+    training) is in float32.
 
     A loaded model may be used from any thread and gives the same numbers. Threads take turns at computing vectors.
     """
@@ -89,7 +89,7 @@ class BiLM:
 
     @property
     def precision(self) -> Precision:
-        """Of the LSTMs' products in `embed`."""
+        """The precision of the LSTMs' products in `embed`."""
         return self._precision
 
     @precision.setter
@@ -158,7 +158,7 @@ class BiLM:
         return "\n".join(lines)
 
     def tokens(self, text: str) -> list[str]:
-        """How raw text is split into words."""
+        """Splits raw text into words."""
         text = check_text(text).lower() if self.settings.text.lowercase else check_text(text)
         return TOKENIZERS[self.settings.text.tokenizer](text)
 
@@ -176,7 +176,7 @@ class BiLM:
             return vars(self)["embedder"]
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy of the model has: all but the engine, of which it makes its own."""
+        """A copy of the model has everything but the engine: it makes its own."""
         return {name: value for name, value in vars(self).items() if name != "embedder"}
 
     def embed(
@@ -192,19 +192,19 @@ class BiLM:
 
         sentences           strings, split as `tokens` splits them, or lists of tokens, which are kept as they are
         layers              "all": the words' own vectors (0), then each LSTM's; a number; "top"; or "average" of all
-        state               "reset": a sentence starts from zero, its vectors depend on nothing but itself. "carry": row
+        state               "reset": a sentence starts from zero; its vectors depend on nothing but itself. "carry": row
                             r of a batch goes on where row r of the batch before ended, also over calls, until
-                            `reset_states`; as the original tools do. "warmup": as "carry" from zero, after the first
-                            batch was run once for its states. Carried states are one set for all threads, whose batches
-                            go on from each other as they come; a thread with a text of its own takes a copy of the
-                            model (`copy.copy`, which shares the weights)
-        batch_size          most sentences side by side; to be given with "carry" and "warmup"
+                            `reset_states`, as in the original tools. "warmup": like "carry" from zero, but the first
+                            batch is run once before, for its states. All threads share one set of carried states, and
+                            their batches go on from each other as they come; a thread with a text of its own takes a
+                            copy of the model (`copy.copy`, which shares the weights)
+        batch_size          most sentences side by side; "carry" and "warmup" need it
         tokens_per_batch    most tokens side by side (a longer sentence is still read whole)
 
         The LSTMs' products are done in the model's `precision`; the arrays are float32 whatever it is.
 
-        Long sentences are never cut: they are read in pieces, the exact state carried. A word with more bytes than the
-        model reads is cut; a warning says how many were. What words give by themselves is kept for the next call.
+        Long sentences are never cut: they are read in pieces, with the exact state carried. A word with more bytes than
+        the model reads is cut; a warning says how many were. What depends on a word alone is kept for the next call.
         """
         options = EmbedOptions(layers=layers, state=state, batch_size=batch_size, tokens_per_batch=tokens_per_batch)
         return list(self._embed(sentences, options))
@@ -218,8 +218,8 @@ class BiLM:
         batch_size: int | None = None,
         tokens_per_batch: int | None = None,
     ) -> Iterator[np.ndarray]:
-        """As `embed`, from any iterable and one array after another, in the order of the input and in bounded memory.
-        It reads some thousands of tokens ahead, to sort them by length."""
+        """As `embed`, but from any iterable and in bounded memory: one array after another, in the order of the input.
+        It reads some thousands of tokens ahead, to sort sentences by length."""
         options = EmbedOptions(layers=layers, state=state, batch_size=batch_size, tokens_per_batch=tokens_per_batch)
         return self._embed(sentences, options)
 
@@ -245,8 +245,8 @@ class BiLM:
         batch_size: int | None = None,
         tokens_per_batch: int | None = None,
     ) -> np.ndarray:
-        """One vector a sentence: the mean or the maximum over its tokens, and nothing else's; float32 (N, dim), or
-        (N, layers, dim) with layers="all". A sentence without tokens gives zeros. The options are those of `embed`."""
+        """One vector a sentence: the mean or the maximum over its own tokens; float32 (N, dim), or (N, layers, dim)
+        with layers="all". A sentence without tokens gives zeros. The other options are those of `embed`."""
         options = EmbedOptions(layers=layers, state=state, batch_size=batch_size, tokens_per_batch=tokens_per_batch)
         pooled = [pool(vectors, pooling) for vectors in self._embed(sentences, options)]
         shape = (self.network.layer_count, self.network.size) if layers == "all" else (self.network.size,)
@@ -260,11 +260,11 @@ class BiLM:
         words: str | Path | None = None,
         watch: Callable[[int, int], object] | None = None,
     ) -> BiScore:
-        """The score of a file, every word predicted once in each direction, the state carried through; `lanes` changes
-        speed only.
+        """The score of a file. Every word is predicted once in each direction, with the state carried through; `lanes`
+        changes the speed only.
 
-        `words` is where to write a table (tab-separated) of what `word_scores` gives. `watch` is told, as it goes, of
-        words scored and of how many there are.
+        `words` is a file to write, with what `word_scores` gives, separated by tabs. `watch` is told, as it goes, how
+        many more words were scored and how many there are.
         """
         with self._scored(file, lanes, watch, keep=words is not None) as (score, rows):
             if words is not None:
@@ -300,10 +300,10 @@ class BiLM:
         """Exact log-probabilities of the words of sentences, each read from zero: float32 (2, words + 1) a sentence, or
         (words + 1,) of one direction, in the order of the text.
 
-        Forwards, of each word given those before it, then of the sentence's end; backwards, of the sentence's
-        beginning, then of each word given those after it. So the words are [:-1] forwards and [1:] backwards, and a sum
-        is a whole sentence's. A word that is not in the vocabulary has the probability of <UNK>, which all such words
-        share. Sentences are given as to `embed`, and read in the model's `precision`.
+        The forward ones are of each word given the words before it, and of the sentence's end. The backward ones are of
+        the sentence's beginning, and of each word given the words after it. So the words are [:-1] forwards and [1:]
+        backwards, and a sum is that of a whole sentence. All words that are not in the vocabulary share one
+        probability, that of <UNK>. Sentences are given as to `embed` and read in the model's `precision`.
         """
         if direction not in ("both", "forward", "backward"):
             raise SettingError(f"direction is {direction!r}; it can be 'both', 'forward' or 'backward'")
@@ -328,7 +328,8 @@ class BiLM:
         vocabulary: SentenceVocabulary,
         direction: int,
     ) -> list[np.ndarray]:
-        """Of one direction, from the top layer (words, 2P) of each sentence and that at the boundaries, (2, P)."""
+        """One direction's, from the top layer (words, 2P) of each sentence and the top layer (2, P) at the
+        boundaries."""
         assert self.network.softmax is not None
         boundary = ends[direction : direction + 1]  # (1, P)
         outputs, targets = [], []
@@ -343,7 +344,7 @@ class BiLM:
         return np.split(log_p, np.cumsum([len(words) + 1 for words in sentences])[:-1])
 
     def output_words(self) -> SentenceVocabulary:
-        """The vocabulary, which a model that predicts words has."""
+        """The vocabulary; an error where the model does not predict words."""
         if self.vocabulary is None:
             raise ModelError(
                 "the model has no output layer to predict words with (original ELMo files hold none); "
@@ -375,7 +376,7 @@ def bilm_text(
 
 
 def distinct_rows(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The distinct pairs of a row of x (N, P) and its number of y (N,), and which of them stands at each place (N,).
+    """The distinct pairs of a row of x (N, P) and a number of y (N,), and which pair stands at each place (N,).
     Sentences that begin, or end, with the same words predict the same things from the same outputs."""
     index: dict[bytes, int] = {}
     rows = np.concatenate([x.astype(np.float32, copy=False).view(np.uint8), y[:, None].view(np.uint8)], axis=1)
@@ -387,8 +388,8 @@ def distinct_rows(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray,
 def _word_rows(
     file: SentenceFile, vocabulary: SentenceVocabulary, bounds: np.ndarray, nll: np.ndarray
 ) -> Iterator[WordScore]:
-    """The words of an encoded file with the negative log-likelihoods of all steps (steps, 2); sentences lie between
-    `bounds`."""
+    """The words of an encoded file, with the negative log-likelihoods (steps, 2) of all steps. Sentences lie between
+    the `bounds`."""
     for line, (begin, end) in zip(file.lines, pairwise(bounds.tolist()), strict=True):
         forward, backward = nll[begin:end].T.tolist()
         yield WordScore(line, 0, BOS, True, None, backward[-1])

@@ -1,17 +1,18 @@
-"""Scores of language models: every symbol of a text predicted exactly once, the state carried from its beginning to its
+"""Scores of language models: every symbol of a text is predicted exactly once, with the state carried from beginning to
 end.
 
-To be fast the text is cut into lanes that run side by side. A lane other than the first does not know the state it
-should start in, so it warms up on the symbols before it, and is checked afterwards: where the lane before ends in
-another state than this one began with, it runs again from the right one. The result is that of one pass from end to
-end, whatever the number of lanes.
+For speed the text is cut into lanes that run side by side. A lane other than the first does not know the state it
+should start in, so it warms up on the symbols before it and is checked afterwards: if the lane before it ended in
+another state, it runs again from that state. The result is that of one pass from end to end, whatever the number of
+lanes.
 """
 
 import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 from threading import Lock
 
 import numpy as np
@@ -26,8 +27,8 @@ from relmo.training.batch import BiText
 Watch = Callable[[int], object]
 Stateful = Network | BiLMNetwork
 Read = Callable[[np.ndarray, State], tuple[Tensor, State]]
-"""Reads at the places (lanes, T + 1) of a text, the last of which is predicted only. -> nll (lanes, T) or, of two
-directions, (lanes, T, 2), and the state after it."""
+"""Reads a text at the places (lanes, T + 1); the last of them is only predicted. -> nll (lanes, T), or (lanes, T, 2)
+for two directions, and the state after it."""
 
 WARM_UP = 256  # symbols a lane reads before its own first one
 UNROLL = 256  # symbols a lane reads at a time
@@ -36,7 +37,7 @@ SAME_STATE = 1e-3  # states nearer than this, relative to 1 + their size, count 
 
 @dataclass(frozen=True)
 class Score:
-    """How well a text is predicted. Characters are those the model sees, a space after each word."""
+    """How well a text is predicted. `characters` are those that the model sees, with a space after each word."""
 
     symbols: int
     characters: int
@@ -59,12 +60,7 @@ class Score:
         return self.nll / max(self.characters, 1) / math.log(2)
 
     def __add__(self, other: "Score") -> "Score":
-        return Score(
-            self.symbols + other.symbols,
-            self.characters + other.characters,
-            self.unknown + other.unknown,
-            self.nll + other.nll,
-        )
+        return Score(*map(add, astuple(self), astuple(other)))
 
     def summary(self) -> dict[str, float]:
         """The figures by name, as printed and saved."""
@@ -81,8 +77,8 @@ class Score:
 
 @dataclass(frozen=True)
 class BiScore:
-    """How well a text is predicted in each direction; tokens are its words and, once a sentence, its end (backwards:
-    its beginning)."""
+    """How well a text is predicted in each direction. `tokens` are its words and the end of each sentence (backwards:
+    the beginning)."""
 
     tokens: int
     unknown: int
@@ -91,12 +87,12 @@ class BiScore:
 
     @property
     def forward_perplexity(self) -> float:
-        """Of each word given those before it."""
+        """The perplexity of each word given the words before it."""
         return perplexity(self.forward_nll / self.tokens)
 
     @property
     def backward_perplexity(self) -> float:
-        """Of each word given those after it."""
+        """The perplexity of each word given the words after it."""
         return perplexity(self.backward_nll / self.tokens)
 
     @property
@@ -115,15 +111,10 @@ class BiScore:
         return (self.forward_perplexity + self.backward_perplexity) / 2
 
     def __add__(self, other: "BiScore") -> "BiScore":
-        return BiScore(
-            self.tokens + other.tokens,
-            self.unknown + other.unknown,
-            self.forward_nll + other.forward_nll,
-            self.backward_nll + other.backward_nll,
-        )
+        return BiScore(*map(add, astuple(self), astuple(other)))
 
     def summary(self) -> dict[str, float]:
-        """All figures by name."""
+        """The figures by name, as printed and saved."""
         return {
             "perplexity": self.perplexity,
             "forward_perplexity": self.forward_perplexity,
@@ -145,8 +136,8 @@ def perplexity(nats: float) -> float:
 def total_nll(
     network: Network, ids: np.ndarray, *, lanes: int, device: torch.device, watch: Watch | None = None
 ) -> float:
-    """The negative log-likelihood, in nats, of all symbols of the stream but the first; `watch` is told of symbols as
-    they are scored."""
+    """The negative log-likelihood, in nats, of all symbols of the stream but the first. `watch` is told how many were
+    scored, as it goes."""
 
     def read(places: np.ndarray, state: State) -> tuple[Tensor, State]:
         window = torch.from_numpy(ids[places].astype(np.int64)).to(device)
@@ -158,14 +149,14 @@ def total_nll(
 def bilm_nll(
     network: BiLMNetwork, text: BiText, *, lanes: int, watch: Watch | None = None, kept: np.ndarray | None = None
 ) -> tuple[float, float]:
-    """The negative log-likelihood, in nats, of a text read forwards and backwards; `kept` (steps, 2), where given,
-    takes that of each step."""
+    """The negative log-likelihood, in nats, of a text read forwards and backwards. `kept` (steps, 2), if given, takes
+    that of each step."""
 
     def read(places: np.ndarray, state: State) -> tuple[Tensor, State]:
         nll, state = network.nll(text.window(places), state)  # (2, T, B)
         nll = nll.permute(2, 1, 0)
         if kept is not None:
-            kept[places[:, :-1]] = nll.cpu().numpy()  # warm-ups come before, repairs after what they put right
+            kept[places[:, :-1]] = nll.cpu().numpy()  # a warm-up is overwritten later, and so is what is run again
         return nll, state
 
     forward, backward = _totals(network, read, text.steps, lanes, text.device, watch).tolist()
@@ -197,8 +188,8 @@ def _totals(network: Stateful, read: Read, count: int, lanes: int, device: torch
 
 
 class Tf32:
-    """The switch, one for all of torch, that lets recurrences on a GPU be rounded to tf32. The first thread that wants
-    it off turns it off, the last one turns it back."""
+    """Torch's one switch that allows recurrences on a GPU to be rounded to tf32. The first thread that wants it off
+    turns it off; the last one turns it back."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -206,7 +197,7 @@ class Tf32:
         self.before = True
 
     def off(self) -> None:
-        """For one more user."""
+        """Turns it off for one more user."""
         with self.lock:
             warnings.filterwarnings("ignore", "Please use the new API settings", UserWarning)
             if not self.users:
@@ -215,7 +206,7 @@ class Tf32:
             self.users += 1
 
     def back(self) -> None:
-        """For one user less."""
+        """Counts one user less; the last one turns it back."""
         with self.lock:
             self.users -= 1
             if not self.users:
@@ -227,7 +218,7 @@ TF32 = Tf32()
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Float32 as it is, on a GPU too, where recurrences are otherwise rounded to tf32: lanes could not be compared."""
+    """Keeps float32 exact on a GPU, too, where recurrences may be rounded to tf32: lanes could not be compared then."""
     if not torch.cuda.is_initialized():
         yield
         return
@@ -239,7 +230,7 @@ def full_precision() -> Iterator[None]:
 
 
 def _warm_states(network: Stateful, read: Read, length: int, lanes: int, device: torch.device) -> State:
-    """The first lane's state is exact; the others read the symbols before them, from no state."""
+    """The first lane's state is exact; the others read the symbols before them, starting from zero."""
     first = network.initial_state(1)
     if lanes == 1:
         return first

@@ -1,5 +1,4 @@
-"""Language models as a user has them: a network with its vocabulary and its way of reading text; and how they are
-trained.
+"""Language models as a user has them: a network with its vocabulary and its way of reading text.
 
 model = LanguageModel.from_pretrained("models/shakespeare")
 model.generate("ROMEO:", limit=200)
@@ -49,7 +48,8 @@ FLOAT, KEPT = 4, 1000  # bytes of a number, and of a text's own lists and string
 
 @dataclass(frozen=True)
 class Text:
-    """A generated text: with its prompt, the log-probability of what was added, and whether it ended by itself."""
+    """A generated text with its prompt. `log_prob` and `symbols` are of what was added; `ended` says whether the text
+    ended by itself."""
 
     text: str
     log_prob: float
@@ -125,8 +125,8 @@ class LanguageModel:
 
     @property
     def encoder(self) -> Encoder:
-        """The embedding and the recurrent layers with their trained weights, to start another network from (Dai & Le
-        2015)."""
+        """The embedding and the recurrent layers with their trained weights. Another network can start from them (Dai &
+        Le 2015)."""
         if not isinstance(self.network, RecurrentLM):
             raise ModelError(
                 f"a {self.settings.model.cell} model has no recurrent encoder; train one with --cell lstm, gru or elman"
@@ -134,12 +134,12 @@ class LanguageModel:
         return self.network.encoder
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a text."""
+        """The ids of a text's symbols."""
         check_text(text)
         return self.vocabulary.ids(encode_text(text, self.settings.text))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, words put together as they are written."""
+        """The text of ids; words are joined as they are written."""
         symbols = [self.vocabulary.symbols[i] for i in ids]
         if self.settings.text.unit == "char":
             return "".join(symbols)
@@ -147,7 +147,7 @@ class LanguageModel:
         return "\n".join(put(line) for line in _split_lines(symbols))
 
     def step(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Reads one symbol of each row (B,): log-probabilities (B, V) of the next, and the new state."""
+        """Reads one symbol of each row (B,). -> log-probabilities (B, V) of the next symbol, and the new state."""
         with torch.no_grad():
             return self.network.step(ids, self.network.initial_state(len(ids)) if state is None else state)
 
@@ -158,10 +158,8 @@ class LanguageModel:
         return Score(len(ids) - 1, len(text), 0, nll).perplexity
 
     def evaluate(self, file: str, *, lanes: int = 16, watch: Callable[[int, int], object] | None = None) -> Score:
-        """The score of a file, every symbol predicted once, the state carried through; `lanes` changes speed only.
-
-        `watch` is told, as it goes, of symbols scored and of how many there are.
-        """
+        """The score of a file. Every symbol is predicted once, with the state carried through; `lanes` changes the
+        speed only. `watch` is told, as it goes, how many more symbols were scored and how many there are."""
         with tempfile.TemporaryDirectory() as scratch:
             stream = encode_file(file, self.settings.text, self.vocabulary, Path(scratch))
             told = None if watch is None else lambda scored: watch(scored, stream.predictions)
@@ -185,8 +183,8 @@ class LanguageModel:
         unknown: bool = False,
         **sampling: Any,
     ) -> Iterator[list[Text]]:
-        """Yields all samples as they grow, one symbol at a time. `sampling`: temperature, top_k, top_p. <unk> comes
-        only if `unknown`."""
+        """Yields all samples as they grow, one symbol at a time. `sampling` is temperature, top_k and top_p. <unk> is
+        drawn only with `unknown`."""
         ids = self.encode(prompt).tolist()
         check_whole("limit", limit)
         check_seed(seed)
@@ -220,14 +218,15 @@ class LanguageModel:
             ]
 
     def _check_rows(self, name: str, rows: int) -> None:
-        """So many texts must fit side by side: of each a few numbers for every symbol, and what Python keeps."""
+        """An error where so many texts do not fit into memory side by side: a few numbers for every symbol of the
+        vocabulary, and what Python keeps, for each text."""
         check_whole(name, rows)
         state = sum(tensor.numel() for tensor in self.network.initial_state(1))
         most = max(1, SIDE_BY_SIDE // (FLOAT * (4 * len(self.vocabulary) + 2 * state) + KEPT))
         if rows > most:
             raise SettingError(
-                f"{name} is {rows:,}, more than the {most:,} texts of this model that are made side by side; ask for "
-                "fewer, and for others with another seed"
+                f"{name} is {rows:,}; this model makes at most {most:,} texts side by side; ask for fewer, and for "
+                "more with another seed"
             )
 
     def search(self, prompt: str = "", *, beams: int = 5, limit: int = 500, unknown: bool = False) -> list[Text]:
@@ -248,7 +247,6 @@ class LanguageModel:
 
 
 def _split_lines(symbols: list[str]) -> Iterator[list[str]]:
-    """Words between line ends."""
     line: list[str] = []
     for symbol in symbols:
         if symbol == "\n":
@@ -260,6 +258,6 @@ def _split_lines(symbols: list[str]) -> Iterator[list[str]]:
 
 
 def parameter_count(network: nn.Module) -> int:
-    """Trained numbers; of an n-gram model, its probabilities and weights."""
+    """How many numbers were trained; for an n-gram model, its probabilities and weights."""
     own = sum(p.numel() for p in network.parameters())
     return own or sum(b.numel() for b in network.buffers() if b.is_floating_point())

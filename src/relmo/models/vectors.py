@@ -4,8 +4,8 @@
     vectors.nearest("water")
     vectors.analogy("man", "king", "woman")
 
-A row of zeros means that the symbol has no vector: so it is with <unk> and </s>, line ends, and words that were never
-seen. They are near to nothing and are not written to a word2vec file; in a network's embedding they do no harm.
+A row of zeros means that the symbol has no vector. <unk>, </s>, line ends and words that were never seen have none.
+They are near to nothing and are not written to a word2vec file; in a network's embedding they do no harm.
 """
 
 import dataclasses
@@ -190,7 +190,7 @@ class WordVectors:
 
 
 def _as_vector(given: Any) -> np.ndarray:
-    """A vector that is given, which is made of numbers."""
+    """A user's vector as an array; an error where it is not made of numbers."""
     with suppress(ValueError, TypeError):
         vector = np.asarray(given)
         if vector.dtype.kind in "fiu":
@@ -199,7 +199,8 @@ def _as_vector(given: Any) -> np.ndarray:
 
 
 def _read_rows(path: str | Path) -> tuple[dict[str, int], np.ndarray]:
-    """Words, each with its line, and their vectors (N, D). Memory grows with what is read, whatever line 1 says."""
+    """Words, each with its line, and their vectors (N, D). Memory grows with what is read, not with what line 1
+    says."""
     lines = enumerate((line.text for line in read_lines(path)), start=1)
     first = next(lines, (1, ""))
     count, dimensions = _read_header(path, first[1])
@@ -225,7 +226,7 @@ def _read_rows(path: str | Path) -> tuple[dict[str, int], np.ndarray]:
 
 
 def _read_header(path: str | Path, line: str) -> tuple[int | None, int]:
-    """The first line: how many words, which files of GloVe do not say, and how many dimensions."""
+    """The first line: how many words (None in GloVe's files, which do not say) and how many dimensions."""
     fields = line.split()
     if 2 < len(fields) <= LARGEST + 1:
         return None, len(fields) - 1

@@ -3,7 +3,7 @@
     characters -> convolutions -> highway layers -> projection = token vector       (or one vector a word)
     forward LSTMs predict the next word, backward LSTMs the one before, from the same token vectors
 
-The layers it gives for a sentence: the token vector twice, then each LSTM layer's forward and backward output side by
+A sentence has these layers: the token vector, twice, and for each LSTM layer its forward and backward output side by
 side.
 
     Peters et al. 2018, Deep contextualized word representations
@@ -100,8 +100,8 @@ class WordEncoder(nn.Module):
 
 
 class BiLMNetwork(nn.Module):
-    """The network. Without a `vocab_size` it has no output layer: it embeds but does not predict, as the original files
-    do. With `fast=False` convolutions and LSTMs are their readable definitions."""
+    """The network. Without a `vocab_size` it has no output layer: like the original files it embeds but does not
+    predict. With `fast=False` convolutions and LSTMs are computed by their readable definitions."""
 
     graphs = True  # its training steps can be recorded: nothing in them waits for the device
 
@@ -145,7 +145,7 @@ class BiLMNetwork(nn.Module):
         return 2 * self.lstm.output_size
 
     def initial_state(self, batch: int) -> State:
-        """Zeros."""
+        """The state before a text: zeros."""
         return self.lstm.initial_state(batch)
 
     def forward(self, tokens: Tensor, lengths: Tensor, state: State | None = None) -> BiLMOutput:
@@ -171,11 +171,11 @@ class BiLMNetwork(nn.Module):
         return BiLMOutput(torch.stack(layers)[:, back], tuple(tensor[back] for tensor in run.state))
 
     def read(self, window: BiWindow, state: State | None) -> ElmoLSTMOutput:
-        """The LSTMs over a window."""
+        """Runs the LSTMs over a window."""
         return self.lstm(embedding(window.inputs.int(), self.encoder(window.words)), state)
 
     def loss(self, window: BiWindow, carry: State | None) -> Loss:
-        """The mean of both directions' training losses, going on from the state in which the window before ended."""
+        """The mean of both directions' training losses. `carry` is the state in which the window before ended."""
         assert self.softmax is not None
         if carry is not None and self.training and self.state_dropout:
             kept = torch.rand(len(carry[0]), 1, 1, device=carry[0].device) >= self.state_dropout  # (B, 1, 1)

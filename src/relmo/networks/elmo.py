@@ -4,12 +4,13 @@
     first, second = elmo(elmo.ids([["A", "bank", "lends", "money", "."]])).representations
 
 Choices:
-- Sentences come without <S> and </S>; both are added inside and their vectors dropped again (`keep_boundaries`).
-- A batch's distinct words are encoded once each, wherever they stand.
-- Frozen, the biLM runs without gradients and without its dropout, whatever the mode of the network around it. With
-  `trainable` it learns with that network, its own dropout on while training.
-- Vectors past a sentence's end are zero, with a layer norm too.
-- The output layer, which embeds nothing, stays outside: not in the state dict, not among the parameters.
+- Sentences come without <S> and </S>. Both are added here, and their vectors are dropped again unless
+  `keep_boundaries` is set.
+- Each distinct word of a batch is encoded once, wherever it stands.
+- A frozen biLM runs without gradients and without dropout, whatever the mode of the network around it. With `trainable`
+  it learns with that network, and its own dropout is on in training.
+- Vectors past a sentence's end are zero, with a layer norm, too.
+- The biLM's output layer is not needed. It is neither in the state dict nor among the parameters.
 
     Peters et al. 2018, Deep contextualized word representations
 """
@@ -33,22 +34,22 @@ _END_WORD, _PADDING = CHARACTERS - 1, CHARACTERS  # the ids of a word's end mark
 
 
 class HasNetwork(Protocol):
-    """What holds a network, as `relmo.BiLM` does."""
+    """Any object that holds a network, as `relmo.BiLM` does."""
 
     network: BiLMNetwork
     vocabulary: Any
 
 
 class ElmoOutput(NamedTuple):
-    """One mix of the layers for each place it is used, (B, T, 2P); the mask (B, T), true where there is a word."""
+    """The mixtures of the layers, each (B, T, 2P), and the mask (B, T), true where there is a word."""
 
     representations: list[Tensor]
     mask: Tensor
 
 
 class Elmo(nn.Module):
-    """A biLM, whose layers it shares with the model it is made of (weights and mode), and `mixes` learned mixtures of
-    its layers, `scalar_mix_0` and on.
+    """A biLM and `mixes` learned mixtures of its layers, `scalar_mix_0` and so on. The biLM's weights and mode are
+    shared with the model it is made from.
 
     dropout          on the mixed vectors, while training
     layer_norm       normalise each layer before the mix, by the batch's mean and variance
@@ -124,18 +125,18 @@ class Elmo(nn.Module):
 
     @property
     def scalar_mixes(self) -> list[ScalarMix]:
-        """The mixtures."""
+        """The learned mixtures of the layers."""
         return [getattr(self, f"scalar_mix_{k}") for k in range(self.mixes)]
 
     def train(self, mode: bool = True) -> "Elmo":
-        """As any module; a frozen biLM stays as it is when embedding."""
+        """Sets the mode, as in any module; a frozen biLM stays in evaluation mode."""
         super().train(mode)
         if not self.trainable:
             self.network.eval()
         return self
 
     def reset_states(self) -> None:
-        """With state "carry", start from zero again."""
+        """With state "carry": the next batch starts from zero again."""
         with self.carrying:
             self.carried = None
 
@@ -180,7 +181,7 @@ class Elmo(nn.Module):
         return tokens.index_put((mask,), vectors[2:]), vectors[:2]
 
     def _check(self, distinct: Tensor) -> None:
-        """An id that there is none of would be a crash far from here."""
+        """An impossible id is an error here; otherwise it would be a crash far away."""
         most = CHARACTERS if self.by_characters else self.network.vocab_size
         low, high = (int(bound) for bound in distinct.aminmax())
         if low < 1 or high > (most or 0):
@@ -266,7 +267,7 @@ def _fit_columns(ids: Tensor, columns: int) -> Tensor:
 
 
 def _trim_columns(ids: Tensor, widest: int) -> Tensor:
-    """Without the columns that hold padding in every word, but as many as the widest filter sees at once: the maximum
-    over a word is the same."""
+    """Drops the columns that are padding in every word, except as many as the widest filter sees at once; the maximum
+    over a word stays the same."""
     used = (ids != _PADDING).any(dim=0).sum()
     return ids[:, : int(used) + widest]

@@ -28,7 +28,7 @@ from relmo.nn.cells import State
 
 MAX_ORDER = 20
 NOTHING = -1
-"""In a state: no token here yet. As a position in a table: the n-gram was never seen."""
+"""In a state: there is no token here yet. As a position in a table: the n-gram was never seen."""
 
 
 class NGramTable(NamedTuple):
@@ -63,7 +63,7 @@ class NGramLM(nn.Module):
 
     @property
     def is_sound(self) -> bool:
-        """Whether tables that were loaded can be: keys in rising order, probabilities and weights from 0 to 1."""
+        """Whether loaded tables are possible: keys in rising order, probabilities and weights from 0 to 1."""
         tables = [self._table(k) for k in range(1, self.order + 1)]
         shares = [share for table in tables for share in (table.probability, table.gamma)]
         return all(bool((table.keys.diff() > 0).all()) for table in tables) and all(

@@ -4,9 +4,9 @@
     Ji et al. 2016, Parallelizing word2vec in shared and distributed memory: neighbouring words share their negatives
 
 The text comes in groups of consecutive words. One matrix product scores all words of a group against all words in and
-around it and against the negatives they share; what is no pair weighs nothing. That is several times too many scores,
-and much faster than to gather the vectors of each pair. Gradients are sparse: a step costs what its words cost,
-whatever the size of the vocabulary.
+around it and against the negatives that they share; scores that belong to no pair get weight zero. These are several
+times more scores than needed, but this is much faster than gathering the vectors of each pair. Gradients are sparse:
+the cost of a step depends on its words, not on the size of the vocabulary.
 """
 
 from typing import NamedTuple

@@ -17,14 +17,14 @@ from relmo.nn.pooling import blank, inside
 
 
 class Alignment(NamedTuple):
-    """For each word of the first sentence what it attends to in the second (B, S, D), and the other way (B, T, D)."""
+    """What each word of the first sentence attends to in the second (B, S, D), and the other way round (B, T, D)."""
 
     first: Tensor
     second: Tensor
 
 
 class Pooled(NamedTuple):
-    """One vector a sentence (B, D), and how much each word has part in it (B, T)."""
+    """One vector a sentence (B, D), and the weight of each word in it (B, T)."""
 
     vector: Tensor
     weights: Tensor
@@ -54,8 +54,8 @@ def soft_align(a: Tensor, b: Tensor, lengths_a: Tensor, lengths_b: Tensor, score
 
 
 def biattention(x: Tensor, y: Tensor, lengths_x: Tensor, lengths_y: Tensor) -> Alignment:
-    """[X; X - C_y; X * C_y] (B, S, 3D) and [Y; Y - C_x; Y * C_x] (B, T, 3D), of which C_y and C_x are the soft
-    alignments; X and Y may be one sentence."""
+    """[X; X - C_y; X * C_y] (B, S, 3D) and [Y; Y - C_x; Y * C_x] (B, T, 3D), where C_y and C_x are the soft alignments.
+    X and Y may be the same sentence."""
     c_y, c_x = soft_align(x, y, lengths_x, lengths_y)
     return Alignment(
         torch.cat([x, x - c_y, x * c_y], dim=2),

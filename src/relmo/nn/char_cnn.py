@@ -19,8 +19,8 @@ from relmo.nn.kernels import char_cnn_cpu, maximum_triton
 
 
 class CharCNN(nn.Module):
-    """Character ids to one vector a word. `filters` are pairs (width, how many); `end` is the id of the mark that ends
-    a word, after which there is padding only. `fast` lets a compiled twin be taken."""
+    """Character ids to one vector a word. `filters` are pairs (width, how many). `end` is the id of the mark that ends
+    a word; only padding follows it. With `fast` a compiled twin may be used."""
 
     def __init__(
         self,
@@ -55,10 +55,9 @@ class CharCNN(nn.Module):
     def forward(self, *groups: Tensor) -> Tensor:
         """Words as ids (N, C), from 1 on, in one or several groups of their own C -> (N, F), all groups' words.
 
-        C is `max_characters`, or less where at least as many columns as the widest filter has are padding: of the
-        windows that see nothing but padding, one is enough. All filters are one product: each is as wide as the widest,
-        with zeros behind. The maximum is taken before the bias is added and the activation applied, which changes
-        nothing: both rise.
+        C is `max_characters`. It may be less if the last columns, as many as the widest filter has, are padding: one
+        window that sees nothing but padding is enough. All filters are one product: each is filled up with zeros to the
+        widest. The maximum is taken before the bias and the activation; the result is the same, as both are monotone.
         """
         if self.fast and char_cnn_cpu.suits(groups, self.embedding):
             y = char_cnn_cpu.maxima(groups, self.embedding, list(self.weights), self.end)

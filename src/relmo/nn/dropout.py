@@ -10,7 +10,8 @@ from torch.nn.functional import dropout
 
 
 def drop(x: Tensor, p: float, training: bool) -> Tensor:
-    """Ordinary dropout; on a CPU from 16 random bits an element, in a quarter of the time that torch takes for 32."""
+    """Ordinary dropout. On a CPU it draws 16 random bits an element, in a quarter of the time that torch takes for
+    32."""
     if not training or p == 0:
         return x
     if x.device.type != "cpu":

@@ -189,8 +189,8 @@ class ElmoLSTM(nn.Module):
         for depth, layer in enumerate(self.stack):
             given = outputs[-1] if depth else first
             skip = self.skip_connections and depth > 0
-            steps = self._steps(depth, state, sizes)
-            y, h, c = infer_cpu.run(given, layer.weights(), steps, skip=skip, precision=precision)
+            start = self._steps(depth, state, sizes)
+            y, h, c = infer_cpu.run(given, layer.weights(), start, skip=skip, precision=precision)
             outputs.append(y)
             finals += [h.transpose(0, 1), c.transpose(0, 1)]
         return ElmoLSTMOutput(tuple(outputs), tuple(finals))
@@ -227,29 +227,29 @@ class ElmoLSTM(nn.Module):
 
         return kept(f"inference in {precision}", list(self.parameters()), prepare)
 
-    def _run(self, layer: ElmoLayer, x: Tensor, steps: Steps) -> tuple[Tensor, Tensor, Tensor]:
+    def _run(self, layer: ElmoLayer, x: Tensor, start: Steps) -> tuple[Tensor, Tensor, Tensor]:
         """One layer. -> y (2, T, B, P), h (2, B, P), c (2, B, H)."""
         if not self.fast:
-            return _define(layer, x, steps)
+            return _define(layer, x, start)
         kind, precision = x.device.type, x.dtype
         if torch.is_autocast_enabled(kind):
             precision = torch.get_autocast_dtype(kind)
         weights = layer.weights()
         with torch.autocast(kind, enabled=False):
-            if precision == x.dtype and lstm_cpu.suits(x, steps.h, steps.c, layer.bias):
+            if precision == x.dtype and lstm_cpu.suits(x, start.h, start.c, layer.bias):
                 if torch.is_grad_enabled():
-                    return lstm_cpu.run(x, weights, steps)
-                return infer_cpu.run(x, weights, steps, skip=False, precision="float32")
+                    return lstm_cpu.run(x, weights, start)
+                return infer_cpu.run(x, weights, start, skip=False, precision="float32")
             low = weights.to(precision)
-            x, h = x.to(precision), steps.h.to(precision)
+            x, h = x.to(precision), start.h.to(precision)
             if torch.is_grad_enabled():
-                return TorchRecurrence.apply(x, h, steps.c, *low, list(steps.sizes), steps.clips)
-            return _infer_steps(layer.input_products(x), low.bias, low.hh, low.hr, steps._replace(h=h))
+                return TorchRecurrence.apply(x, h, start.c, *low, list(start.sizes), start.clips)
+            return _infer_steps(layer.input_products(x), low.bias, low.hh, low.hr, start._replace(h=h))
 
 
-def _define(layer: ElmoLayer, x: Tensor, steps: Steps) -> tuple[Tensor, Tensor, Tensor]:
+def _define(layer: ElmoLayer, x: Tensor, start: Steps) -> tuple[Tensor, Tensor, Tensor]:
     """The definition of a layer: each direction by itself, the LSTM's equations step by step."""
-    h, c, sizes, clips = steps
+    h, c, sizes, clips = start
     lengths = lengths_of(sizes, x.shape[2]).to(x.device)
     forget = layer.full_bias() - layer.bias
     runs = []

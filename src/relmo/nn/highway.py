@@ -17,7 +17,8 @@ from relmo.nn.kernels import highway_triton, linear_cpu
 
 
 class Highway(nn.Module):
-    """One highway layer over vectors of `size`. `fast` lets a compiled twin be taken where no gradients are wanted."""
+    """One highway layer over vectors of `size`. With `fast` a compiled twin may be used where no gradients are
+    wanted."""
 
     def __init__(self, size: int, *, fast: bool = True):
         super().__init__()
@@ -29,7 +30,7 @@ class Highway(nn.Module):
             nn.init.constant_(linear.bias, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, F) -> (N, F)."""
+        """x (N, F) -> x' (N, F)."""
         if self.fast and linear_cpu.suits(x, self.carry.weight):
             return linear_cpu.highway(x, self.carry, self.transform)
         if self.fast:

@@ -1,7 +1,7 @@
 """One vector of a padded sentence: its mean, maximum, minimum, or where its reading ended.
 
-Vectors x (B, T, D) and lengths (B,) in, (B, D) out. What stands past a sentence's end has no influence, whatever it is;
-an empty sentence gives zeros.
+Vectors x (B, T, D) and lengths (B,) in, (B, D) out. Whatever stands past a sentence's end has no influence. An empty
+sentence gives zeros.
 """
 
 import torch
@@ -37,8 +37,8 @@ def minimum(x: Tensor, lengths: Tensor) -> Tensor:
 
 
 def final(x: Tensor, lengths: Tensor, *, directions: int = 1) -> Tensor:
-    """Where reading ended: the last word's vector; of two directions, side by side in x, the second half ends at the
-    first word."""
+    """Where reading ended: the vector of the last word. With two directions side by side in x, the second half is that
+    of the first word, where reading backwards ends."""
     lengths = lengths.to(x.device)
     x = pad(x, (0, 0, 0, 1)) if x.shape[1] == 0 else x
     last = x[torch.arange(len(x), device=x.device), (lengths - 1).clamp(min=0)]  # (B, D)

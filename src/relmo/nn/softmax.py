@@ -21,8 +21,8 @@ from torch.nn.functional import cross_entropy, embedding, linear, log_softmax
 
 from relmo.nn.kernels import softmax_triton
 
-LOGITS_AT_ONCE = {"cuda": 1 << 26, "cpu": 1 << 22}  # how many are held in memory at a time: on a CPU, in its cache
-FEWEST_ROWS = 128  # of them, below which products get slow
+LOGITS_AT_ONCE = {"cuda": 1 << 26, "cpu": 1 << 22}  # logits held in memory at a time; on a CPU they fit its cache
+FEWEST_ROWS = 128  # with fewer rows of logits products get slow
 
 
 class FullSoftmax(nn.Module):
@@ -92,12 +92,13 @@ class SampledSoftmax(FullSoftmax):
 
 
 class SoftmaxLoss(torch.autograd.Function):
-    """mean(log sum_s e^z_s - z_target), z = W x + b for x (N, D), W (S, D), b (S,). The target of each row is the
-    symbol `place` (N,). Or, with `own` (N, D) and `own_bias` (N,), it is one more symbol with these weights, and the
-    symbol `place` is left out, -1 for none.
+    """mean(log sum_s e^z_s - z_target), z = W x + b for x (N, D), W (S, D), b (S,).
 
-    The gradients are computed on the way forward, some rows at a time, so that the N x S logits are never all there.
-    """
+    `place` (N,) is the symbol that is each row's target. With `own` (N, D) and `own_bias` (N,) the target is a further
+    symbol with these weights; then the symbol `place` is left out (-1: none is).
+
+    The gradients are computed in the forward pass, some rows at a time, so that the N x S logits are never all in
+    memory."""
 
     @staticmethod
     def forward(
@@ -181,8 +182,8 @@ def _rows_at_once(weight: Tensor) -> int:
 
 
 class AdaptiveSoftmax(nn.Module):
-    """torch's adaptive softmax; each cluster of rarer symbols has a quarter of the dimensions of the one before, or as
-    much more as leaves the last one at least four."""
+    """torch's adaptive softmax. Each cluster of rarer symbols has a quarter of the dimensions of the cluster before it,
+    or more where the last cluster would have fewer than four."""
 
     def __init__(self, size: int, vocab_size: int, *, cutoffs: Sequence[int] = ()):
         super().__init__()
@@ -193,7 +194,7 @@ class AdaptiveSoftmax(nn.Module):
 
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
         """The mean training loss of the targets (N,)."""
-        with torch.autocast(x.device.type, enabled=False):  # torch's module mixes precisions up
+        with torch.autocast(x.device.type, enabled=False):  # under autocast torch's module fails on mixed precisions
             return self.clusters(self._own_precision(x), targets).loss
 
     def nll(self, x: Tensor, targets: Tensor) -> Tensor:

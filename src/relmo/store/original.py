@@ -5,8 +5,8 @@ Choices:
   disk), beside a given options file, or as a pair.
 - Names in the hdf5 file are data: `_layout` says which part of which dataset is which part of which of our tensors.
   Reading copies one way, writing the other, so a round trip changes no bit.
-- The files may come from anyone. Options are small and typed; a dataset's kind, type and shape are compared with what
-  the options call for before memory is taken for its numbers; links out of the file are not followed.
+- The files may come from anyone. Options must be small and of the right types. The kind, type and shape of a dataset
+  are compared with the options before memory is taken for its numbers. Links out of the file are not followed.
 
 The format is that of Peters et al. 2018, Deep contextualized word representations. It holds no output layer.
 """
@@ -60,13 +60,13 @@ class Original(NamedTuple):
 
 
 def read_original(original: Original) -> tuple[BiLMSettings, BiLMNetwork]:
-    """The settings and the network in these two files; there is no vocabulary in them."""
+    """The settings and the network in these two files, which hold no vocabulary."""
     settings = _read_options(original.options)
     return settings, _read_weights(original.weights, settings.model)
 
 
 def locate(source: PairOrPath) -> Original | None:
-    """Where the options and the weights are; None where there is no trace of either. Part of a model, or several, is an
+    """Where the options and the weights are; None where there is neither. A part of a model, or several models, is an
     error that says what was found."""
     if not isinstance(source, str | Path):
         return _pair(source)
@@ -89,7 +89,7 @@ def locate(source: PairOrPath) -> Original | None:
 
 
 def _pair(source: Iterable[str | Path]) -> Original:
-    """A pair of paths; that they hold what they should is seen when they are read."""
+    """A pair of paths. Whether they hold the right things shows when they are read."""
     paths = [Path(path) for path in source]
     if len(paths) != 2:
         raise ModelError(f"a pair (options, weights) is two paths, not {len(paths)}")
@@ -108,7 +108,7 @@ def _files(folder: Path, pattern: str) -> list[Path]:
 
 
 def _in_folder(folder: Path) -> Original | None:
-    """In the folder itself; or in its subfolders, two deep, where it has nothing."""
+    """The model in the folder itself or, if there is none, in its subfolders, two levels deep."""
     for pattern in ("*", "*/*", "*/*/*"):
         members = [Member(path) for path in _files(folder, pattern)]
         if (found := _choose(folder, members)) is not None:
@@ -147,7 +147,7 @@ def _choose(source: str | Path, members: Sequence[Member]) -> Original | None:
 
 
 def _names(source: str | Path, members: Sequence[Member]) -> str:
-    """Some of the files, by where they are inside the source."""
+    """The names of some of the files, as seen from the source."""
     first = ", ".join(m.name.removeprefix(f"{source}{os.sep}") for m in members[:3])
     return first + (f" and {len(members) - 3} more" if len(members) > 3 else "")
 
@@ -189,7 +189,7 @@ def _json_kind(value: Any) -> str:
 
 
 class Section:
-    """An object of the options file, read key by key; other keys than those asked for are of no interest here."""
+    """An object of the options file, read key by key; its other keys are ignored."""
 
     def __init__(self, where: str, values: Any):
         if not isinstance(values, dict):
@@ -197,7 +197,8 @@ class Section:
         self.where, self.values = where, values
 
     def get(self, key: str, *kinds: type, default: Any = None) -> Any:
-        """A value of one of these types; the default, which is required to be given, where it is absent or null."""
+        """A value of one of these types, or the default where it is absent or null. Without a default it must be
+        there."""
         value = self.values.get(key)
         if value is None and default is not None:
             return default
@@ -264,8 +265,8 @@ def _activation(cnn: Section) -> Any:
 
 
 class Dataset(NamedTuple):
-    """A dataset of the hdf5 file: its names (the first is written), its shape, and which part of it is which of our
-    tensors; each tensor is a view into the network's weights, in the file's order of dimensions."""
+    """A dataset of the hdf5 file: its names (the first is the one we write), its shape, and its parts with our tensor
+    for each. A tensor is a view into the network's weights, in the file's order of dimensions."""
 
     names: tuple[str, ...]
     shape: tuple[int, ...]
@@ -298,8 +299,8 @@ def _layout(network: BiLMNetwork) -> Iterator[Dataset]:
 
 
 def _lstm_layout(network: BiLMNetwork, d: int, depth: int) -> Iterator[Dataset]:
-    """One LSTM: the gates stand side by side in W_0, whose first rows are for the input and the rest for the output of
-    the step before."""
+    """One LSTM. The gates stand side by side in W_0; its first rows are for the input, the rest for the output of the
+    step before."""
     layer = network.lstm.stack[depth]
     paths = [f"RNN_{d}/RNN/MultiRNNCell/Cell{depth}/LSTMCell/"]
     if len(network.lstm.layers) == 1:
@@ -322,7 +323,7 @@ def _lstm_layout(network: BiLMNetwork, d: int, depth: int) -> Iterator[Dataset]:
 
 @contextmanager
 def _open_hdf5(member: Member) -> Iterator["h5py.File"]:
-    """An HDF5 file to read from; a broken one is one clear line."""
+    """An HDF5 file to read from. A broken one is an error of one line."""
     import h5py
 
     source = member.path if member.inside is None else io.BytesIO(member.read())
@@ -335,12 +336,13 @@ def _open_hdf5(member: Member) -> Iterator["h5py.File"]:
 
 
 def _read_weights(member: Member, settings: BiLMModelSettings) -> BiLMNetwork:
-    """The network of these settings with the weights of an hdf5 file; first made on no memory, to compare with it."""
+    """The network of these settings with the weights of an hdf5 file. It is first made without memory and compared with
+    the file."""
     try:
         with torch.device("meta"), Unfilled():
             network = BiLMNetwork(settings, vocab_size=None)
     except (RuntimeError, TypeError, ValueError, OverflowError) as error:
-        raise ModelError(f"{member.name}: the options call for sizes that cannot be: {error}") from error
+        raise ModelError(f"{member.name}: the options call for impossible sizes: {error}") from error
     with _open_hdf5(member) as file:
         found = [_find_dataset(file, dataset, member.name) for dataset in _layout(network)]
         needed = sum(dataset.size * 4 for dataset in found)
@@ -411,7 +413,7 @@ def write_original(model: "BiLM", folder: str | Path, *, overwrite: bool = False
 
 
 def _original_options(settings: BiLMModelSettings) -> dict[str, Any]:
-    """Settings as an original options file has them; every key is there that some reader insists on."""
+    """Settings as an original options file has them, with every key that some reader insists on."""
 
     def number(clip: float) -> int | float | None:
         return (int(clip) if clip.is_integer() else clip) if clip else None
@@ -449,7 +451,7 @@ def write_hdf5(path: Path, network: BiLMNetwork) -> None:
 
 
 def _plain_words(vocabulary: SentenceVocabulary) -> list[str]:
-    """The words as an original vocabulary file lists them: the specials first, nothing escaped that need not be."""
+    """The words as an original vocabulary file lists them: the specials first, only words with spaces escaped."""
     specials = vocabulary.specials
     words = [*specials, *(word for word in vocabulary.symbols if word not in specials)]
     return [escape(word) if any(c.isspace() for c in word) else word for word in words]

@@ -1,7 +1,7 @@
 """Models that another model is built on: where each is, and whether it is still the one it was trained with.
 
-A task's model names its biLM and its static vectors by a source (a name that ships, or a path) and a digest of what
-matters in them; it may hold copies instead, whose source is a path inside its own folder.
+A task's model names its biLM and its static vectors by a source, which is a path or the name of a model that ships, and
+by a digest of what matters in them. It may hold copies instead; then the source is a path inside its own folder.
 """
 
 from contextlib import suppress
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 DEFAULT = BUNDLED[0]
 EMBEDS = ("input", "activation", "max_characters", "skip_connections", "cell_clip", "projection_clip")
-"""Settings of a biLM, beside its weights, that its vectors depend on."""
+"""The settings of a biLM that its vectors depend on, beside its weights."""
 
 
 def bundled(source: PairOrPath | None) -> Path | None:
-    """The folder of the model that ships, where the source is its name and there is no model of this name on disk."""
+    """The folder of a model that ships, if the source is its name and no model of this name is on disk."""
     name = DEFAULT if source is None else source
     known = isinstance(name, str | Path) and str(name) in (*BUNDLED, *EXAMPLES)
     if not known or (source is not None and _on_disk(Path(str(name)))):
@@ -36,7 +36,7 @@ def bundled(source: PairOrPath | None) -> Path | None:
 
 
 def _on_disk(path: Path) -> bool:
-    """Whether a place holds a model of any kind; any other file or folder does not count."""
+    """Whether a path holds a model of any kind. Other files and folders do not count."""
     if is_file(path / CONFIG):
         return True
     with suppress(ModelError):
@@ -51,7 +51,7 @@ class Reference(NamedTuple):
     digest: str
 
     def place(self, folder: Path) -> str:
-        """Where it is, for the model in `folder`, of which copies are a part."""
+        """Where it is, as seen from the model in `folder`, which may hold a copy."""
         return str(folder / self.source) if self.source.startswith(".") else self.source
 
     def check(self, found: str, folder: Path, what: str) -> None:
@@ -79,7 +79,7 @@ def full_source(source: str) -> str:
 
 
 def bilm_digest(model: "BiLM") -> str:
-    """A checksum of all that a biLM's vectors depend on; its output layer is no part of that."""
+    """A checksum of all that a biLM's vectors depend on: everything but its output layer."""
     settings = {name: getattr(model.settings.model, name) for name in EMBEDS}
     words = model.vocabulary.symbols if model.settings.model.input == "word" and model.vocabulary else None
     tensors = {name: tensor.detach().cpu() for name, tensor in own_tensors(without_output(model.network)).items()}

@@ -5,12 +5,12 @@
     int8      matrices of 64 x 64 and more as whole numbers from -127 to 127, and a float16 scale for each 512 of a row
               (`nn/quantize.py`) under the tensor's name and ":scale"; what is smaller, biases and such, in float16
 
-Whole numbers stay what they are. Several files, model-00001-of-00003.safetensors and so on, are filled one after
-another; a tensor at the end of one goes on, from a later row, in the next, under the same name. config.json names the
-precision and the digest of every file; without that a folder has one file in float32.
+Whole numbers stay as they are. Several files, model-00001-of-00003.safetensors and so on, are filled one after another.
+A tensor that does not fit into one file goes on with its later rows in the next, under the same name. config.json has
+the precision and the digest of every file; without them a folder has one file in float32.
 
-What is loaded is always float32. Files are compared, names, types, shapes and bytes, with the network that config.json
-describes before memory is taken for it.
+Loaded weights are always float32. Before memory is taken for the network that config.json describes, the names, types,
+shapes and bytes in the files are compared with it.
 """
 
 import math
@@ -42,7 +42,7 @@ N = TypeVar("N", bound=nn.Module)
 
 
 class TensorForm(NamedTuple):
-    """What a tensor is in a file; a type that no weights have is None."""
+    """A tensor's shape and type in a file; the type is None where no weights can have it."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype | None
@@ -52,15 +52,15 @@ class TensorForm(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What config.json says of the weight files: their precision, and the digest of each; without any, a single file
-    vouches for itself."""
+    """What config.json says of the weight files: their precision and their digests. Without digests there is a single
+    file, which holds its own."""
 
     precision: Stored = "float32"
     digests: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
-        """The files' names."""
+        """The names of the files."""
         count = len(self.digests)
         return [WEIGHTS] if count < 2 else [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
 
@@ -74,7 +74,7 @@ def read_record(folder: Path, config: dict[str, Any]) -> Record:
             f"{folder}: config.json is damaged: it says precision {shown(precision)}, not {', '.join(STORED)}"
         )
     if not isinstance(digests, list) or len(digests) > MOST_FILES or not all(isinstance(d, str) for d in digests):
-        raise ModelError(f"{folder}: config.json is damaged: the digests of its weights are no list of words")
+        raise ModelError(f"{folder}: config.json is damaged: the digests of its weights are no list of strings")
     record = Record(precision, tuple(digests))
     extra = sorted({path.name for path in folder.glob(PATTERN)} - set(record.names))
     if extra:
@@ -83,7 +83,7 @@ def read_record(folder: Path, config: dict[str, Any]) -> Record:
 
 
 def save_weights(folder: Path, network: nn.Module) -> None:
-    """model.safetensors, in float32, in place of all weight files that were there."""
+    """Writes model.safetensors in float32 and removes all other weight files."""
     write_tensors(folder / WEIGHTS, own_tensors(network))
     for path in folder.glob(PATTERN):
         if path.name != WEIGHTS:
@@ -91,8 +91,8 @@ def save_weights(folder: Path, network: nn.Module) -> None:
 
 
 def write_weights(folder: Path, tensors: dict[str, Tensor], precision: Stored, shard_mb: int | None) -> Record:
-    """Writes weights in a precision; in files of at most `shard_mb` megabytes, where it is given and no row is longer.
-    -> what config.json is to say of them"""
+    """Writes weights in a precision, in files of at most `shard_mb` megabytes (unless a row is longer), or in one file.
+    -> what config.json has to say of them"""
     stored: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         stored |= encode(name, tensor.detach().cpu(), precision)
@@ -130,7 +130,7 @@ def flat(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def encode(name: str, tensor: Tensor, precision: Stored) -> dict[str, Tensor]:
-    """A tensor as it is stored."""
+    """A tensor as it is stored, by name: itself, rounded, or whole numbers and their scales."""
     kept = layout(name, TensorForm(tuple(tensor.shape), tensor.dtype), precision)
     if kept[name].dtype == tensor.dtype:
         return {name: tensor}
@@ -140,7 +140,7 @@ def encode(name: str, tensor: Tensor, precision: Stored) -> dict[str, Tensor]:
     else:
         stored = {name: tensor.to(torch.float16)}
     if not all(part.isfinite().all() for part in stored.values()):
-        raise ModelError(f"'{name}' has numbers that are too large for {precision}, or none; keep it in float32")
+        raise ModelError(f"'{name}' has numbers that are too large for {precision}, or NaN; keep it in float32")
     return stored
 
 
@@ -152,7 +152,7 @@ def decode(name: str, stored: dict[str, Tensor]) -> Tensor:
 
 
 def layout(name: str, tensor: TensorForm, precision: Stored) -> dict[str, TensorForm]:
-    """What a network's tensor is in the files, by name; its scales too, where it has any."""
+    """How a network's tensor stands in the files, by name, with its scales where it has any."""
     shape, dtype = tensor
     if precision == "float32" or dtype != torch.float32:
         return {name: tensor}
@@ -163,8 +163,8 @@ def layout(name: str, tensor: TensorForm, precision: Stored) -> dict[str, Tensor
 
 
 class Unfilled(TorchFunctionMode):
-    """Leaves tensors without their first random numbers, which others replace. (To draw some of these without memory,
-    torch would import hundreds of modules, which takes seconds and 70 MB.)"""
+    """Draws no first random numbers for tensors, since stored ones replace them. (To draw some of them for tensors
+    without memory, torch would import hundreds of modules, which takes seconds and 70 MB.)"""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Called in place of `func`."""
@@ -174,7 +174,8 @@ class Unfilled(TorchFunctionMode):
 
 
 def load_weights(folder: Path, config: dict[str, Any], make: Callable[[], N]) -> N:
-    """The network that `make` makes, with the folder's weights; first made on no memory, to compare with the files."""
+    """The network that `make` makes, with the folder's weights. It is first made without memory and compared with the
+    files."""
     record = read_record(folder, config)
     expected: dict[str, TensorForm] = {}
     for name, kept in _described(folder, make).items():
@@ -190,7 +191,7 @@ def load_weights(folder: Path, config: dict[str, Any], make: Callable[[], N]) ->
 
 
 def _described(folder: Path, make: Callable[[], nn.Module]) -> dict[str, TensorForm]:
-    """The tensors of the network that `make` makes, which is made on no memory: config.json may call for any sizes."""
+    """The tensors of the network that `make` makes. It is made without memory: config.json may call for any size."""
     try:
         with torch.device("meta"), Unfilled():
             return {name: TensorForm(tuple(tensor.shape), tensor.dtype) for name, tensor in own_tensors(make()).items()}
@@ -199,7 +200,7 @@ def _described(folder: Path, make: Callable[[], nn.Module]) -> dict[str, TensorF
 
 
 def check_room(folder: Path, config: dict[str, Any], make: Callable[[], nn.Module]) -> None:
-    """An error where the weight files are too small to hold, beside other things, the network that `make` makes."""
+    """An error where the weight files are too small for the network that `make` makes, which may be a part of them."""
     numbers = sum(math.prod(tensor.shape) for tensor in _described(folder, make).values())
     files = [folder / name for name in read_record(folder, config).names]
     there = sum(file.stat().st_size for file in files if is_file(file))
@@ -210,7 +211,7 @@ def check_room(folder: Path, config: dict[str, Any], make: Callable[[], nn.Modul
 
 
 def _compare(folder: Path, record: Record, expected: dict[str, TensorForm]) -> None:
-    """An error where the files do not hold the tensors that are expected. Their headers are read, not their numbers."""
+    """An error where the files do not hold the expected tensors. Only their headers are read, not their numbers."""
     found: dict[str, list[TensorForm]] = {}
     for file_name in record.names:
         with open_tensors(folder / file_name) as file:
@@ -227,7 +228,7 @@ def _compare(folder: Path, record: Record, expected: dict[str, TensorForm]) -> N
 
 
 def joined(parts: list[TensorForm], whole: TensorForm | None) -> TensorForm | None:
-    """What the parts of a tensor make: the whole, where they are all of its rows; otherwise what there is of it."""
+    """The form of a tensor put together from parts: the whole, if they have all its rows, else what they have."""
     if len(parts) < 2 or whole is None:
         return parts[0] if parts else None
     shape = flat(whole.shape)
@@ -239,7 +240,7 @@ def joined(parts: list[TensorForm], whole: TensorForm | None) -> TensorForm | No
 
 
 def _read_stored(folder: Path, record: Record, expected: dict[str, TensorForm]) -> dict[str, Tensor]:
-    """The tensors in the files, put together where they were cut, after the digests were found right."""
+    """The tensors in the files, with digests checked; those that were cut are put together again."""
     parts: dict[str, list[Tensor]] = {}
     for file_name, digest in zip(record.names, record.digests or (None,), strict=True):
         for name, tensor in read_tensors(folder / file_name, digest)[0].items():
@@ -256,7 +257,6 @@ def _read_stored(folder: Path, record: Record, expected: dict[str, TensorForm]) 
 
 
 def _finite(tensor: Tensor) -> bool:
-    """Whether all its numbers are; in one pass that takes no memory."""
     if not tensor.is_floating_point() or not tensor.numel():
         return True
     return all(math.isfinite(extreme) for extreme in tensor.aminmax())

@@ -14,58 +14,27 @@ import numpy as np
 from relmo.errors import CorpusError, SettingError
 from relmo.text.minimal_pairs import MinimalPair
 
-SUBJECTS = {
-    "boy": "boys",
-    "girl": "girls",
-    "man": "men",
-    "woman": "women",
-    "doctor": "doctors",
-    "lawyer": "lawyers",
-    "teacher": "teachers",
-    "farmer": "farmers",
-    "singer": "singers",
-    "writer": "writers",
-    "friend": "friends",
-    "mother": "mothers",
-    "father": "fathers",
-    "brother": "brothers",
-    "student": "students",
-    "player": "players",
-    "soldier": "soldiers",
-    "king": "kings",
-    "child": "children",
-    "judge": "judges",
-}
-ATTRACTORS = {
-    "car": "cars",
-    "house": "houses",
-    "table": "tables",
-    "tree": "trees",
-    "door": "doors",
-    "bridge": "bridges",
-    "river": "rivers",
-    "wall": "walls",
-    "chair": "chairs",
-    "window": "windows",
-}
+
+def _forms(words: str) -> dict[str, str]:
+    """boy/boys girl/girls -> {"boy": "boys", "girl": "girls"}."""
+    return dict(word.split("/") for word in words.split())
+
+
+SUBJECTS = _forms(
+    "boy/boys girl/girls man/men woman/women doctor/doctors lawyer/lawyers teacher/teachers farmer/farmers "
+    "singer/singers writer/writers friend/friends mother/mothers father/fathers brother/brothers student/students "
+    "player/players soldier/soldiers king/kings child/children judge/judges"
+)
+ATTRACTORS = _forms(
+    "car/cars house/houses table/tables tree/trees door/doors bridge/bridges river/rivers wall/walls chair/chairs "
+    "window/windows"
+)
 PREPOSITIONS = ("near", "behind", "beside", "above", "under")
-VERBS = {
-    "knows": "know",
-    "sees": "see",
-    "meets": "meet",
-    "understands": "understand",
-    "remembers": "remember",
-    "avoids": "avoid",
-    "admires": "admire",
-    "encourages": "encourage",
-    "inspires": "inspire",
-    "observes": "observe",
-    "believes": "believe",
-    "accepts": "accept",
-    "allows": "allow",
-    "protects": "protect",
-    "recognizes": "recognize",
-}
+VERBS = _forms(
+    "knows/know sees/see meets/meet understands/understand remembers/remember avoids/avoid admires/admire "
+    "encourages/encourage inspires/inspire observes/observe believes/believe accepts/accept allows/allow "
+    "protects/protect recognizes/recognize"
+)
 NUMBERS = ("singular", "plural")
 FEWEST = 4  # words of a kind that a model must know
 
