@@ -46,7 +46,9 @@ from relmo.tasks.tagger import Tagger
 from relmo.text.conllu import read_conllu_sentences
 from relmo.text.encode import encode_corpus
 from relmo.text.minimal_pairs import read_pairs as read_minimal_pairs
-from relmo.text.readers import read_labelled, read_pairs, read_tagged
+from relmo.text.readers.labelled import read_labelled
+from relmo.text.readers.pairs import read_pairs
+from relmo.text.readers.tagged import read_tagged
 from relmo.text.senses import SenseIndex, read_framework, read_semcor
 from relmo.text.sentences import encode_sentence_corpus
 from relmo.text.trees import read_depths

@@ -75,8 +75,8 @@ def use_model(folder: Path) -> str:
     if isinstance(model, WordVectors):
         return digest(model.matrix, *([model.nearest("cat", 3)] if "cat" in model else ()))
     if isinstance(model, Task):
-        sides = 2 if isinstance(model, SentencePairs) else 1
-        return digest(list(model.predict_words([[WORDS] * sides, [["a"]] * sides])))
+        asked: list[Any] = [WORDS, ["a"]]
+        return digest(model.predict([(words, words) for words in asked] if model.kind == "pairs" else asked))
     ids = torch.tensor([model.vocabulary.end])
     return digest(model.perplexity("the cat"), model.step(ids)[0].numpy(), model.generate(limit=5, seed=1))
 
@@ -93,7 +93,7 @@ def make_task(kind: type[Task[Any, Any]], settings: Any, folder: Path, labels: l
     """A task's model that has learnt nothing."""
     torch.manual_seed(4)
     features = WordFeatures.begin(settings.input, [WORDS], torch.device("cpu"))
-    kind.begin(settings, features, Labels(labels), torch.device("cpu")).save_pretrained(folder)
+    kind(settings, features, {"labels": Labels(labels)}).begin().save_pretrained(folder)
 
 
 def make_tagger(folder: Path, **inputs: Any) -> None:
@@ -131,7 +131,7 @@ def make_sharded(folder: Path) -> None:
     model.save_pretrained(folder)
     (folder / "model.safetensors").unlink()
     megabyte, weights.MB = weights.MB, 30_000
-    record = weights.write_weights(folder, relmo.loading.tensors_of(model), "int8", 1)
+    record = weights.write_weights(folder, model.tensors(), "int8", 1)
     weights.MB = megabyte
     write_json(folder / CONFIG, read_config(folder) | {"stored": record._asdict()})
 

@@ -13,7 +13,8 @@ import pytest
 from test_config import KINDS
 
 from relmo.cli import app
-from relmo.text.readers import read_labelled, read_tagged
+from relmo.text.readers.labelled import read_labelled
+from relmo.text.readers.tagged import read_tagged
 from tagging import conllu, iob2
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "task_results.py"

@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import torch
-from torch import Tensor
 
 from relmo.errors import ModelError, SettingError, WrongKindError, reason, shown
 from relmo.nn.quantize import PRECISIONS, Precision
 from relmo.settings.arguments import typed
 from relmo.settings.kinds import KINDS, model_class
-from relmo.store.folder import own_tensors, pick_device, read_config
+from relmo.store.folder import pick_device, read_config
 from relmo.store.original import PairOrPath, locate, read_original
 from relmo.store.references import DEFAULT, bundled
 
@@ -130,10 +129,3 @@ def load_vectors(source: str | None, say: Callable[[str], None]) -> "WordVectors
             raise
         say(f"no static vectors to compare with ({error})")
         return None
-
-
-def tensors_of(model: "Model") -> dict[str, Tensor]:
-    """The weights of a model, as its folder names them."""
-    if KINDS["skipgram"].model.endswith(type(model).__name__):
-        return {"weight": torch.from_numpy(model.matrix)}  # type: ignore[union-attr]
-    return {name: tensor.detach() for name, tensor in own_tensors(model.network).items()}  # type: ignore[union-attr]

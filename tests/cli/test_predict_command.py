@@ -211,7 +211,7 @@ def test_info_and_convert_know_a_tagger(run: Relmo, model: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["predict", "small"], "(bilm); give a classifier"),
+        (["predict", "small"], "is a bidirectional language model (bilm); give a classifier"),
         (["predict", "MODEL", "none.txt"], "no such file"),
         (["evaluate", "MODEL", "none.conllu"], "no such file"),
         (["evaluate", "MODEL", "DEV", "--words", "x.tsv"], "--words goes with a bidirectional language model"),

@@ -254,7 +254,7 @@ def test_a_task_predicts_the_same_from_every_thread_and_counts_all_words_that_we
         made = settings(input={"elmo": "x"} if elmo else {}, model={"decoder": "crf"})
         reads = with_little_room(tiny_bilm()) if elmo else None
         known = WordFeatures(made.input, count_words(sentences, made.input), bilm=reads)
-        return Tagger.begin(made, known, Labels(["NOUN", "DET", "VERB"]), torch.device("cpu"))
+        return Tagger(made, known, {"labels": Labels(["NOUN", "DET", "VERB"])}).begin()
 
     shared, expected = tagger(), tagger().predict(sentences)
     assert len({tuple(found.tags) for found in expected}) > 5

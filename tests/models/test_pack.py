@@ -10,7 +10,6 @@ import torch
 import relmo
 from relmo.disk.digests import sha256
 from relmo.errors import ModelError, SettingError, StorageError
-from relmo.loading import tensors_of
 from relmo.models.bilm import BiLM
 from relmo.models.pack import HEADING, pack
 from relmo.models.vectors import WordVectors
@@ -72,7 +71,7 @@ def test_packing_what_is_packed_changes_nothing_more(tmp_path: Path) -> None:
     pack(tmp_path / "plain", tmp_path / "one", precision="int8")
     pack(tmp_path / "one", tmp_path / "two", precision="float32")
     pack(tmp_path / "two", tmp_path / "three", precision="int8")
-    one, two = (tensors_of(relmo.load(tmp_path / name, device="cpu")) for name in ("one", "two"))
+    one, two = (relmo.load(tmp_path / name, device="cpu").tensors() for name in ("one", "two"))
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert sha256(tmp_path / "one" / "model.safetensors") == sha256(tmp_path / "three" / "model.safetensors")
 

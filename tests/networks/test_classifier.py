@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
 from relmo.networks.classifier import BCN, PooledClassifier
+from relmo.networks.sentence_encoder import Encoded
 from relmo.nn.attention import biattention
 from relmo.nn.cells import Cell, LSTMCell
 from relmo.store.weights import load_weights, save_weights
@@ -57,26 +58,26 @@ def test_a_sentence_s_logits_depend_on_nothing_but_the_sentence(make: Callable[.
     network = make(again_size=again)
     for padding in (0, 3):
         batch = sentences(LENGTHS, again=again, padding=padding)
-        assert network(*batch).shape == (5, 3)
-        assert_each_sentence_stands_alone(network, lambda one: network(*one), batch)
+        assert network(batch).shape == (5, 3)
+        assert_each_sentence_stands_alone(network, network, batch)
 
 
 def test_gradients_reach_every_weight_and_are_finite_with_an_empty_sentence(make: Callable[..., Classifier]) -> None:
     network = make(again_size=4)
     batch = sentences(LENGTHS, again=4)
     labels = torch.tensor([0, 1, 2, 0, 1])
-    assert_gradients_reach_everything(network, network.loss(network(*batch), labels))
+    assert_gradients_reach_everything(network, network.loss(network(batch), labels))
 
 
 def test_elmo_beside_the_output_and_each_word_make_a_difference(make: Callable[..., Classifier]) -> None:
     network = make(again_size=4).eval()
     batch = sentences([3, 5], again=4)
     assert batch.again is not None
-    before = network(*batch)
+    before = network(batch)
     other = batch._replace(again=batch.again.index_fill(1, torch.tensor([0]), 3.0))
-    assert ((network(*other) - before).abs().amax(dim=1) > 1e-4).all()
+    assert ((network(other) - before).abs().amax(dim=1) > 1e-4).all()
     other = batch._replace(x=batch.x.index_fill(1, torch.tensor([1]), 3.0))
-    assert ((network(*other) - before).abs().amax(dim=1) > 1e-4).all()
+    assert ((network(other) - before).abs().amax(dim=1) > 1e-4).all()
 
 
 def test_32_sentences_with_labels_at_random_are_learned_by_heart(make: Callable[..., Classifier]) -> None:
@@ -87,8 +88,8 @@ def test_32_sentences_with_labels_at_random_are_learned_by_heart(make: Callable[
     generator = torch.Generator().manual_seed(3)
     batch = sentences(torch.randint(1, 8, (32,), generator=generator).tolist())
     labels = torch.randint(3, (32,), generator=generator)
-    overfit(network, lambda: network.loss(network(*batch), labels))
-    assert network(*batch).argmax(dim=1).tolist() == labels.tolist()
+    overfit(network, lambda: network.loss(network(batch), labels))
+    assert network(batch).argmax(dim=1).tolist() == labels.tolist()
 
 
 def test_loss_is_minus_the_log_probability_of_the_label(make: Callable[..., Classifier]) -> None:
@@ -101,7 +102,7 @@ def test_loss_is_minus_the_log_probability_of_the_label(make: Callable[..., Clas
 def test_a_batch_of_one_sentence_and_of_empty_ones_alone_can_be_trained_on(make: Callable[..., Classifier]) -> None:
     network = make()
     for lengths in ([3], [0], [0, 0]):
-        logits = network(*sentences(lengths))
+        logits = network(sentences(lengths))
         assert logits.isfinite().all()
         network.loss(logits, torch.zeros(len(lengths), dtype=torch.long)).backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
@@ -112,7 +113,7 @@ def test_saved_and_loaded_it_gives_the_same_logits(make: Callable[..., Classifie
     batch = sentences(LENGTHS)
     save_weights(tmp_path, network)
     loaded = load_weights(tmp_path, {}, make)
-    assert torch.equal(loaded(*batch), network.eval()(*batch))
+    assert torch.equal(loaded(batch), network.eval()(batch))
 
 
 def test_it_starts_with_orthogonal_recurrences_and_a_forget_gate_that_is_open(make: Callable[..., Classifier]) -> None:
@@ -131,8 +132,8 @@ def test_on_a_gpu_logits_are_the_same(make: Callable[..., Classifier]) -> None:
     network = make(again_size=4).eval()
     batch = sentences(LENGTHS, again=4)
     assert batch.again is not None
-    expected = network(*batch)
-    found = network.cuda()(batch.x.cuda(), batch.lengths.cuda(), batch.again.cuda())
+    expected = network(batch)
+    found = network.cuda()(Encoded(batch.x.cuda(), batch.lengths.cuda(), batch.again.cuda()))
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-3)
 
 
@@ -160,7 +161,7 @@ def test_the_bcn_is_its_equations_on_one_sentence() -> None:
     Z = network.integrator(joined.unsqueeze(0)).output[0]  # (T, 2H)
     shares = torch.softmax(Z @ network.attention.score.weight[0], dim=0)
     p = torch.cat([Z.max(dim=0).values, Z.mean(dim=0), Z.min(dim=0).values, shares @ Z])
-    torch.testing.assert_close(network(x, lengths, again), network.output(p.unsqueeze(0)))
+    torch.testing.assert_close(network(Encoded(x, lengths, again)), network.output(p.unsqueeze(0)))
 
 
 def test_attention_finds_the_one_word_that_decides() -> None:
@@ -178,12 +179,12 @@ def test_attention_finds_the_one_word_that_decides() -> None:
 
     def loss() -> Tensor:
         x, labels, _ = draw(100)
-        return network.loss(network(x, torch.full((100,), 9)), labels)
+        return network.loss(network(Encoded(x, torch.full((100,), 9))), labels)
 
     overfit(network, loss, steps=80)
     lengths = torch.full((300,), 9)
     x, labels, place = draw(300)
-    assert (network(x, lengths).argmax(dim=1) == labels).float().mean() > 0.9
+    assert (network(Encoded(x, lengths)).argmax(dim=1) == labels).float().mean() > 0.9
     attention = network.sentences.attention
     assert attention is not None
     weights = attention(network.sentences.encoder(x, lengths), lengths).weights
@@ -193,6 +194,6 @@ def test_attention_finds_the_one_word_that_decides() -> None:
 def test_what_bcn_says_of_a_sentence_while_training_depends_on_no_other_sentence() -> None:
     network = bcn(input_dropout=0, hidden_dropout=0, pooled_dropout=0, maxout_dropouts=(0, 0, 0))
     x, lengths, *_ = sentences([6, 2])
-    together = network.train()(x, lengths)
-    torch.testing.assert_close(together[1:], network(x[1:, :2], lengths[1:]))
-    torch.testing.assert_close(together, network.eval()(x, lengths))
+    together = network.train()(Encoded(x, lengths))
+    torch.testing.assert_close(together[1:], network(Encoded(x[1:, :2], lengths[1:])))
+    torch.testing.assert_close(together, network.eval()(Encoded(x, lengths)))

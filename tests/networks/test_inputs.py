@@ -59,7 +59,7 @@ def test_x_is_the_parts_side_by_side() -> None:
 
 def test_each_place_of_elmo_has_a_mix_of_its_own() -> None:
     layers = torch.randn(2, 3, 2, 7).half()
-    made = inputs(elmo=ElmoParts(2, 7, True, True, 0.5))
+    made = inputs(elmo=ElmoParts(2, 7, True, True, 0.5, l2=1.0))
     with torch.no_grad():
         made.mixes[0].weights.copy_(torch.tensor([100.0, 0.0]))
         made.mixes[1].weights.copy_(torch.tensor([0.0, 100.0]))
@@ -67,7 +67,7 @@ def test_each_place_of_elmo_has_a_mix_of_its_own() -> None:
     assert torch.allclose(x[..., -7:], layers[:, :, 0].float())
     assert again is not None
     assert torch.allclose(again, layers[:, :, 1].float())
-    assert torch.as_tensor(made.l2()).item() == 20_000
+    assert torch.as_tensor(made.penalty()).item() == 20_000
     only_output = inputs(elmo=ElmoParts(2, 7, False, True, 0.5))
     assert only_output.size == 13
     assert only_output.again_size == 7
@@ -139,13 +139,13 @@ class Body(nn.Module):
 
 
 def test_a_task_network_adds_the_penalty_and_hands_over_one_or_two_sentences() -> None:
-    made = inputs(elmo=ElmoParts(2, 7, True, False, 0.5))
+    made = inputs(elmo=ElmoParts(2, 7, True, False, 0.5, l2=0.1))
     with torch.no_grad():
         made.mixes[0].weights.copy_(torch.tensor([3.0, 4.0]))
-    network = TaskNetwork(made, Body(), mix_l2=0.1)
+    network = TaskNetwork(made, Body())
     given = batch(torch.randn(2, 3, 2, 7).half())
     loss = network.loss(TaskBatch([given], torch.tensor([1.0]), 5))
     assert loss.mean.item() == 1 + 0.1 * 25
     assert loss.predictions == 5
-    network([given, given])
-    assert network.body.calls == [3, 2]  # type: ignore[union-attr]
+    network(TaskBatch([given, given]))
+    assert network.body.calls == [1, 2]  # type: ignore[union-attr]

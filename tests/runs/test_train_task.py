@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.errors import CorpusError, ModelError, SettingError
+from relmo.errors import CorpusError, ModelError, RelmoError, SettingError
 from relmo.loading import load
 from relmo.models.vectors import WordVectors
 from relmo.runs.reporter import Reporter
@@ -18,6 +18,7 @@ from relmo.runs.train_task import hold_out, train_task
 from relmo.store.folder import own_tensors, read_config
 from relmo.tasks.scores import spread
 from relmo.tasks.tagger import Tagger
+from relmo.text.tags import Span
 from relmo.text.vocabulary import Vocabulary
 from tagging import conllu, iob2, settings, tiny_bilm, word_bilm
 
@@ -58,7 +59,8 @@ def test_a_tagger_learns_and_its_folder_says_how_well(files: tuple[str, str], tm
     assert results["train_examples"] == 40
     model = load(out, device="cpu")
     assert isinstance(model, Tagger)
-    assert model.predict(["The cat runs."])[0] == (["The", "cat", "runs", "."], ["DET", "NOUN", "VERB", "PUNCT"])
+    found = model.predict(["The cat runs."])[0]
+    assert (found.words, found.tags) == (["The", "cat", "runs", "."], ["DET", "NOUN", "VERB", "PUNCT"])
     assert read_config(out)["results"] == results
     assert not (out / "run").exists()
     records = list(read_metrics(out / "metrics.jsonl"))
@@ -133,6 +135,19 @@ def test_several_seeds_give_mean_and_deviation_and_the_best_is_the_model(
     assert json.loads((out / "report.json").read_text())["accuracy"] == max(scores)
     assert same_weights(out, out / f"seed-{1 + scores.index(max(scores))}")
     assert Tagger.from_pretrained(out, device="cpu").evaluate(files[1]).score == max(scores)
+
+
+def test_seeds_that_are_finished_are_kept_when_a_later_one_fails(files: tuple[str, str], tmp_path: Path) -> None:
+    class Failing(Reporter):
+        def said(self, message: str) -> None:
+            if message.startswith("seed 2"):
+                raise RelmoError("the loss is nan")
+
+    made = settings(text={"valid": files[1]}, train={"epochs": 1, "seeds": 2})
+    with pytest.raises(RelmoError, match="nan"):
+        train_task(Tagger, files[:1], made, tmp_path / "out", reporter=Failing())
+    assert Tagger.from_pretrained(tmp_path / "out" / "seed-1", device="cpu").evaluate(files[1]).count
+    assert len(train_task(Tagger, files[:1], made, tmp_path / "out", resume=True)["seeds"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -239,8 +254,9 @@ def test_names_are_found_with_legal_tags_only(tmp_path: Path) -> None:
     assert "L-PER" in model.labels.symbols
     assert model.predict([["Bob", "Lee", "sees", "Anna", "."]])[0].tags == ["B-PER", "I-PER", "O", "B-PER", "O"]
     line = "Bob Lee sees New York"
-    sides = model.read_line(line)
-    record = model.as_record(line, sides, model.predict([line])[0].tags)
+    (found,) = model.predict([line])
+    assert found.spans == [Span(0, 2, "PER"), Span(3, 5, "LOC")]
+    record = model.as_record(model.read_line(line), found)
     assert record["spans"][1] == {"text": "New York", "start": 13, "end": 21, "label": "LOC"}
 
 

@@ -32,7 +32,7 @@ def refused(function: Callable[..., Any], *arguments: Any, **options: Any) -> st
 
 def tagger() -> Tagger:
     made, device = settings(), torch.device("cpu")
-    return Tagger.begin(made, Tagger.make_features(made, [["a"]], device), Labels(["A", "B"]), device)
+    return Tagger(made, Tagger.make_features(made, [["a"]], device), {"labels": Labels(["A", "B"])}).begin()
 
 
 def vectors() -> WordVectors:

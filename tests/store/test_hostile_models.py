@@ -23,7 +23,8 @@ from relmo.models.lm import LanguageModel
 from relmo.store.folder import write_tensors
 from relmo.store.weights import read_tensors
 from relmo.text.minimal_pairs import read_pairs
-from relmo.text.readers import read_labelled, read_tagged
+from relmo.text.readers.labelled import read_labelled
+from relmo.text.readers.tagged import read_tagged
 from relmo.text.senses import read_framework
 from relmo.text.vocabulary import Vocabulary
 

@@ -16,7 +16,6 @@ from torch import Tensor
 
 import relmo
 from relmo.errors import ModelError
-from relmo.loading import tensors_of
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
 from relmo.models.pack import pack
@@ -97,7 +96,7 @@ def test_every_kind_of_model_is_float32_again_when_loaded_and_near_what_it_was(
     model = MAKERS[kind]()
     found = relmo.load(packed(tmp_path, model, precision), device="cpu")
     assert type(found) is type(model)
-    own, back = tensors_of(model), tensors_of(found)
+    own, back = model.tensors(), found.tensors()
     assert own.keys() == back.keys()
     for name, tensor in own.items():
         assert (back[name].dtype, back[name].shape) == (tensor.dtype, tensor.shape)
@@ -189,7 +188,7 @@ def test_a_model_in_several_files_is_the_model_in_one(precision: Stored, tmp_pat
     assert all(path.stat().st_size > 0.9 * MB for path in files[:-1])
     assert json.loads((folder / "config.json").read_text())["stored"]["precision"] == precision
     pack(tmp_path / "plain", tmp_path / "whole", precision=precision)
-    one, several = (tensors_of(relmo.load(f, device="cpu")) for f in (tmp_path / "whole", folder))
+    one, several = (relmo.load(f, device="cpu").tensors() for f in (tmp_path / "whole", folder))
     assert all(torch.equal(one[name], several[name]) for name in one)
 
 
@@ -206,7 +205,7 @@ def test_a_model_is_saved_in_the_place_of_one_in_several_files(folder: Path) -> 
     model = relmo.load(folder, device="cpu")
     model.save_pretrained(folder)
     assert [path.name for path in folder.glob("*.safetensors")] == ["model.safetensors"]
-    own, back = tensors_of(model), tensors_of(relmo.load(folder, device="cpu"))
+    own, back = model.tensors(), relmo.load(folder, device="cpu").tensors()
     assert all(torch.equal(own[name], back[name]) for name in own)
 
 

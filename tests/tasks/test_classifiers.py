@@ -10,13 +10,15 @@ import torch
 
 import relmo
 from relmo.errors import CorpusError, ModelError, SettingError
+from relmo.models.lm import LanguageModel
 from relmo.runs.reporter import Reporter
 from relmo.runs.run import read_metrics
 from relmo.runs.train_task import train_task
 from relmo.store.folder import own_tensors, read_config
-from relmo.tasks.classifier import Choice, Classifier, choices
+from relmo.tasks.classifier import ChosenLabel, Classifier, chosen_labels
 from relmo.tasks.features import WordFeatures, count_words
 from relmo.tasks.task import Labels
+from relmo.text.readers.labelled import Labelled
 from sentence_tasks import TREES, classifier_settings, language_model, reviews
 from tagging import tiny_bilm
 
@@ -52,7 +54,7 @@ def untrained(**sections: Any) -> Classifier:
     torch.manual_seed(0)
     made = classifier_settings(**sections)
     features = WordFeatures(made.input, count_words(TEXTS, made.input))
-    return Classifier.begin(made, features, Labels(["pos", "neg", "none"]), torch.device("cpu"))
+    return Classifier(made, features, {"labels": Labels(["pos", "neg", "none"])}).begin()
 
 
 def same_weights(one: Path, other: Path) -> bool:
@@ -85,7 +87,7 @@ def test_answers_do_not_depend_on_order_or_company(network: str) -> None:
 
 
 def test_probabilities_are_those_of_a_softmax_and_the_label_is_the_most_probable() -> None:
-    found = choices(torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0]]), Labels(["a", "b", "c"]))
+    found = chosen_labels(torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0]]), Labels(["a", "b", "c"]))
     assert [choice.label for choice in found] == ["b", "a"]
     s = np.exp([0, 2, 1]).sum()
     assert found[0].probabilities == pytest.approx({"a": 1 / s, "b": np.exp(2) / s, "c": np.exp(1) / s})
@@ -179,7 +181,7 @@ def test_it_starts_where_a_language_model_ended_and_then_needs_it_no_more(
     model: dict[str, Any], files: tuple[str, str], tmp_path: Path
 ) -> None:
     start = language_model(tmp_path / "lm", **model)
-    made = Classifier.complete(
+    made, opened = Classifier.complete(
         classifier_settings(
             text={"valid": files[1]},
             input={"word_dim": 50, "char_dim": 16},  # the defaults, which say nothing
@@ -187,11 +189,11 @@ def test_it_starts_where_a_language_model_ended_and_then_needs_it_no_more(
             train={"init": str(tmp_path / "lm"), "epochs": 4},
         )
     )
-    features = Classifier.make_features(made, [["never", "counted"]], torch.device("cpu"))
-    assert features.vocabulary.symbols == start.vocabulary.symbols
-    begun = Classifier.begin(made, features, Labels(["pos", "neg"]), torch.device("cpu"))
-    encoded = begun.encode([[["good", "film"]]]).batch(np.array([0]))
-    x = begun.network.inputs(encoded[0])
+    examples = [Labelled(["never", "counted"], label) for label in ("pos", "neg")]
+    begun = Classifier.prepare(made, examples, torch.device("cpu"), opened).begin()
+    assert begun.features.vocabulary.symbols == start.vocabulary.symbols
+    encoded = begun.encode([begun.ask(["good", "film"])]).batch(np.array([0]))
+    x = begun.network.inputs(encoded.texts[0])
     ids = torch.from_numpy(start.vocabulary.ids(["good", "film"])).unsqueeze(0)
     reading = begun.network.body.sentences(*x)  # type: ignore[operator, union-attr]
     torch.testing.assert_close(reading, start.encoder(ids).output[:, -1])
@@ -204,12 +206,11 @@ def test_it_starts_where_a_language_model_ended_and_then_needs_it_no_more(
 
 def test_with_a_start_words_are_the_language_model_s_and_the_unknown_one_comes_first(tmp_path: Path) -> None:
     start = language_model(tmp_path / "lm", text={"lowercase": True}, symbols=["</s>", "film", "<unk>", "good"])
-    made = Classifier.complete(classifier_settings(train={"init": str(tmp_path / "lm")}))
+    made, opened = Classifier.complete(classifier_settings(train={"init": str(tmp_path / "lm")}))
     assert made.input.lowercase
-    features = Classifier.make_features(made, [], torch.device("cpu"))
-    assert features.vocabulary.symbols == ["<unk>", "</s>", "film", "good"]
-    begun = Classifier.begin(made, features, Labels(["a", "b"]), torch.device("cpu"))
-    x = begun.network.inputs(begun.encode([[["GOOD", "zebra", "film"]]]).batch(np.array([0]))[0]).x
+    begun = Classifier.prepare(made, [Labelled([], "a"), Labelled([], "b")], torch.device("cpu"), opened).begin()
+    assert begun.features.vocabulary.symbols == ["<unk>", "</s>", "film", "good"]
+    x = begun.network.inputs(begun.encode([begun.ask(["GOOD", "zebra", "film"])]).batch(np.array([0])).texts[0]).x
     torch.testing.assert_close(x[0], start.encoder.embedding.weight[[3, 2, 1]])
 
 
@@ -221,7 +222,11 @@ def test_a_start_goes_with_elmo_at_the_output(files: tuple[str, str], tmp_path: 
     made = classifier_settings(
         text={"valid": files[1]}, input=extra, train={"init": str(tmp_path / "lm"), "epochs": 1, "seeds": 2}
     )
+    opened: list[str] = []
+    load = LanguageModel.from_pretrained
+    monkeypatch.setattr(LanguageModel, "from_pretrained", lambda *a, **k: opened.append("lm") or load(*a, **k))
     results = train_task(Classifier, files[:1], made, tmp_path / "out")
+    assert opened == ["lm"]  # once, whatever the number of seeds
     assert read_config(tmp_path / "out")["settings"]["model"]["directions"] == 1
     assert len(results["seeds"]) == 2
 
@@ -278,5 +283,5 @@ def test_settings_that_make_no_sense_are_errors_before_anything_is_read(
 
 def test_a_choice_is_plain_data() -> None:
     model = untrained()
-    record = model.as_record("x", [[]], Choice("pos", {"pos": 0.75, "neg": 0.25}))
+    record = model.as_record(model.ask("x"), ChosenLabel("pos", {"pos": 0.75, "neg": 0.25}))
     assert record == {"text": "x", "label": "pos", "probabilities": {"pos": 0.75, "neg": 0.25}}

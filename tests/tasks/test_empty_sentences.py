@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from relmo.models.vectors import WordVectors
+from relmo.settings.kinds import check_settings
 from relmo.settings.task import InputSettings
-from relmo.tasks.classifier import Choice, Classifier
+from relmo.tasks.classifier import ChosenLabel, Classifier
 from relmo.tasks.pairs import SentencePairs
-from relmo.tasks.tagger import Tagger
+from relmo.tasks.tagger import TaggedText, Tagger
 from relmo.tasks.task import Labels, Task
 from relmo.text.vocabulary import Vocabulary
 from sentence_tasks import classifier_settings, pairs_settings
@@ -71,15 +72,14 @@ def make(models: Path, inputs: str, body: str) -> Task[Any, Any]:
     given = {key: str(models / v) if key in ("elmo", "vectors") else v for key, v in INPUTS[inputs].items()}
     text = {"task": "score"} if body == "cosine" else {}
     settings = makers[kind](text=text, input=given, model=model)
-    kind.check(settings)
-    device = torch.device("cpu")
-    labels = Labels(["score"] if body == "cosine" else ["A", "B"])
-    return kind.begin(settings, kind.make_features(settings, WORDS, device), labels, device)
+    check_settings(kind.kind, settings)
+    own = {} if body == "cosine" else {"labels": Labels(["A", "B"])}
+    return kind(settings, kind.make_features(settings, WORDS, torch.device("cpu")), own).begin()
 
 
 def probabilities(answers: list[Any]) -> np.ndarray:
     """The numbers of answers that are no tags."""
-    return np.array([list(a.probabilities.values()) if isinstance(a, Choice) else [a] for a in answers])
+    return np.array([list(a.probabilities.values()) if isinstance(a, ChosenLabel) else [a.score] for a in answers])
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,9 @@ def test_an_empty_sentence_is_answered_alone_and_among_others_alike(models: Path
         assert len(late) == 301
         assert model.predict([]) == []
         if isinstance(model, Tagger):
-            assert alone == [([], [])]
-            assert among == [([], []), late[-1], ([], [])]
+            nothing = TaggedText([], [], [])
+            assert alone == [nothing]
+            assert among == [nothing, late[-1], nothing]
             assert len(late[-1].tags) == 2
             continue
         empty = probabilities(alone * 300)

@@ -10,9 +10,10 @@ import torch
 import relmo
 from relmo.errors import CorpusError, SettingError
 from relmo.runs.train_task import train_task
-from relmo.tasks.classifier import Choice
+from relmo.store.folder import read_config, text_digests, write_json
+from relmo.tasks.classifier import ChosenLabel
 from relmo.tasks.features import WordFeatures, count_words
-from relmo.tasks.pairs import SentencePairs
+from relmo.tasks.pairs import PairScore, SentencePairs
 from relmo.tasks.task import Labels
 from sentence_tasks import pairs_settings, same_words, similar
 from tagging import tiny_bilm
@@ -39,12 +40,12 @@ def untrained(network: str) -> SentencePairs:
     torch.manual_seed(0)
     made = pairs_settings(**sections(network))
     features = WordFeatures(made.input, count_words([words for pair in PAIRS for words in pair], made.input))
-    labels = Labels(["score"] if "cosine" in network else ["yes", "no", "maybe"])
-    return SentencePairs.begin(made, features, labels, torch.device("cpu"))
+    own = {} if "cosine" in network else {"labels": Labels(["yes", "no", "maybe"])}
+    return SentencePairs(made, features, own).begin()
 
 
-def numbers(found: Choice | float) -> dict[str, float]:
-    return found.probabilities if isinstance(found, Choice) else {"score": found}
+def numbers(found: ChosenLabel | PairScore) -> dict[str, float]:
+    return found.probabilities if isinstance(found, ChosenLabel) else {"score": found.score}
 
 
 @pytest.mark.parametrize(
@@ -87,9 +88,10 @@ def test_answers_do_not_depend_on_order_or_company(network: str) -> None:
 
 def test_similarity_is_a_number_in_its_range_and_the_same_both_ways() -> None:
     model = untrained("cosine")
-    there, back = model.predict(PAIRS), model.predict([(second, first) for first, second in PAIRS])
+    both = model.predict(PAIRS), model.predict([(second, first) for first, second in PAIRS])
+    there, back = ([numbers(found)["score"] for found in each] for each in both)
     assert there == pytest.approx(back, abs=1e-6)
-    assert all(isinstance(found, float) and -5 <= found <= 5.000001 for found in there)
+    assert all(-5 <= score <= 5.000001 for score in there)
     assert there[3] == pytest.approx(5)  # a sentence and itself
     assert there[1] == pytest.approx(0)  # nothing has no direction: half way between low, -5, and high
 
@@ -102,11 +104,8 @@ def test_a_pair_that_is_not_in_a_list_is_one_clear_line(given: Any) -> None:
 
 def test_a_line_is_two_texts_with_a_tab_between_them() -> None:
     model = untrained("bilstm")
-    assert [[token.text for token in side] for side in model.read_line("Don't!\tA film")] == [
-        ["Do", "n't", "!"],
-        ["A", "film"],
-    ]
-    assert [[token.text for token in side] for side in model.read_line("Don't!\t", tokenized=True)] == [["Don't!"], []]
+    assert model.texts(model.read_line("Don't!\tA film")) == (["Do", "n't", "!"], ["A", "film"])
+    assert model.texts(model.read_line("Don't!\t", tokenized=True)) == (["Don't!"], [])
     for line, count in (("A film", 1), ("a\tb\tc", 3)):
         with pytest.raises(CorpusError, match=f"two texts with a tab between them, found {count}"):
             model.read_line(line)
@@ -114,14 +113,26 @@ def test_a_line_is_two_texts_with_a_tab_between_them() -> None:
 
 def test_records_hold_both_texts_and_probabilities_or_a_score() -> None:
     labelled, scored = untrained("bilstm"), untrained("cosine")
-    assert labelled.as_record("a\tb", [], Choice("no", {"no": 1.0})) == {
+    assert labelled.as_record(labelled.read_line("a\tb"), ChosenLabel("no", {"no": 1.0})) == {
         "first": "a",
         "second": "b",
         "label": "no",
         "probabilities": {"no": 1.0},
     }
-    assert scored.as_record("a\tb", [], 2.5) == {"first": "a", "second": "b", "score": 2.5}
-    assert scored.as_text([], 2.5) == "2.5000"
+    found = PairScore(2.5)
+    assert scored.as_record(scored.read_line("a\tb"), found) == {"first": "a", "second": "b", "score": 2.5}
+    assert found.as_text() == "2.5000"
+
+
+def test_a_model_that_gives_numbers_has_no_labels_and_folders_that_fake_one_still_load(tmp_path: Path) -> None:
+    model = untrained("cosine")
+    model.save_pretrained(tmp_path)
+    config = read_config(tmp_path)
+    assert "labels" not in config
+    assert sorted(path.name for path in tmp_path.glob("*.txt")) == ["vocabulary.txt"]
+    (tmp_path / "labels.txt").write_text("score\n")
+    write_json(tmp_path / "config.json", {**config, "labels": 1, "digests": text_digests(tmp_path)})
+    assert relmo.load(tmp_path, device="cpu").predict(PAIRS) == model.predict(PAIRS)  # type: ignore[union-attr]
 
 
 def test_scores_beyond_their_range_are_an_error(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from relmo.models.vectors import WordVectors
 from relmo.settings.task import InputSettings
 from relmo.store.references import Reference
 from relmo.tasks.features import WordFeatures, WordVocabulary, count_words
-from relmo.tasks.tagger import Tagger
+from relmo.tasks.tagger import TaggedText, Tagger
 from relmo.tasks.task import Labels, by_length, count_labels
 from relmo.text.vocabulary import Vocabulary
 from tagging import conllu, settings, tiny_bilm, word_bilm
@@ -29,7 +29,7 @@ def tagger(*, seed: int = 0, bilm: bool = False) -> Tagger:
     torch.manual_seed(seed)
     made = settings(input={"elmo": "x"} if bilm else {})
     known = WordFeatures(made.input, count_words(SENTENCES, made.input), bilm=tiny_bilm() if bilm else None)
-    return Tagger.begin(made, known, Labels(["NOUN", "DET", "VERB"]), torch.device("cpu"))
+    return Tagger(made, known, {"labels": Labels(["NOUN", "DET", "VERB"])}).begin()
 
 
 @pytest.mark.parametrize("bilm", [False, True])
@@ -49,7 +49,7 @@ def test_text_is_split_and_lists_are_kept_and_nothing_gives_nothing() -> None:
     raw, kept, empty, blank = model.predict(["Don't!", ["Don't!"], [], " "])
     assert raw.words == ["Do", "n't", "!"]
     assert kept.words == ["Don't!"]
-    assert empty == blank == ([], [])
+    assert empty == blank == TaggedText([], [], [])
     assert model.predict([]) == []
     with pytest.raises(SettingError, match="put a single one into a list"):
         model.predict("The dog")
@@ -60,8 +60,7 @@ def test_saved_and_loaded_it_predicts_the_same(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "m", results={"note": 1})
     again = relmo.load(tmp_path / "m", device="cpu")
     assert isinstance(again, Tagger)
-    encoded = model.encode([[words] for words in SENTENCES])
-    batch = encoded.batch(np.arange(4))
+    batch = model.encode([model.ask(words) for words in SENTENCES]).batch(np.arange(4))
     assert torch.equal(model.network(batch).scores, again.network(batch).scores)
     assert (tmp_path / "m" / "labels.txt").read_text() == "NOUN\nDET\nVERB\n"
     again.save_pretrained(tmp_path / "n")
@@ -73,7 +72,7 @@ def test_lines_of_a_text_file_that_changed_places_are_noticed(name: str, tmp_pat
     made = settings(input={"elmo": "x", "elmo_tune": True})
     reference = {"elmo": Reference("x", "y")}
     known = WordFeatures(made.input, count_words(SENTENCES, made.input), bilm=word_bilm(), references=reference)
-    Tagger.begin(made, known, Labels(["NOUN", "DET"]), torch.device("cpu")).save_pretrained(tmp_path / "m")
+    Tagger(made, known, {"labels": Labels(["NOUN", "DET"])}).begin().save_pretrained(tmp_path / "m")
     relmo.load(tmp_path / "m", device="cpu")
     path = tmp_path / "m" / name
     *lines, one, other = path.read_text().splitlines()

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from relmo.errors import CorpusError
-from relmo.text.readers import Labelled, Pair, Tagged, read_labelled, read_pairs, read_tagged
+from relmo.text.readers.labelled import Labelled, read_labelled
+from relmo.text.readers.pairs import TextPair, read_pairs
+from relmo.text.readers.tagged import TaggedWords, read_tagged
 from relmo.text.tokenize import words
 
 CONLLU = (
@@ -27,7 +29,7 @@ def write(folder: Path, name: str, text: str) -> Path:
 
 def test_conllu_gives_words_and_the_asked_column_without_ranges_and_empty_nodes(tmp_path: Path) -> None:
     path = write(tmp_path, "a.conllu", CONLLU)
-    assert list(read_tagged(path)) == [Tagged(["vamos", "nos"], ["VERB", "PRON"]), Tagged(["Mar"], ["NOUN"])]
+    assert list(read_tagged(path)) == [TaggedWords(["vamos", "nos"], ["VERB", "PRON"]), TaggedWords(["Mar"], ["NOUN"])]
     assert [tags for _, tags in read_tagged(path, column="XPOS")] == [["V", "P"], ["N"]]
     assert [tags for _, tags in read_tagged(path, column="8")] == [["root", "obj"], ["root"]]
 
@@ -40,15 +42,15 @@ def test_compressed_files_are_told_by_the_name_below_the_compression(tmp_path: P
 
 def test_columns_are_counted_words_or_word_and_tag_with_tabs_or_spaces(tmp_path: Path) -> None:
     counted = write(tmp_path, "a.iob2", IOB2)
-    assert list(read_tagged(counted)) == [Tagged(["in", "tampa"], ["O", "B-LOC"]), Tagged(["#"], ["O"])]
+    assert list(read_tagged(counted)) == [TaggedWords(["in", "tampa"], ["O", "B-LOC"]), TaggedWords(["#"], ["O"])]
     two = write(tmp_path, "b.conll", "#a\tO\n1\tB-X\n\n# c\n2\tO\n")
-    assert list(read_tagged(two)) == [Tagged(["#a", "1"], ["O", "B-X"]), Tagged(["2"], ["O"])]
+    assert list(read_tagged(two)) == [TaggedWords(["#a", "1"], ["O", "B-X"]), TaggedWords(["2"], ["O"])]
     spaces = write(tmp_path, "c.txt", "-DOCSTART- -X- -X- O\n\nEU NNP I-NP I-ORG\n# NN I-NP O\n")
-    assert list(read_tagged(spaces)) == [Tagged(["EU", "#"], ["I-ORG", "O"])]
-    assert list(read_tagged(spaces, column="2")) == [Tagged(["EU", "#"], ["NNP", "NN"])]
+    assert list(read_tagged(spaces)) == [TaggedWords(["EU", "#"], ["I-ORG", "O"])]
+    assert list(read_tagged(spaces, column="2")) == [TaggedWords(["EU", "#"], ["NNP", "NN"])]
 
 
-EU, IT = Tagged(["EU", "rejects"], ["B-ORG", "O"]), Tagged(["It"], ["O"])
+EU, IT = TaggedWords(["EU", "rejects"], ["B-ORG", "O"]), TaggedWords(["It"], ["O"])
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_comments_are_no_words_and_words_that_begin_with_a_hash_no_comments(tmp_
     comments = write(tmp_path, "a.txt", "# sent_id = 1\n# C O O\nIt P O O\n\n# sent_id = 2\nIt P O O\n")
     assert [words for words, _ in read_tagged(comments)] == [["#", "It"], ["It"]]
     tabs = write(tmp_path, "b.txt", "It\tO \n# text = in\ttampa\nIt\tO\n")
-    assert list(read_tagged(tabs)) == [Tagged(["It", "It"], ["O", "O"])]
+    assert list(read_tagged(tabs)) == [TaggedWords(["It", "It"], ["O", "O"])]
 
 
 def test_blank_lines_say_nothing_in_any_file(tmp_path: Path) -> None:
@@ -92,13 +94,13 @@ def test_blank_lines_say_nothing_in_any_file(tmp_path: Path) -> None:
     assert list(read_labelled(trees, split=words)) == [Labelled(["("], "0")]
     assert [list(read_labelled(path, split=words)) for path in (cola, table)] == [[Labelled(["Good"], "1")]] * 2
     sts = write(tmp_path, "sts.csv", "\ng\tf\t2012\t1\t5.000\tA\tc\n\n")
-    assert list(read_pairs(sts, split=words, numbers=True)) == [Pair(["A"], ["c"], 5.0)]
+    assert list(read_pairs(sts, split=words, numbers=True)) == [TextPair(["A"], ["c"], 5.0)]
 
 
 def test_json_lines_hold_lists_of_words_and_tags(tmp_path: Path) -> None:
     path = write(tmp_path, "a.jsonl", '{"tokens": ["a b", "c"], "tags": ["X", "Y"], "other": ["P", "Q"]}\n\n')
-    assert list(read_tagged(path)) == [Tagged(["a b", "c"], ["X", "Y"])]
-    assert list(read_tagged(path, column="other")) == [Tagged(["a b", "c"], ["P", "Q"])]
+    assert list(read_tagged(path)) == [TaggedWords(["a b", "c"], ["X", "Y"])]
+    assert list(read_tagged(path, column="other")) == [TaggedWords(["a b", "c"], ["P", "Q"])]
 
 
 @pytest.mark.parametrize(
@@ -184,22 +186,22 @@ def test_tables_cola_json_and_folders_give_labelled_texts(tmp_path: Path) -> Non
 
 def test_pairs_come_from_snli_sick_sts_and_json(tmp_path: Path) -> None:
     snli = write(tmp_path, "s.tsv", "gold_label\tsentence1\tsentence2\nneutral\tA man.\tHe\n-\ta\tb\n")
-    assert list(read_pairs(snli, split=words)) == [Pair(["A", "man", "."], ["He"], "neutral")]
+    assert list(read_pairs(snli, split=words)) == [TextPair(["A", "man", "."], ["He"], "neutral")]
     sick = write(
         tmp_path,
         "sick.txt",
         "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n1\ta b\tc\t4.5\tNEUTRAL\n",
     )
-    assert list(read_pairs(sick, split=words)) == [Pair(["a", "b"], ["c"], "NEUTRAL")]
+    assert list(read_pairs(sick, split=words)) == [TextPair(["a", "b"], ["c"], "NEUTRAL")]
     assert next(iter(read_pairs(sick, split=words, numbers=True))).label == 4.5
     assert next(iter(read_pairs(sick, split=words, column="pair_ID", numbers=True))).label == 1
     sts = write(tmp_path, "sts.csv", 'g\tf\t2012\t1\t5.000\tA "b"\tc\td\te\n')
-    assert list(read_pairs(sts, split=str.split, numbers=True)) == [Pair(["A", '"b"'], ["c"], 5.0)]
+    assert list(read_pairs(sts, split=str.split, numbers=True)) == [TextPair(["A", '"b"'], ["c"], 5.0)]
     for more in ({}, {"numbers": True, "column": "score"}):
         with pytest.raises(CorpusError, match=r"sts.csv: is STS-B, which has scores; compare with --preset stsb"):
             list(read_pairs(sts, split=words, **more))  # type: ignore[arg-type]
     lines = write(tmp_path, "p.jsonl", '{"premise": "a", "hypothesis": "b", "label": 1}\n')
-    assert list(read_pairs(lines, split=words)) == [Pair(["a"], ["b"], "1")]
+    assert list(read_pairs(lines, split=words)) == [TextPair(["a"], ["b"], "1")]
 
 
 @pytest.mark.parametrize(

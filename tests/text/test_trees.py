@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from relmo.errors import CorpusError
-from relmo.text.readers import parse_tree
+from relmo.text.readers.labelled import parse_tree
 from relmo.text.trees import phrase_depths, read_depths
 
 #      the keys to the cabinet are old: heads by number, the root is 7

@@ -108,7 +108,5 @@ def _to_original(source: str | Path, destination: Path, *, overwrite: bool) -> d
 
 def _parameters(model: "Model", *, without: str | None = None) -> int:
     """How many numbers a model has, those of one part left out."""
-    from relmo.loading import tensors_of
-
-    tensors = {name: t for name, t in tensors_of(model).items() if without is None or not name.startswith(without)}
+    tensors = {name: t for name, t in model.tensors().items() if without is None or not name.startswith(without)}
     return sum(tensor.numel() for tensor in tensors.values() if tensor.is_floating_point())

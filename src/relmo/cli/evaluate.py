@@ -10,7 +10,7 @@ from relmo.errors import SettingError
 
 if TYPE_CHECKING:
     from relmo.models.evaluate import BiScore, Score
-    from relmo.tasks.scores import LabelScore, Report
+    from relmo.tasks.scores import LabelScore, TaskReport
     from relmo.tasks.task import Task
 
 
@@ -138,7 +138,7 @@ def _evaluate_task(
         _print_details(report, confusion=confusion)
 
 
-def _print_details(report: "Report", *, confusion: bool) -> None:
+def _print_details(report: "TaskReport", *, confusion: bool) -> None:
     """Each label by itself, and, where asked for, which was taken for which."""
     from relmo.cli.terminal import print_table
 

@@ -38,7 +38,7 @@ def info(model: str = "small", *, json: bool = False, quiet: bool = False) -> No
 def gather(model: str) -> dict[str, Any]:
     """What there is to say about a model."""
     from relmo.disk.digests import sha256
-    from relmo.loading import load, tensors_of
+    from relmo.loading import load
     from relmo.store.folder import digest, read_config
     from relmo.store.original import locate
     from relmo.store.references import bundled
@@ -48,7 +48,7 @@ def gather(model: str) -> dict[str, Any]:
     if (original := locate(folder)) is not None:
         return _gather_original(original)
     config = read_config(folder)
-    tensors = tensors_of(load(folder, device="cpu"))  # checks that everything fits together
+    tensors = load(folder, device="cpu").tensors()  # checks that everything fits together
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     return {
         "kind": config["kind"],

@@ -74,19 +74,14 @@ def predict(
 
 def _answer(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool, json: bool) -> None:
     """Prints the predictions for lines, of which some are tokenised."""
-    sides = []
+    asked = []
     for line in lines:
         try:
-            sides.append(model.read_line(line.text, tokenized=tokenized or line.tokenized))
+            asked.append(model.read_line(line.text, tokenized=tokenized or line.tokenized))
         except CorpusError as error:
             raise CorpusError(f"{line.place}: {error}") from error
-    words = ([[token.text for token in side] for side in each] for each in sides)
-    results = []
-    for (text, *_), tokens, prediction in zip(lines, sides, model.predict_words(words), strict=True):
-        if json:
-            results.append(json_line(model.as_record(text, tokens, prediction)))
-        else:
-            results.append(model.as_text(tokens, prediction))
+    answered = zip(asked, model.answer(asked), strict=True)
+    results = [json_line(model.as_record(*each)) if json else each[1].as_text() for each in answered]
     sys.stdout.write("\n".join(results) + "\n")
     sys.stdout.flush()
 
@@ -94,7 +89,7 @@ def _answer(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool, jso
 def read(file: str | None, errors: Literal["strict", "replace"]) -> Iterator[list[Input]]:
     """The lines of a file, or its sentences, a portion at a time: of a pipe, what has come so far."""
     from relmo.text.corpus import STDIN, is_conllu, read_conllu
-    from relmo.text.readers import blocks_of_lines
+    from relmo.text.readers.lines import blocks_of_lines
 
     path = STDIN if file is None else file
     if is_conllu(path):

@@ -14,11 +14,11 @@ from relmo.explorer.packs import Pack, find_packs
 from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
+from relmo.settings.kinds import TASKS
 from relmo.store.folder import CONFIG, read_config
 from relmo.store.references import bundled
 from relmo.tasks.task import Task
 
-TASKS = ("classifier", "pairs", "tagger")
 FIGURES = {"pos": "all words", "wsd": "both sets"}  # measurements by layer, and the column that is shown of each
 MOST = 1e9  # that a figure is
 

@@ -31,7 +31,7 @@ from relmo.explorer.extras import Extras, learnt_mixes
 from relmo.explorer.reader import PagedReader
 from relmo.loading import load
 from relmo.models.bilm import BiLM
-from relmo.models.lm import LanguageModel, parameter_count
+from relmo.models.lm import LanguageModel
 from relmo.tasks.task import Task
 from relmo.text.conllu import ConlluWord
 from relmo.text.corpus import STDIN
@@ -162,7 +162,7 @@ class Session:
             "directions": stack.directions,
             "states": reader.states,
             "carried": list(stack.layers[0].states),
-            "parameters": parameter_count(self.model.network),
+            "parameters": self.model.parameter_count(),
             "texts": [
                 {"name": p.name, "title": p.title, "length": len(p.text), "tagged": p.name in self.annotated}
                 for p in self.passages.values()

@@ -4,7 +4,6 @@ elmo = relmo.load("models/mine")
 vectors = elmo.embed(["The bank of the river .", "A bank lends money ."])
 """
 
-import dataclasses
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,28 +17,18 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from relmo.config import to_toml
 from relmo.disk.outputs import atomic
 from relmo.embedding.engine import CutWords, Embedder, pool, windows
 from relmo.errors import ModelError, SettingError
 from relmo.models.evaluate import BiScore, bilm_nll, full_precision
+from relmo.models.saved import About, SavedFolder, SavedModel
 from relmo.networks.bilm import BiLMNetwork
 from relmo.nn.quantize import PRECISIONS, Precision
 from relmo.settings.arguments import check_sentences, check_text
-from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, check_bilm
+from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.settings.bounds import parse_filters
 from relmo.settings.embedding import Carry, EmbedOptions, Layers
-from relmo.store.folder import (
-    CARD,
-    SETTINGS,
-    VOCABULARY,
-    known_text,
-    pick_device,
-    read_config,
-    read_settings,
-    save_config,
-)
-from relmo.store.weights import load_weights, save_weights
+from relmo.store.folder import pick_device
 from relmo.text.characters import BOS, EOS, Spellings
 from relmo.text.encode import TOKENIZERS
 from relmo.text.sentences import SentenceFile, encode_sentence_file
@@ -62,7 +51,7 @@ class WordScore(NamedTuple):
     backward: float | None
 
 
-class BiLM:
+class BiLM(SavedModel):
     """A network, its settings and, where it can predict words, its vocabulary; one method per verb of the command line.
 
     `vocabulary` is None for original ELMo files, which hold no output layer. `precision` is that of the LSTMs' products
@@ -72,6 +61,11 @@ class BiLM:
 
     A loaded model may be used from any thread and gives the same numbers. Threads take turns at computing vectors.
     """
+
+    kind = "bilm"
+    network: BiLMNetwork
+    settings: BiLMSettings
+    vocabulary: SentenceVocabulary | None
 
     def __init__(
         self,
@@ -104,58 +98,24 @@ class BiLM:
                 self.embedder.precision = name
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, *, device: str = "auto") -> "BiLM":
-        """A model from the folder that `save_pretrained`, `relmo train bilm` or `relmo convert` wrote."""
-        folder = Path(folder)
-        config = read_config(folder)
-        if config["kind"] != "bilm":
-            raise ModelError(f"{folder}: is a {config['kind']} model, not a bidirectional language model (bilm)")
-        settings = read_settings(folder, config, BiLMSettings, check_bilm)
-        size = config.get("vocab_size")
-        vocabulary = None if size is None else SentenceVocabulary.load(known_text(folder, config, VOCABULARY))
-        if vocabulary is not None and len(vocabulary) != size:
-            raise ModelError(f"{folder}: {VOCABULARY} has {len(vocabulary)} words, config.json says {size}")
+    def restore(cls, saved: SavedFolder, device: str) -> "BiLM":
+        settings, size = saved.settings(cls.kind), saved.config.get("vocab_size")
+        vocabulary = None if size is None else saved.vocabulary(SentenceVocabulary, what="words")
         if vocabulary is None and settings.model.input == "word":
-            raise ModelError(f"{folder}: config.json is damaged: a model with word input needs a vocab_size")
-        network = load_weights(folder, config, lambda: BiLMNetwork(settings.model, vocab_size=size))
+            raise saved.damaged("a model with word input needs a vocab_size")
+        network = saved.network(lambda: BiLMNetwork(settings.model, vocab_size=size))
         return cls(network, settings, vocabulary, pick_device(device))
 
-    def save_pretrained(self, folder: str | Path, *, results: dict[str, Any] | None = None) -> None:
-        """Writes the model as a folder; `results` go into its config and its card."""
-        folder = Path(folder)
-        if self.vocabulary is not None:
-            with atomic(folder / VOCABULARY) as temporary:
-                self.vocabulary.save(temporary)
-        save_weights(folder, self.network)
-        self.save_description(folder, results or {})
-
-    def save_description(self, folder: Path, results: dict[str, Any]) -> None:
-        """The card and the settings as commented TOML, for people; then config.json."""
-        with atomic(folder / CARD) as temporary:
-            temporary.write_text(self.card(folder.name, results), encoding="utf-8")
-        with atomic(folder / SETTINGS) as temporary:
-            temporary.write_text(to_toml(self.settings), encoding="utf-8")
-        size = None if self.vocabulary is None else len(self.vocabulary)
-        values = {"vocab_size": size, "settings": dataclasses.asdict(self.settings)}
-        save_config(folder, "bilm", values | {"results": results})
-
-    def card(self, name: str, results: dict[str, Any]) -> str:
-        """A model card: what this is, how it was made, how well it does."""
+    def about(self, name: str) -> About:
         model = self.settings.model
-        count = sum(p.numel() for p in self.network.parameters())
-        lines = [f"# {name}", "", "A bidirectional LSTM language model (ELMo), made with relmo.", ""]
-        lines += [
+        facts = [
             f"- reads words by their {'characters' if model.input == 'char' else 'numbers'}",
             f"- {model.layers} layers of {model.hidden} units each way, projected to {model.projection}",
-            f"- parameters: {count:,}",
+            f"- parameters: {self.parameter_count():,}",
         ]
-        lines += [] if self.vocabulary is None else [f"- predicts: {len(self.vocabulary):,} words"]
-        lines += [
-            f"- {key}: {value:,.4f}" if isinstance(value, float) else f"- {key}: {value}"
-            for key, value in results.items()
-        ]
-        lines += ["", "```", f"relmo embed text.txt --model {name} --out vectors.h5", "```", ""]
-        return "\n".join(lines)
+        facts += [] if self.vocabulary is None else [f"- predicts: {len(self.vocabulary):,} words"]
+        example = ["```", f"relmo embed text.txt --model {name} --out vectors.h5", "```"]
+        return About("A bidirectional LSTM language model (ELMo), made with relmo.", facts, example)
 
     def tokens(self, text: str) -> list[str]:
         """Splits raw text into words."""

@@ -5,7 +5,6 @@ model.generate("ROMEO:", limit=200)
 model.perplexity("To be, or not to be")
 """
 
-import dataclasses
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,30 +13,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from relmo.config import to_toml
-from relmo.disk.outputs import atomic
 from relmo.errors import ModelError, SettingError
 from relmo.models.evaluate import Score, total_nll
 from relmo.models.generate import Sampling, beam_search, sample
+from relmo.models.saved import About, SavedFolder, SavedModel
 from relmo.networks import make_language_model
 from relmo.networks.language_model import Encoder, NeuralLM, RecurrentLM
 from relmo.networks.ngram import NGramLM
 from relmo.nn.cells import State
 from relmo.settings.arguments import check_seed, check_text, check_whole
-from relmo.settings.lm import LMSettings, check_lm
-from relmo.store.folder import (
-    CARD,
-    SETTINGS,
-    VOCABULARY,
-    known_text,
-    pick_device,
-    read_config,
-    read_settings,
-    save_config,
-)
-from relmo.store.weights import load_weights, save_weights
+from relmo.settings.lm import LMSettings
+from relmo.store.folder import pick_device
 from relmo.text.encode import encode_file, encode_text
 from relmo.text.tokenize import join
 from relmo.text.vocabulary import Vocabulary
@@ -57,8 +45,13 @@ class Text:
     ended: bool
 
 
-class LanguageModel:
+class LanguageModel(SavedModel):
     """A network, its vocabulary and its settings; one method per verb of the command line."""
+
+    kind = "lm"
+    network: NeuralLM | NGramLM
+    settings: LMSettings
+    vocabulary: Vocabulary
 
     def __init__(
         self,
@@ -73,55 +66,23 @@ class LanguageModel:
         self.settings = settings
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, *, device: str = "auto") -> "LanguageModel":
-        """A model from the folder that `save_pretrained` or `relmo train lm` wrote."""
-        folder = Path(folder)
-        config = read_config(folder)
-        if config["kind"] != "lm":
-            raise ModelError(f"{folder}: is a {config['kind']} model, not a language model (lm)")
-        settings = read_settings(folder, config, LMSettings, check_lm)
-        vocabulary = Vocabulary.load(known_text(folder, config, VOCABULARY))
-        if len(vocabulary) != config.get("vocab_size"):
-            raise ModelError(
-                f"{folder}: {VOCABULARY} has {len(vocabulary)} symbols, config.json says {config.get('vocab_size')}"
-            )
-        network = load_weights(
-            folder, config, lambda: make_language_model(settings.model, len(vocabulary), config.get("sizes"))
-        )
+    def restore(cls, saved: SavedFolder, device: str) -> "LanguageModel":
+        settings, vocabulary = saved.settings(cls.kind), saved.vocabulary(Vocabulary)
+        network = saved.network(lambda: make_language_model(settings.model, len(vocabulary), saved.config.get("sizes")))
         if isinstance(network, NGramLM) and not network.is_sound:
-            raise ModelError(f"{folder}: the tables of its n-grams hold no probabilities; restore it from a copy")
+            raise ModelError(f"{saved.path}: the tables of its n-grams hold no probabilities; restore it from a copy")
         return cls(network, vocabulary, settings, pick_device(device))
 
-    def save_pretrained(self, folder: str | Path, *, results: dict[str, Any] | None = None) -> None:
-        """Writes the model as a folder; `results` go into its config and its card."""
-        folder = Path(folder)
-        with atomic(folder / VOCABULARY) as temporary:
-            self.vocabulary.save(temporary)
-        save_weights(folder, self.network)
-        self.save_description(folder, results or {})
+    def config(self) -> dict[str, Any]:
+        """Of an n-gram model, the sizes of its tables too."""
+        return super().config() | ({"sizes": self.network.sizes} if isinstance(self.network, NGramLM) else {})
 
-    def save_description(self, folder: Path, results: dict[str, Any]) -> None:
-        """The card and the settings as commented TOML, for people; then config.json."""
-        with atomic(folder / CARD) as temporary:
-            temporary.write_text(self.card(folder.name, results), encoding="utf-8")
-        values: dict[str, Any] = {"vocab_size": len(self.vocabulary), "settings": dataclasses.asdict(self.settings)}
-        with atomic(folder / SETTINGS) as temporary:
-            temporary.write_text(to_toml(self.settings), encoding="utf-8")
-        if isinstance(self.network, NGramLM):
-            values["sizes"] = self.network.sizes
-        save_config(folder, "lm", values | {"results": results})
-
-    def card(self, name: str, results: dict[str, Any]) -> str:
-        """A model card: what this is, how it was made, how well it does."""
-        model, text = self.settings.model, self.settings.text
-        lines = [f"# {name}", "", f"A {model.cell} language model over {text.unit}s, made with relmo.", ""]
-        lines += [f"- vocabulary: {len(self.vocabulary):,} symbols", f"- parameters: {parameter_count(self.network):,}"]
-        lines += [
-            f"- {key}: {value:,.4f}" if isinstance(value, float) else f"- {key}: {value}"
-            for key, value in results.items()
-        ]
-        lines += ["", "```", f"relmo generate {name}", "```", ""]
-        return "\n".join(lines)
+    def about(self, name: str) -> About:
+        return About(
+            f"A {self.settings.model.cell} language model over {self.settings.text.unit}s, made with relmo.",
+            [f"- vocabulary: {len(self.vocabulary):,} symbols", f"- parameters: {self.parameter_count():,}"],
+            ["```", f"relmo generate {name}", "```"],
+        )
 
     @property
     def encoder(self) -> Encoder:
@@ -255,9 +216,3 @@ def _split_lines(symbols: list[str]) -> Iterator[list[str]]:
         else:
             line.append(symbol)
     yield line
-
-
-def parameter_count(network: nn.Module) -> int:
-    """How many numbers were trained; for an n-gram model, its probabilities and weights."""
-    own = sum(p.numel() for p in network.parameters())
-    return own or sum(b.numel() for b in network.buffers() if b.is_floating_point())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from relmo.disk.digests import sha256
 from relmo.disk.outputs import atomic, new_folder
 from relmo.errors import ModelError, SettingError
-from relmo.loading import load, tensors_of
+from relmo.loading import load
 from relmo.models.vectors import ABOUT_VECTORS, VECTORS
 from relmo.store.folder import (
     CARD,
@@ -24,10 +24,10 @@ from relmo.store.folder import (
     COPY_OF_VECTORS,
     OURS,
     SETTINGS,
-    TEXTS,
     WEIGHTS,
     read_config,
     text_digests,
+    text_files,
     write_json,
 )
 from relmo.store.original import PairOrPath, locate
@@ -72,14 +72,14 @@ def pack(
             model.save_pretrained(inside)
             (inside / WEIGHTS).unlink()
         else:
-            for name in (CONFIG, SETTINGS, CARD, *TEXTS):
+            for name in (CONFIG, SETTINGS, CARD, *text_files(Path(source))):
                 if (Path(source) / name).is_file():
                     shutil.copyfile(Path(source) / name, inside / name)
             for name in (COPY_OF_BILM, COPY_OF_VECTORS):
                 if (Path(source) / name).is_dir():
                     shutil.copytree(Path(source) / name, inside / name)
         (inside / VECTORS).unlink(missing_ok=True)
-        record = write_weights(inside, tensors_of(model), precision, shard_mb)
+        record = write_weights(inside, model.tensors(), precision, shard_mb)
         _write_card(inside, text, record)
         config = read_config(inside) | {"stored": record._asdict(), "digests": text_digests(inside)}
         write_json(inside / CONFIG, config)

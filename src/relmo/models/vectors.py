@@ -8,7 +8,6 @@ A row of zeros means that the symbol has no vector. <unk>, </s>, line ends and w
 They are near to nothing and are not written to a word2vec file; in a network's embedding they do no harm.
 """
 
-import dataclasses
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cached_property
@@ -20,21 +19,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from relmo.config import to_toml
 from relmo.disk.outputs import atomic
 from relmo.errors import ModelError, SettingError, VocabularyError, shown
+from relmo.models.saved import About, SavedFolder, SavedModel
 from relmo.settings.arguments import check_text, typed
-from relmo.settings.skipgram import SkipgramSettings, check_skipgram
-from relmo.store.folder import (
-    CARD,
-    SETTINGS,
-    VOCABULARY,
-    known_text,
-    read_config,
-    read_settings,
-    save_config,
-)
-from relmo.store.weights import load_weights, save_weights
+from relmo.settings.skipgram import SkipgramSettings
 from relmo.text.corpus import read_lines
 from relmo.text.vocabulary import SPECIALS, Vocabulary
 
@@ -43,8 +32,12 @@ ABOUT_VECTORS = f"`{VECTORS}` holds the same vectors in word2vec's text format."
 LARGEST = 1 << 16  # dimensions of a file that is not ours
 
 
-class WordVectors:
+class WordVectors(SavedModel):
     """Words and their vectors; `settings` are those they were trained with, where relmo did it."""
+
+    kind = "skipgram"
+    settings: SkipgramSettings | None
+    vocabulary: Vocabulary
 
     def __init__(self, vocabulary: Vocabulary, matrix: np.ndarray, settings: SkipgramSettings | None = None):
         if matrix.ndim != 2 or len(matrix) != len(vocabulary):
@@ -53,59 +46,38 @@ class WordVectors:
         self.matrix = matrix.astype(np.float32, copy=False)  # (V, D)
         self.settings = settings
 
+    @property
+    def network(self) -> nn.Embedding:  # type: ignore[override]
+        """The matrix as its file holds it."""
+        return nn.Embedding.from_pretrained(torch.from_numpy(self.matrix))
+
     @classmethod
-    def from_pretrained(cls, folder: str | Path, *, device: str = "cpu") -> "WordVectors":
-        """The vectors in a folder that `save_pretrained` or `relmo train skipgram` wrote; whatever `device` says, they
-        are numpy arrays, and it stands here for `relmo.load` alone."""
-        folder = Path(folder)
-        config = read_config(folder)
-        if config["kind"] != "skipgram":
-            raise ModelError(f"{folder}: is a {config['kind']} model, not word vectors (skipgram)")
-        vocabulary, dimensions = Vocabulary.load(known_text(folder, config, VOCABULARY)), config.get("dimensions")
-        if len(vocabulary) != config.get("vocab_size"):
-            raise ModelError(
-                f"{folder}: {VOCABULARY} has {len(vocabulary)} symbols, config.json says {config.get('vocab_size')}"
-            )
+    def restore(cls, saved: SavedFolder, device: str) -> "WordVectors":
+        """As every kind's; whatever `device` says, vectors are numpy arrays."""
+        vocabulary, dimensions = saved.vocabulary(Vocabulary), saved.config.get("dimensions")
         if type(dimensions) is not int or not 1 <= dimensions <= LARGEST:
-            raise ModelError(f"{folder}: config.json is damaged: dimensions is {shown(dimensions)}")
-        network = load_weights(folder, config, lambda: nn.Embedding(len(vocabulary), dimensions))
-        made_here = config.get("settings") is not None
-        settings = read_settings(folder, config, SkipgramSettings, check_skipgram) if made_here else None
-        return cls(vocabulary, network.weight.detach().numpy(), settings)
+            raise saved.damaged(f"dimensions is {shown(dimensions)}")
+        network = saved.network(lambda: nn.Embedding(len(vocabulary), dimensions))
+        made_here = saved.config.get("settings") is not None
+        return cls(vocabulary, network.weight.detach().numpy(), saved.settings(cls.kind) if made_here else None)
 
-    def save_pretrained(self, folder: str | Path, *, results: dict[str, Any] | None = None) -> None:
-        """Writes the vectors as a folder, in the word2vec format too; `results` go into its config and its card."""
-        folder = Path(folder)
-        with atomic(folder / VOCABULARY) as temporary:
-            self.vocabulary.save(temporary)
-        save_weights(folder, nn.Embedding.from_pretrained(torch.from_numpy(self.matrix)))
+    def config(self) -> dict[str, Any]:
+        sizes = {"vocab_size": len(self.vocabulary), "dimensions": self.matrix.shape[1]}
+        return sizes | {"settings": self._settings_values()}
+
+    def save_others(self, folder: Path) -> None:
+        """The vectors in word2vec's format."""
         self.write_word2vec(folder / VECTORS)
-        self.save_description(folder, results or {})
 
-    def save_description(self, folder: Path, results: dict[str, Any]) -> None:
-        """The card and, where relmo trained them, the settings as commented TOML, for people; then config.json."""
-        with atomic(folder / CARD) as temporary:
-            temporary.write_text(self.card(folder.name, results), encoding="utf-8")
-        if self.settings is not None:
-            with atomic(folder / SETTINGS) as temporary:
-                temporary.write_text(to_toml(self.settings), encoding="utf-8")
-        values: dict[str, Any] = {"vocab_size": len(self.vocabulary), "dimensions": self.matrix.shape[1]}
-        values["settings"] = None if self.settings is None else dataclasses.asdict(self.settings)
-        save_config(folder, "skipgram", values | {"results": results})
-
-    def card(self, name: str, results: dict[str, Any]) -> str:
-        """A model card: what this is and how it was made."""
-        words, dimensions = np.count_nonzero(self.has_vector), self.matrix.shape[1]
-        lines = [f"# {name}", "", f"Vectors of {words:,} words in {dimensions} dimensions, saved with relmo.", ""]
+    def about(self, name: str) -> About:
+        words, dimensions, facts = np.count_nonzero(self.has_vector), self.matrix.shape[1], []
         if self.settings is not None:
             model = self.settings.model
-            lines.append(
+            facts = [
                 f"- skip-gram: window {model.window}, {model.negatives} negatives, subsampling at {model.subsample:g}"
-            )
-        lines += [f"- {key}: {value}" for key, value in results.items()]
-        lines += ["", "```python", f'relmo.load("{name}").nearest("water")', "```", ""]
-        lines += [ABOUT_VECTORS, ""]
-        return "\n".join(lines)
+            ]
+        example = ["```python", f'relmo.load("{name}").nearest("water")', "```", "", ABOUT_VECTORS]
+        return About(f"Vectors of {words:,} words in {dimensions} dimensions, saved with relmo.", facts, example)
 
     @classmethod
     def read_word2vec(cls, path: str | Path) -> "WordVectors":

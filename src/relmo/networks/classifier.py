@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from relmo.errors import ModelError
-from relmo.networks.sentence_encoder import CellName, PooledEncoder, PoolName, SentenceEncoder, make_encoder, read
+from relmo.networks.sentence_encoder import (
+    CellName,
+    Encoded,
+    PooledEncoder,
+    PoolName,
+    SentenceEncoder,
+    make_encoder,
+    read,
+)
 from relmo.nn.attention import AttentivePool, biattention
 from relmo.nn.cells import LSTMCell
 from relmo.nn.dropout import drop
@@ -24,12 +32,15 @@ from relmo.nn.pooling import blank, maximum, mean, minimum
 from relmo.nn.recurrent import Recurrent
 
 
-def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean of -log p(label): logits (B, C), labels (B,)."""
-    return cross_entropy(logits, labels)
+class ClassNetwork(nn.Module):
+    """A network that puts out logits."""
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The mean of -log p(label): logits (B, C), labels (B,)."""
+        return cross_entropy(logits, labels)
 
 
-class PooledClassifier(nn.Module):
+class PooledClassifier(ClassNetwork):
     """dropout -> recurrent layers [; again] -> pool -> dropout -> MLP -> classes.
 
     pool      final, mean, max or attention, as `PooledEncoder` explains
@@ -71,14 +82,10 @@ class PooledClassifier(nn.Module):
         self.output = nn.Linear(self.mlp.output_size, classes)
         initialise(self)
 
-    def forward(self, x: Tensor, lengths: Tensor, again: Tensor | None = None) -> Tensor:
-        """x (B, T, D), lengths (B,), again (B, T, E) -> logits (B, C)."""
-        pooled = drop(self.sentences(x, lengths, again), self.dropout, self.training)
+    def forward(self, texts: Encoded) -> Tensor:
+        """B texts -> logits (B, C)."""
+        pooled = drop(self.sentences(*texts), self.dropout, self.training)
         return self.output(self.mlp(pooled))
-
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The mean of -log p(label)."""
-        return classification_loss(logits, labels)
 
     def start_from(self, trained: Recurrent) -> None:
         """Starts from a language model's recurrent layers, `LanguageModel.encoder.recurrent`; an error says what does
@@ -89,7 +96,7 @@ class PooledClassifier(nn.Module):
         encoder.start_from(trained)
 
 
-class BCN(nn.Module):
+class BCN(ClassNetwork):
     """The biattentive classification network, a text attending to itself.
 
     x' = dropout(relu(W x + b))                                    `hidden` units a word
@@ -129,14 +136,11 @@ class BCN(nn.Module):
         self.output = Maxout(8 * hidden, sizes, pieces=pieces, dropouts=maxout_dropouts)
         initialise(self)
 
-    def forward(self, x: Tensor, lengths: Tensor, again: Tensor | None = None) -> Tensor:
-        """x (B, T, D), lengths (B,), again (B, T, E) -> logits (B, C)."""
+    def forward(self, texts: Encoded) -> Tensor:
+        """B texts -> logits (B, C)."""
+        x, lengths, again = texts
         x = drop(blank(x, lengths), self.input_dropout, self.training)
         X = self.encoder(self.words(x), lengths, again)  # (B, T, 2H + E)
         Z = read(self.integrator, biattention(X, X, lengths, lengths).first, lengths)  # (B, T, 2H)
         pools = [maximum(Z, lengths), mean(Z, lengths), minimum(Z, lengths), self.attention(Z, lengths).vector]
         return self.output(drop(torch.cat(pools, dim=1), self.pooled_dropout, self.training))
-
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The mean of -log p(label)."""
-        return classification_loss(logits, labels)

@@ -27,6 +27,7 @@ from relmo.nn.dropout import drop
 from relmo.nn.scalar_mix import ScalarMix
 from relmo.text.characters import CHARACTERS, END_OF_WORD
 
+IGNORED = -100  # a target past a text's end
 UNKNOWN = 0  # the number of words that have none of their own; in the matrix of static vectors, of those without one
 
 
@@ -52,15 +53,19 @@ class WordBatch(NamedTuple):
 
 
 class TaskBatch(NamedTuple):
-    """Examples: the words of each of their sentences, what is to be predicted, and how many predictions that is."""
+    """Examples side by side: the words of each of their texts; in training, what is to be predicted, and how many
+    predictions that is. A task whose network reads more has a batch of its own."""
 
-    sides: list[WordBatch]
-    targets: Tensor
-    predictions: int
+    texts: list[WordBatch]
+    targets: Tensor | None = None
+    predictions: int = 0
 
 
 class ElmoParts(NamedTuple):
-    """The mixes of a biLM's layers: how many layers of what size there are, where they go, how they are mixed."""
+    """The mixes of a biLM's layers: how many layers of what size there are, where they go, how they are mixed.
+
+    l2    lambda: how much the squared weights of the mixes add to the loss
+    """
 
     layers: int
     size: int
@@ -68,6 +73,7 @@ class ElmoParts(NamedTuple):
     at_output: bool
     dropout: float
     layer_norm: bool = False
+    l2: float = 0.0
 
 
 class WordInputs(nn.Module):
@@ -124,9 +130,11 @@ class WordInputs(nn.Module):
         """Takes a matrix of static vectors (V, D); row 0 is of words that have none."""
         self.static = matrix.to(self.static.device)
 
-    def l2(self) -> Tensor | float:
-        """The squared length of all mixes' weights, for the lambda penalty."""
-        return sum((mix.l2() for mix in self.mixes), start=0.0)  # type: ignore[operator]
+    def penalty(self) -> Tensor | float:
+        """lambda ||w||^2, over the weights of all mixes, which draws them towards even ones."""
+        if self.elmo is None:
+            return 0.0
+        return self.elmo.l2 * sum((mix.l2() for mix in self.mixes), start=0.0)  # type: ignore[operator]
 
     def mix_weights(self) -> dict[str, dict[str, Any]]:
         """What each mix has learned, by its place: the layers' shares, from the lowest up, and gamma."""
@@ -189,24 +197,20 @@ class WordInputs(nn.Module):
 
 
 class TaskNetwork(nn.Module):
-    """Word inputs, then a task's own network (`body`), which is called with what the inputs give of a sentence, or of
-    each of two, and has `loss(output, targets)`.
-
-    mix_l2   lambda: how much the squared weights of the ELMo mixes add to the loss
+    """Word inputs, then a task's own network (`body`), which is called with what the inputs give of each text of a
+    batch, and has `loss(output, targets)`. A task whose batches hold more has a subclass with a `forward` of its own.
     """
 
-    def __init__(self, inputs: WordInputs, body: nn.Module, *, mix_l2: float = 0.0):
+    def __init__(self, inputs: WordInputs, body: nn.Module):
         super().__init__()
         self.inputs = inputs
         self.body = body
-        self.mix_l2 = mix_l2
 
-    def forward(self, sides: Sequence[WordBatch]) -> Any:
+    def forward(self, batch: Any) -> Any:
         """What the task's network puts out."""
-        encoded = [self.inputs(words) for words in sides]
-        return self.body(*encoded[0]) if len(encoded) == 1 else self.body(*encoded)
+        return self.body(*map(self.inputs, batch.texts))
 
-    def loss(self, batch: TaskBatch, carry: State | None = None) -> Loss:
-        """The loss of a batch; nothing is carried to the next one."""
-        mean = self.body.loss(self(batch.sides), batch.targets)  # type: ignore[operator]
-        return Loss(mean + self.mix_l2 * self.inputs.l2(), batch.predictions, ())
+    def loss(self, batch: Any, carry: State | None = None) -> Loss:
+        """The loss of a batch with targets; nothing is carried to the next one."""
+        mean = self.body.loss(self(batch), batch.targets)  # type: ignore[operator]
+        return Loss(mean + self.inputs.penalty(), batch.predictions, ())

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, mse_loss
 
-from relmo.networks.classifier import classification_loss
+from relmo.networks.classifier import ClassNetwork
 from relmo.networks.sentence_encoder import (
     CellName,
     Encoded,
@@ -34,12 +34,7 @@ from relmo.nn.mlp import MLP
 from relmo.nn.pooling import blank, maximum, mean
 
 
-def _regression_loss(values: Tensor, targets: Tensor) -> Tensor:
-    """The mean squared error: values (B,), targets (B,)."""
-    return mse_loss(values, targets.to(values.dtype))
-
-
-class EncoderPair(nn.Module):
+class EncoderPair(ClassNetwork):
     """One encoder for both sentences, u and v; [u; v; |u - v|; u * v] -> MLP -> classes.
 
     An LSTM's final state is `bidirectional=False`; a biLSTM's with `bidirectional=True`; InferSent's is `pool="max"`.
@@ -80,10 +75,6 @@ class EncoderPair(nn.Module):
         u, v = self.sentences(*first), self.sentences(*second)  # (B, O)
         features = torch.cat([u, v, (u - v).abs(), u * v], dim=1)
         return self.output(self.mlp(drop(features, self.dropout, self.training)))
-
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The mean of -log p(label)."""
-        return classification_loss(logits, labels)
 
 
 class CosineRegression(nn.Module):
@@ -126,11 +117,11 @@ class CosineRegression(nn.Module):
         return self.low + (self.high - self.low) * (1 + cosine) / 2
 
     def loss(self, values: Tensor, targets: Tensor) -> Tensor:
-        """The mean squared error."""
-        return _regression_loss(values, targets)
+        """The mean squared error: values (B,), targets (B,)."""
+        return mse_loss(values, targets.to(values.dtype))
 
 
-class ESIM(nn.Module):
+class ESIM(ClassNetwork):
     """The enhanced sequential inference model.
 
     a = biLSTM(first) [; again], b = biLSTM(second) [; again]
@@ -168,12 +159,8 @@ class ESIM(nn.Module):
         v = self.composition(m, lengths)
         return mean(v, lengths), maximum(v, lengths)
 
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The mean of -log p(label)."""
-        return classification_loss(logits, labels)
 
-
-class DecomposableAttention(nn.Module):
+class DecomposableAttention(ClassNetwork):
     """Words compared with words; the order of words is never looked at.
 
     a = W first [; again], b = W second [; again]
@@ -208,7 +195,3 @@ class DecomposableAttention(nn.Module):
         """The words' vectors in the network's own size."""
         x = self.words(blank(sentence.x, sentence.lengths))
         return with_again(x, sentence.lengths, sentence.again, self.again_size)
-
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The mean of -log p(label)."""
-        return classification_loss(logits, labels)

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from relmo.networks.sentence_encoder import CellName, SentenceEncoder
+from relmo.networks.inputs import IGNORED
+from relmo.networks.sentence_encoder import CellName, Encoded, SentenceEncoder
 from relmo.nn.crf import CRF
 from relmo.nn.dropout import SequenceDropout
 from relmo.nn.initialise import initialise
-
-IGNORED = -100  # a target past a sentence's end
 
 
 class Emissions(NamedTuple):
@@ -57,9 +56,9 @@ class TaggerNetwork(nn.Module):
         initialise(self)
         self.crf = CRF(tags, legal=legal) if crf else None
 
-    def forward(self, x: Tensor, lengths: Tensor, again: Tensor | None = None) -> Emissions:
-        """x (B, T, D), lengths (B,), again (B, T, E)."""
-        return Emissions(self.output(self.dropout(self.encoder(x, lengths, again))), lengths)
+    def forward(self, sentences: Encoded) -> Emissions:
+        """B sentences -> a score for each tag of each word."""
+        return Emissions(self.output(self.dropout(self.encoder(*sentences))), sentences.lengths)
 
     def loss(self, emissions: Emissions, tags: Tensor) -> Tensor:
         """The mean of -log p: over words, or, with a CRF, over sentences; tags (B, T) are IGNORED past the end."""

@@ -19,7 +19,6 @@ from relmo.errors import SettingError
 from relmo.loading import load
 from relmo.models.bilm import BiLM, bilm_text
 from relmo.models.evaluate import BiScore, bilm_nll
-from relmo.models.lm import parameter_count
 from relmo.networks.bilm import BiLMNetwork
 from relmo.runs.encoded import encoded_sentences, new_vocabulary
 from relmo.runs.folder import CHECKPOINT, run_folder
@@ -186,7 +185,7 @@ def _results(model: BiLM, corpus: SentenceCorpus) -> dict[str, Any]:
     results: dict[str, Any] = {
         "train_tokens": corpus.train.predictions,
         "vocabulary": len(corpus.vocabulary),
-        "parameters": parameter_count(model.network),
+        "parameters": model.parameter_count(),
     }
     part = corpus.valid
     if part is not None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from relmo.models.evaluate import Score, total_nll
-from relmo.models.lm import LanguageModel, parameter_count
+from relmo.models.lm import LanguageModel
 from relmo.networks import make_language_model
 from relmo.networks.ngram import NGramLM
 from relmo.runs.encoded import encoded_corpus
@@ -87,7 +87,7 @@ def _validation(stream: Stream | None, device: torch.device) -> Callable[[nn.Mod
 
 def _results(model: LanguageModel, corpus: Corpus) -> dict[str, Any]:
     """The size of the training part and of the model, and the scores of the held-out parts."""
-    results: dict[str, Any] = {"train_symbols": corpus.train.predictions, "parameters": parameter_count(model.network)}
+    results: dict[str, Any] = {"train_symbols": corpus.train.predictions, "parameters": model.parameter_count()}
     for name, part in (("valid", corpus.valid), ("test", corpus.test)):
         if part is not None:
             nll = total_nll(model.network, np.asarray(part.ids), lanes=LANES, device=model.device)

@@ -26,16 +26,24 @@ import torch
 from relmo.disk.digests import check_file, fingerprint, read_sealed, sealed
 from relmo.disk.outputs import atomic, sweep
 from relmo.errors import CorpusError, SettingError
-from relmo.models.lm import parameter_count
-from relmo.networks.inputs import TaskBatch
 from relmo.runs.folder import AGAIN, CHECKPOINT, ENCODED, RUN, SCRATCH, remove_scratch, run_folder
 from relmo.runs.reporter import Reporter
 from relmo.runs.run import METRICS, go, prepare, read_metrics
-from relmo.store.folder import CARD, CONFIG, COPY_OF_BILM, COPY_OF_VECTORS, SETTINGS, TEXTS, write_json, write_tensors
+from relmo.settings.kinds import check_settings
+from relmo.settings.task import TaskTrainSettings
+from relmo.store.folder import (
+    CARD,
+    CONFIG,
+    COPY_OF_BILM,
+    COPY_OF_VECTORS,
+    SETTINGS,
+    text_files,
+    write_json,
+    write_tensors,
+)
 from relmo.store.weights import PATTERN, save_weights
-from relmo.tasks.features import WordFeatures
-from relmo.tasks.scores import Report, spread
-from relmo.tasks.task import EncodedExamples, Labels, Task
+from relmo.tasks.scores import TaskReport, spread
+from relmo.tasks.task import EncodedExamples, Task
 from relmo.text.corpus import STDIN
 from relmo.training.batch import LengthBuckets
 from relmo.training.loop import Trainer
@@ -43,17 +51,28 @@ from relmo.training.parallel import one_process_only
 from relmo.training.plan import make_plan
 
 LAST, CURVES, REPORT = "last", "curves.png", "report.json"
-COPIED = (*TEXTS, SETTINGS, CARD, METRICS, CURVES, REPORT)
+COPIED = (SETTINGS, CARD, METRICS, CURVES, REPORT)
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """A run: what is trained, on which files, with which settings, where to, on which device, and who is told."""
+
+    task: type[Task[Any, Any]]
+    files: Sequence[str]
+    settings: Any
+    out: Path
+    device: torch.device
+    reporter: Reporter
 
 
 @dataclass
 class Data:
-    """What all seeds of a run share: the examples, as they are and as numbers, the labels, what is known of words."""
+    """What all seeds of a run share: the examples, as they are and as numbers, and the model without a network."""
 
     train: list[Any]
     valid: list[Any]
-    labels: Labels
-    features: WordFeatures
+    model: Task[Any, Any]
     encoded_train: EncodedExamples
     encoded_valid: EncodedExamples
 
@@ -61,23 +80,21 @@ class Data:
 class ExampleBatches:
     """Training examples in batches of about one length, in a new order every epoch."""
 
-    def __init__(self, model: Task[Any, Any], data: Data, settings: Any):
-        self.model, self.encoded = model, data.encoded_train
-        self.targets = [model.target(example) for example in data.train]
-        lengths = self.encoded.lengths.tolist()
-        train = settings.train
+    def __init__(self, encoded: EncodedExamples, settings: TaskTrainSettings):
+        self.encoded = encoded
         self.buckets = LengthBuckets(
-            lengths, tokens_per_batch=train.tokens_per_batch, seed=train.seed, most=train.batch
+            encoded.lengths.tolist(),
+            tokens_per_batch=settings.tokens_per_batch,
+            seed=settings.seed,
+            most=settings.batch,
         )
 
     def __len__(self) -> int:
         return len(self.buckets)
 
-    def get(self, epoch: int, index: int) -> TaskBatch:
+    def get(self, epoch: int, index: int) -> Any:
         """Batch `index` of an epoch."""
-        which = self.buckets.get(epoch, index)
-        targets = [self.targets[i] for i in which.tolist()]
-        return TaskBatch(self.encoded.batch(which), self.model.stack(targets), sum(t.size for t in targets))
+        return self.encoded.batch(self.buckets.get(epoch, index))
 
 
 class Validation:
@@ -85,15 +102,19 @@ class Validation:
 
     def __init__(self, model: Task[Any, Any], data: Data):
         self.model, self.data = model, data
-        self.report: Report | None = None
+        self.report: TaskReport | None = None
 
     def __call__(self, network: torch.nn.Module) -> float:
-        self.report = self.model.score(self.data.valid, self.model.predict_encoded(self.data.encoded_valid))
+        self.report = _score(self.model, self.data)
         return 1.0 - self.report.score
 
     def details(self) -> dict[str, float]:
         """The figures of the last validation, for metrics.jsonl."""
         return {} if self.report is None else {f"valid_{name}": value for name, value in self.report.values.items()}
+
+
+def _score(model: Task[Any, Any], data: Data) -> TaskReport:
+    return model.score(data.valid, model.predict_encoded(data.valid, data.encoded_valid))
 
 
 def train_task(
@@ -110,51 +131,37 @@ def train_task(
     """Trains a task's model on the files into the folder `out`. -> its results: the scores of the validation examples.
 
     With several seeds each is trained in a folder of its own; the results are of the best, with mean and deviation."""
-    reporter = reporter or Reporter()
-    settings = task.complete(settings)
-    task.check(settings)
+    settings, start = task.complete(settings)
+    check_settings(task.kind, settings)
     one_process_only(f"relmo train {task.kind}")
     if settings.train.plot:
         _import_pyplot()
-    device = prepare(settings.train)
+    run = TaskRun(task, files, settings, out, prepare(settings.train), reporter or Reporter())
     with run_folder(out, task.kind, files, settings, resume=resume, overwrite=overwrite, keep=not dry_run):
-        data = _read_data(task, files, settings, out, device, reporter, dry_run=dry_run)
+        data = _read_data(run, start, dry_run=dry_run)
         if settings.train.seeds == 1 or dry_run:
-            results = train_once(task, files, settings, data, out, device, reporter, dry_run=dry_run)
+            results = _train_once(run, data, dry_run=dry_run)
             if not dry_run:
                 remove_scratch(out)
             return results
-        return train_seeds(task, files, settings, data, out, device, reporter)
+        return _train_seeds(run, data)
 
 
-def _read_data(
-    task: type[Task[Any, Any]],
-    files: Sequence[str],
-    settings: Any,
-    out: Path,
-    device: torch.device,
-    reporter: Reporter,
-    *,
-    dry_run: bool,
-) -> Data:
+def _read_data(run: TaskRun, start: Any, *, dry_run: bool) -> Data:
     """Reads the examples, counts labels and words, opens the models that the settings name, and encodes."""
-    if STDIN in files:
+    if STDIN in run.files:
         raise SettingError("a task is trained on files, which are read again when a run goes on; not standard input")
-    train = [example for file in files for example in task.read(file, settings.text, training=True)]
-    if settings.text.valid is not None:
-        valid = task.read(settings.text.valid, settings.text)
+    text = run.settings.text
+    train = [example for file in run.files for example in run.task.read(file, text, training=True)]
+    if text.valid is not None:
+        valid = run.task.read(text.valid, text)
     else:
-        train, valid = hold_out(train, settings.text.valid_fraction)
-    _check_same(out, [train, valid])
-    labels = task.make_labels(train, settings)
-    features = task.make_features(settings, (words for example in train for words in task.sides(example)), device)
-    features.keep_layers(dry_run=dry_run)
-
-    def encode(examples: Sequence[Any]) -> EncodedExamples:
-        sides = zip(*map(task.sides, examples), strict=True)
-        return EncodedExamples([features.encode(side, reporter.said) for side in sides])
-
-    return Data(train, valid, labels, features, encode(train), encode(valid))
+        train, valid = hold_out(train, text.valid_fraction)
+    _check_same(run.out, [train, valid])
+    model = run.task.prepare(run.settings, train, run.device, start)
+    model.features.keep_layers(dry_run=dry_run)
+    say = run.reporter.said
+    return Data(train, valid, model, model.encode(train, answers=True, say=say), model.encode(valid, say=say))
 
 
 def hold_out(examples: list[Any], share: float) -> tuple[list[Any], list[Any]]:
@@ -170,7 +177,7 @@ def hold_out(examples: list[Any], share: float) -> tuple[list[Any], list[Any]]:
 
 def _check_same(out: Path, examples: Any) -> None:
     """Notes a checksum of the examples in the run's folder; where one is noted, it must be theirs."""
-    found = hashlib.sha256(json.dumps(examples).encode()).hexdigest()
+    found = hashlib.sha256(json.dumps(examples, default=vars).encode()).hexdigest()
     path = out / ENCODED
     if not path.exists():
         write_json(path, sealed({"examples": found}))
@@ -178,39 +185,29 @@ def _check_same(out: Path, examples: Any) -> None:
         raise CorpusError("--resume: the files are not as they were when the run began; put them back, or start again")
 
 
-def train_once(
-    task: type[Task[Any, Any]],
-    files: Sequence[str],
-    settings: Any,
-    data: Data,
-    out: Path,
-    device: torch.device,
-    reporter: Reporter,
-    *,
-    dry_run: bool = False,
-) -> dict[str, Any]:
+def _train_once(run: TaskRun, data: Data, *, dry_run: bool = False) -> dict[str, Any]:
     """One run with one seed. -> its results"""
-    torch.manual_seed(settings.train.seed)
-    model = task.begin(settings, data.features, data.labels, device)
-    batches = ExampleBatches(model, data, settings)
+    torch.manual_seed(run.settings.train.seed)
+    model = data.model.copy(settings=run.settings).begin()
     validation = Validation(model, data)
-    trainer = Trainer(model.network, batches, settings.train, validation)
-    reporter.plan(make_plan(trainer, sum(target.size for target in batches.targets)))
+    batches = ExampleBatches(data.encoded_train, run.settings.train)
+    trainer = Trainer(model.network, batches, run.settings.train, validation)
+    run.reporter.plan(make_plan(trainer, data.encoded_train.predictions))
     if dry_run:
         return {}
     begun = time.monotonic()
 
     def save() -> None:
-        if (out / CONFIG).exists():
-            save_weights(out, model.network)
+        if (run.out / CONFIG).exists():
+            save_weights(run.out, model.network)
         else:
-            model.save_pretrained(out)
+            model.save_pretrained(run.out)
 
-    go(trainer, out, save, reporter, details=validation.details)
-    _save_last(model, trainer, out)
-    results = _summarize(task, files, settings, data, out, device, seconds=round(time.monotonic() - begun, 1))
-    if settings.train.plot:
-        _draw_curves(out, results["metric"])
+    go(trainer, run.out, save, run.reporter, details=validation.details)
+    _save_last(model, trainer, run.out)
+    results = _summarize(run, data, seconds=round(time.monotonic() - begun, 1))
+    if run.settings.train.plot:
+        _draw_curves(run.out, results["metric"])
     return results
 
 
@@ -219,39 +216,31 @@ def _save_last(model: Task[Any, Any], trainer: Trainer, out: Path) -> None:
     features = model.features.inside()
     settings = dataclasses.replace(model.settings, input=features.settings)
     with trainer.averaged():
-        type(model)(model.network, features, model.labels, settings, model.device).save_pretrained(out / LAST)
+        model.copy(features=features, settings=settings).save_pretrained(out / LAST)
 
 
-def _summarize(
-    task: type[Task[Any, Any]],
-    files: Sequence[str],
-    settings: Any,
-    data: Data,
-    out: Path,
-    device: torch.device,
-    *,
-    seconds: float,
-) -> dict[str, Any]:
+def _summarize(run: TaskRun, data: Data, *, seconds: float) -> dict[str, Any]:
     """The results of a run, written to its folder: the best model, loaded as anybody would load it, on the validation
     examples."""
-    model = task.from_pretrained(out, device=device.type)
-    report = model.score(data.valid, model.predict_encoded(data.encoded_valid))
+    model = run.task.from_pretrained(run.out, device=run.device.type)
+    report = _score(model, data)
+    valid = run.settings.text.valid
     results = {
-        "trained_on": [Path(file).name for file in files],
-        "valid": None if settings.text.valid is None else Path(settings.text.valid).name,
+        "trained_on": [Path(file).name for file in run.files],
+        "valid": None if valid is None else Path(valid).name,
         "train_examples": len(data.train),
         "valid_examples": len(data.valid),
-        "parameters": parameter_count(model.network),
-        "seed": settings.train.seed,
-        **_epochs_of(out),
+        "parameters": model.parameter_count(),
+        "seed": run.settings.train.seed,
+        **_epochs_of(run.out),
         "metric": report.metric,
         **{f"valid_{name}": value for name, value in report.values.items()},
         "seconds": seconds,
     }
     if mixes := model.network.inputs.mix_weights():
         results["elmo_mix"] = mixes
-    write_json(out / REPORT, report.summary())
-    model.save_description(out, results)
+    write_json(run.out / REPORT, report.summary())
+    model.save_description(run.out, results)
     return results
 
 
@@ -263,34 +252,11 @@ def _epochs_of(out: Path) -> dict[str, float]:
     return {"epochs": records[-1]["epoch"], "best_epoch": min(records, key=lambda record: record["valid"])["epoch"]}
 
 
-def train_seeds(
-    task: type[Task[Any, Any]],
-    files: Sequence[str],
-    settings: Any,
-    data: Data,
-    out: Path,
-    device: torch.device,
-    reporter: Reporter,
-) -> dict[str, Any]:
+def _train_seeds(run: TaskRun, data: Data) -> dict[str, Any]:
     """A run for each seed, in a folder of its own; those that are finished stay as they are. The best one's model is
     copied to the top. -> its results, with the mean and the deviation of all"""
-    every: list[dict[str, Any]] = []
-    for number in range(1, settings.train.seeds + 1):
-        folder, note = out / f"seed-{number}", out / SCRATCH / f"seed-{number}.json"
-        if note.exists() and (folder / CONFIG).exists():
-            every.append(read_sealed(note, f"remove {note} and {folder}, and the seed is trained again")["results"])
-            sweep(folder)
-            if (folder / SCRATCH).exists():  # a kill came in between
-                remove_scratch(folder)
-            continue
-        own = dataclasses.replace(settings.train, seed=settings.train.seed + number - 1, seeds=1)
-        one = dataclasses.replace(settings, train=own)
-        reporter.said(f"seed {own.seed}, {number} of {settings.train.seeds}")
-        with run_folder(folder, task.kind, files, one, resume=(folder / RUN).exists(), keep=True):
-            every.append(train_once(task, files, one, data, folder, device, reporter))
-            write_json(note, sealed({"results": every[-1], "report": fingerprint(folder / REPORT)}))
-            remove_scratch(folder)
-        write_tensors(out / CHECKPOINT, {}, {"finished": number})  # from now on there is something to keep
+    out = run.out
+    every = [_train_seed(run, data, number) for number in range(1, run.settings.train.seeds + 1)]
     metric = f"valid_{every[0]['metric']}"
     scores = [results[metric] for results in every]
     best = max(range(len(scores)), key=scores.__getitem__)
@@ -302,8 +268,28 @@ def train_seeds(
     chosen = f"seed-{best + 1}"
     check_file(out / chosen / REPORT, read_sealed(out / SCRATCH / f"{chosen}.json", AGAIN)["report"], AGAIN)
     _copy_model(out / chosen, out)
-    task.from_pretrained(out, device=device.type).save_description(out, results)
+    run.task.from_pretrained(out, device=run.device.type).save_description(out, results)
     remove_scratch(out)
+    return results
+
+
+def _train_seed(run: TaskRun, data: Data, number: int) -> dict[str, Any]:
+    """The run of one seed of several, or what is noted of it where it is finished. -> its results"""
+    folder, note = run.out / f"seed-{number}", run.out / SCRATCH / f"seed-{number}.json"
+    if note.exists() and (folder / CONFIG).exists():
+        sweep(folder)
+        if (folder / SCRATCH).exists():  # a kill came in between
+            remove_scratch(folder)
+        return read_sealed(note, f"remove {note} and {folder}, and the seed is trained again")["results"]
+    train = run.settings.train
+    own = dataclasses.replace(train, seed=train.seed + number - 1, seeds=1)
+    one = dataclasses.replace(run, settings=dataclasses.replace(run.settings, train=own), out=folder)
+    run.reporter.said(f"seed {own.seed}, {number} of {train.seeds}")
+    with run_folder(folder, run.task.kind, run.files, one.settings, resume=(folder / RUN).exists(), keep=True):
+        results = _train_once(one, data)
+        write_json(note, sealed({"results": results, "report": fingerprint(folder / REPORT)}))
+        remove_scratch(folder)
+    write_tensors(run.out / CHECKPOINT, {}, {"finished": number})  # from now on there is something to keep
     return results
 
 
@@ -312,7 +298,7 @@ def _copy_model(source: Path, out: Path) -> None:
     for folder in (COPY_OF_BILM, COPY_OF_VECTORS):
         if (source / folder).is_dir():
             shutil.copytree(source / folder, out / folder, dirs_exist_ok=True)
-    names = [name for name in COPIED if (source / name).is_file()]
+    names = [*text_files(source), *(name for name in COPIED if (source / name).is_file())]
     for name in [*names, *(path.name for path in source.glob(PATTERN)), CONFIG]:
         with atomic(out / name) as temporary:
             shutil.copyfile(source / name, temporary)

@@ -40,9 +40,9 @@ def settings_class(kind: str) -> Any:
     return getattr(import_module(f"relmo.settings.{kind}"), KINDS[kind].settings)
 
 
-def _settings_check(kind: str) -> Callable[[Any], None]:
-    """What raises where a kind's settings make no sense, alone or together."""
-    return getattr(import_module(f"relmo.settings.{kind}"), f"check_{kind}")
+def check_settings(kind: str, settings: Any) -> None:
+    """Raises an error where the settings of a kind make no sense, alone or together."""
+    getattr(import_module(f"relmo.settings.{kind}"), f"check_{kind}")(settings)
 
 
 def model_class(kind: str) -> Any:

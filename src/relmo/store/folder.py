@@ -9,10 +9,10 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -25,25 +25,24 @@ from relmo.disk.digests import check_file, check_regular, fingerprint
 from relmo.disk.files import is_file, parse_json, read_json
 from relmo.disk.outputs import atomic
 from relmo.errors import ModelError, SettingError, shown
+from relmo.settings.kinds import check_settings, settings_class
 
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocabulary.txt"
 CARD, SETTINGS = "README.md", "settings.toml"
-LABELS, BILM_VOCABULARY = "labels.txt", "bilm-vocabulary.txt"  # of a task's model
+BILM_VOCABULARY = "bilm-vocabulary.txt"  # of a task's model
 COPY_OF_BILM, COPY_OF_VECTORS = "bilm", "vectors"  # folders in it, of models that it was built on
-TEXTS = (VOCABULARY, LABELS, BILM_VOCABULARY)
-"""Text files that a model is loaded from."""
+TEXT = re.compile(r"([a-z]+-)*(vocabulary|labels)\.txt")
+"""The names of vocabularies: of words, of labels, and others of a task's own, such as roles-labels.txt."""
 RESTORE = "restore it from a copy"
 BUNDLED = ("small", "words")  # models that ship, by name: a bidirectional language model and word vectors
 EXAMPLES = ("prose", "code", "anbn-lstm", "anbn-gru")  # small language models that ship, to be looked into
 OURS = re.compile(
-    r"config\.json|model.*\.safetensors|(vocabulary|labels|vectors|bilm-vocabulary)\.txt|settings\.toml|README\.md"
+    rf"config\.json|model.*\.safetensors|{TEXT.pattern}|vectors\.txt|settings\.toml|README\.md"
     r"|metrics\.jsonl|report\.json|curves\.png|options\.json|weights\.hdf5|vocab\.txt"
     r"|run|last|bilm|vectors|tensorboard|seed-\d+"
 )
 """The names that relmo gives to what it writes in a model's folder."""
-
-S = TypeVar("S")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -116,9 +115,15 @@ def save_config(folder: Path, kind: str, values: dict[str, Any]) -> None:
     write_json(folder / CONFIG, header | values | {"digests": text_digests(folder)})
 
 
+def text_files(folder: Path) -> list[str]:
+    """The names of a model's vocabularies, that of its words first."""
+    names = (path.name for path in folder.iterdir() if TEXT.fullmatch(path.name) and path.is_file())
+    return sorted(names, reverse=True)
+
+
 def text_digests(folder: Path) -> dict[str, Any]:
-    """The fingerprints of a model's text files, for its config.json."""
-    return {name: fingerprint(folder / name) for name in TEXTS if (folder / name).is_file()}
+    """The fingerprints of a model's vocabularies, for its config.json."""
+    return {name: fingerprint(folder / name) for name in text_files(folder)}
 
 
 def known_text(folder: Path, config: dict[str, Any], name: str) -> Path:
@@ -160,11 +165,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def read_settings(folder: Path, config: dict[str, Any], kind: type[S], check: Callable[[S], None]) -> S:
-    """The settings a model was made with, checked like any others."""
+def read_settings(folder: Path, values: Any, kind: str) -> Any:
+    """The settings that a model of this kind was made with, checked like any others."""
     try:
-        settings = build(kind, config.get("settings") or {}, source=str(folder / CONFIG))
-        check(settings)
+        settings = build(settings_class(kind), values or {}, source=str(folder / CONFIG))
+        check_settings(kind, settings)
     except SettingError as error:
         raise ModelError(f"{folder}: config.json is damaged: {error}") from error
     return settings

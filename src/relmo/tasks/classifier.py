@@ -9,29 +9,32 @@ With `init` a classifier starts from a language model: Dai & Le 2015, Semi-super
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.models.lm import LanguageModel
 from relmo.networks.classifier import BCN, PooledClassifier
+from relmo.networks.inputs import TaskNetwork, WordInputs
 from relmo.settings.arguments import check_sentences
-from relmo.settings.classifier import ClassifierSettings, ClassifierTextSettings, check_classifier
+from relmo.settings.classifier import ClassifierSettings, ClassifierTextSettings
 from relmo.tasks.features import WordFeatures, Words, WordVocabulary
-from relmo.tasks.scores import Report, class_report
-from relmo.tasks.task import Labels, Task
+from relmo.tasks.scores import TaskReport, class_report
+from relmo.tasks.task import Task, Tokenized, count_labels
 from relmo.text.encode import TOKENIZERS
-from relmo.text.readers import Labelled, labelled_format, read_labelled
-from relmo.text.tokenize import Token
+from relmo.text.readers.labelled import Labelled, labelled_format, read_labelled
+from relmo.text.vocabulary import Vocabulary
 
 METRICS = {"accuracy": "accuracy", "mcc": "matthews", "f1": "macro_f1"}  # settings' names to those of reports
 
 
-class Choice(NamedTuple):
+@dataclass(frozen=True)
+class ChosenLabel:
     """The most probable label, and the probability of each."""
 
     label: str
@@ -42,31 +45,32 @@ class Choice(NamedTuple):
         return f"{self.label}\t{self.probabilities[self.label]:.4f}"
 
 
-def choices(logits: Tensor, labels: Labels) -> list[Choice]:
+def chosen_labels(logits: Tensor, labels: Vocabulary) -> list[ChosenLabel]:
     """What logits (B, C) say."""
     rows = torch.softmax(logits.float(), dim=1).cpu()
-    best = rows.argmax(dim=1).tolist()
-    names = labels.symbols
-    return [Choice(names[i], dict(zip(names, row, strict=True))) for i, row in zip(best, rows.tolist(), strict=True)]
+    best, names = rows.argmax(dim=1).tolist(), labels.symbols
+    return [
+        ChosenLabel(names[i], dict(zip(names, row, strict=True))) for i, row in zip(best, rows.tolist(), strict=True)
+    ]
 
 
-class Classifier(Task[Labelled, Choice]):
+class Classifier(Task[Labelled, ChosenLabel]):
     """A network that puts texts into classes, with its vocabulary, labels and settings."""
 
     kind = "classifier"
-    settings_type = ClassifierSettings
+    settings: ClassifierSettings
 
-    def predict(self, texts: Iterable[str | Words]) -> list[Choice]:
+    def predict(self, texts: Iterable[str | Words]) -> list[ChosenLabel]:
         """The label of each text: strings, split as `tokens` splits them, or lists of words."""
-        return list(self.predict_words([self.words(text)] for text in check_sentences(texts, "predict", "text")))
+        return list(self.answer(map(self.ask, check_sentences(texts, "predict", "text"))))
 
     @classmethod
-    def complete(cls, settings: ClassifierSettings) -> ClassifierSettings:
-        """With `init`, the geometry of that language model. What the settings say of it must be so; a default counts as
-        nothing said."""
+    def complete(cls, settings: ClassifierSettings) -> tuple[ClassifierSettings, LanguageModel | None]:
+        """With `init`, that language model, and its geometry. What the settings say of it must be so; a default counts
+        as nothing said."""
         source = settings.train.init
         if source is None:
-            return settings
+            return settings, None
         start = _open_start(source)
         model, text = start.settings.model, start.settings.text
         taken: dict[str, dict[str, Any]] = {
@@ -83,26 +87,19 @@ class Classifier(Task[Labelled, Choice]):
                 if value not in (own, getattr(type(given)(), name)):
                     raise SettingError(f"{name} is {value}, but {own} with --init {source}; leave it out, or say {own}")
             sections[section] = dataclasses.replace(given, **values)
-        return dataclasses.replace(settings, **sections)
+        return dataclasses.replace(settings, **sections), start
 
-    @classmethod
-    def begin(cls, settings: ClassifierSettings, features: WordFeatures, labels: Labels, device: torch.device) -> Self:
-        """A model at its beginning, which with `init` is a language model's end."""
-        made = super().begin(settings, features, labels, device)
-        if settings.train.init is not None:
-            start = _open_start(settings.train.init)
+    def begin(self) -> Self:
+        """As every task's; with `init`, a language model's end is its beginning."""
+        made = super().begin()
+        if self.start is not None:
             words, body = made.network.inputs.words, made.network.body
             assert words is not None
             assert isinstance(body, PooledClassifier)
             with torch.no_grad():
-                words.weight.copy_(start.encoder.embedding.weight[_unknown_first(start)])
-            body.start_from(start.encoder.recurrent)
+                words.weight.copy_(self.start.encoder.embedding.weight[_unknown_first(self.start)])
+            body.start_from(self.start.encoder.recurrent)
         return made
-
-    @staticmethod
-    def check(settings: ClassifierSettings) -> None:
-        """As every kind's."""
-        check_classifier(settings)
 
     @classmethod
     def read(cls, path: str | Path, text: ClassifierTextSettings, *, training: bool = False) -> list[Labelled]:
@@ -119,32 +116,37 @@ class Classifier(Task[Labelled, Choice]):
             read_labelled(path, split=split, layout=layout, subtrees=subtrees, column=text.column, errors=text.errors)
         )
 
+    @staticmethod
+    def texts(example: Labelled) -> Sequence[Words]:
+        return (example.words,)
+
     @classmethod
     def make_features(
-        cls, settings: ClassifierSettings, sentences: Iterable[Words], device: torch.device
+        cls,
+        settings: ClassifierSettings,
+        sentences: Iterable[Words],
+        device: torch.device,
+        start: LanguageModel | None = None,
     ) -> WordFeatures:
         """What a new model knows of words; with `init`, the words of that language model."""
-        if settings.train.init is None:
+        if start is None:
             return super().make_features(settings, sentences, device)
         features = WordFeatures.begin(settings.input, (), device)
-        start = _open_start(settings.train.init)
         features.vocabulary = WordVocabulary(start.vocabulary.symbols[i] for i in _unknown_first(start))
         return features
 
     @classmethod
-    def answers(cls, example: Labelled, settings: ClassifierSettings) -> list[str]:
-        """The label."""
-        return [example.label]
+    def make_vocabularies(cls, settings: ClassifierSettings, examples: Sequence[Labelled]) -> dict[str, Vocabulary]:
+        return {"labels": count_labels([example.label] for example in examples)}
 
-    @classmethod
-    def make_body(cls, settings: ClassifierSettings, labels: Labels, *, input_size: int, again_size: int) -> nn.Module:
+    def make_network(self, inputs: WordInputs) -> TaskNetwork:
         """Recurrent layers and a pool, or the biattentive classification network."""
-        model = settings.model
-        sizes: dict[str, Any] = {"input_size": input_size, "again_size": again_size, "classes": len(labels)}
-        sizes["hidden"] = model.hidden
+        model = self.settings.model
+        sizes: dict[str, Any] = {"input_size": inputs.size, "again_size": inputs.again_size}
+        sizes |= {"classes": len(self.labels), "hidden": model.hidden}
         if model.network == "bcn":
-            return BCN(**sizes, input_dropout=model.dropout)
-        return PooledClassifier(
+            return TaskNetwork(inputs, BCN(**sizes, input_dropout=model.dropout))
+        body = PooledClassifier(
             **sizes,
             cell=model.cell,
             layers=model.layers,
@@ -155,32 +157,25 @@ class Classifier(Task[Labelled, Choice]):
             mlp=model.mlp,
             dropout=model.dropout,
         )
-
-    @staticmethod
-    def sides(example: Labelled) -> Sequence[Words]:
-        """The text."""
-        return (example.words,)
+        return TaskNetwork(inputs, body)
 
     def target(self, example: Labelled) -> np.ndarray:
-        """The label's number."""
         return self.labels.ids([example.label])[0]
 
-    def decode(self, output: Tensor) -> list[Choice]:
-        """The labels with their probabilities."""
-        return choices(output, self.labels)
+    def decode(self, output: Tensor, examples: Sequence[Labelled]) -> list[ChosenLabel]:
+        return chosen_labels(output, self.labels)
 
-    def score(self, examples: Sequence[Labelled], predictions: Sequence[Choice]) -> Report:
+    def score(self, examples: Sequence[Labelled], predictions: Sequence[ChosenLabel]) -> TaskReport:
         """Accuracy, macro F1 and Matthews correlation; the one that matters as the settings say."""
-        gold, given = [example.label for example in examples], [choice.label for choice in predictions]
-        return class_report(gold, given, metric=METRICS[self.settings.train.metric])
+        gold, found = ([each.label for each in side] for side in (examples, predictions))
+        return class_report(gold, found, metric=METRICS[self.settings.train.metric])
 
-    def as_text(self, sides: Sequence[Sequence[Token]], prediction: Choice) -> str:
-        """The label and its probability."""
-        return prediction.as_text()
+    def ask(self, given: str | Words, *, tokenized: bool = False) -> Labelled:
+        return Labelled(self.split(given, tokenized=tokenized), "")
 
-    def as_record(self, line: str, sides: Sequence[Sequence[Token]], prediction: Choice) -> dict[str, Any]:
+    def as_record(self, example: Labelled, prediction: ChosenLabel) -> dict[str, Any]:
         """The text, its label and the probability of each."""
-        return {"text": line, **prediction._asdict()}
+        return {"text": Tokenized.of(example.words).text, **asdict(prediction)}
 
 
 def _open_start(source: str) -> LanguageModel:

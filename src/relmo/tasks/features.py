@@ -17,28 +17,18 @@ import torch
 from torch import Tensor
 
 from relmo.disk.files import is_file
-from relmo.disk.outputs import atomic
 from relmo.embedding.elmo_cache import Computed, ElmoCache, ElmoVectors, cache_folder
 from relmo.embedding.engine import CutWords
-from relmo.errors import ModelError
 from relmo.loading import load
 from relmo.models.bilm import BiLM
+from relmo.models.saved import SavedFolder
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
 from relmo.networks.elmo import Elmo, sentence_ids, without_output
 from relmo.networks.inputs import ElmoParts, WordBatch, WordInputs
-from relmo.settings.bilm import BiLMSettings, check_bilm
 from relmo.settings.bounds import parse_filters
 from relmo.settings.task import NO_CACHE, InputSettings
-from relmo.store.folder import (
-    BILM_VOCABULARY,
-    COPY_OF_BILM,
-    COPY_OF_VECTORS,
-    VOCABULARY,
-    known_text,
-    pick_device,
-    read_settings,
-)
+from relmo.store.folder import BILM_VOCABULARY, COPY_OF_BILM, COPY_OF_VECTORS, VOCABULARY, known_text, pick_device
 from relmo.store.references import (
     Reference,
     bilm_digest,
@@ -70,7 +60,7 @@ def count_words(sentences: Iterable[Words], settings: InputSettings) -> WordVoca
 
 
 @dataclass
-class Sentences:
+class EncodedSentences:
     """Sentences as numbers, to be laid out side by side: each word by its place among the distinct ones.
 
     ids, rows    of each distinct word, in the vocabulary and among the static vectors
@@ -164,19 +154,15 @@ class WordFeatures:
         return cls(settings, count_words(sentences, settings), vectors=vectors, bilm=bilm, references=references)
 
     @classmethod
-    def load(cls, folder: Path, config: dict[str, Any], settings: InputSettings, device: str) -> "WordFeatures":
+    def restore(cls, saved: SavedFolder, settings: InputSettings, device: str) -> "WordFeatures":
         """Those of a model that was saved; the models it is built on must be those it was trained with."""
-        vocabulary = WordVocabulary.load(known_text(folder, config, VOCABULARY))
-        if len(vocabulary) != config.get("vocab_size"):
-            raise ModelError(
-                f"{folder}: {VOCABULARY} has {len(vocabulary)} words, config.json says {config.get('vocab_size')}"
-            )
+        vocabulary, folder = saved.vocabulary(WordVocabulary, what="words"), saved.path
         wanted = {"vectors": settings.vectors, "elmo": settings.elmo}
         references: dict[str, Reference] = {}
         for name, source in wanted.items():
-            reference = read_reference(folder, config, name)
+            reference = read_reference(folder, saved.config, name)
             if (reference is None) != (source is None):
-                raise ModelError(f"{folder}: config.json is damaged: its settings and its {name} disagree")
+                raise saved.damaged(f"its settings and its {name} disagree")
             if reference is not None:
                 references[name] = reference
         vectors, bilm = None, None
@@ -184,28 +170,31 @@ class WordFeatures:
             vectors = _open_vectors(references["vectors"].place(folder))
             references["vectors"].check(vectors_digest(vectors), folder, "static vectors")
         if "elmo" in references and settings.elmo_tune:
-            bilm = _read_tuned(folder, config, device)
+            bilm = _read_tuned(saved, device)
         elif "elmo" in references:
             bilm = load(references["elmo"].place(folder), kinds="bilm", device=device)
             references["elmo"].check(bilm_digest(bilm), folder, "biLM")
         return cls(settings, vocabulary, vectors=vectors, bilm=bilm, references=references)
 
-    def save(self, folder: Path) -> None:
-        """The vocabulary, and copies where the settings ask for them, but not over those that are there."""
-        with atomic(folder / VOCABULARY) as temporary:
-            self.vocabulary.save(temporary)
-        if self.settings.copy and self.vectors is not None and not (folder / COPY_OF_VECTORS / "config.json").exists():
-            self.vectors.save_pretrained(folder / COPY_OF_VECTORS)
-        if self.bilm is None:
+    def vocabulary_files(self) -> dict[str, Vocabulary]:
+        """The vocabularies of a model's folder: the words, and those of a biLM that is trained and reads numbers."""
+        found: dict[str, Vocabulary] = {VOCABULARY: self.vocabulary}
+        if self.bilm is not None and self.tuned_bilm and self.bilm.settings.model.input == "word":
+            assert self.bilm.vocabulary is not None
+            found[BILM_VOCABULARY] = self.bilm.vocabulary
+        return found
+
+    def save_copies(self, folder: Path) -> None:
+        """Copies of the other models where the settings ask for them, but not over those that are there."""
+        if not self.settings.copy:
             return
-        if self.tuned_bilm and self.bilm.vocabulary is not None and self.bilm.settings.model.input == "word":
-            with atomic(folder / BILM_VOCABULARY) as temporary:
-                self.bilm.vocabulary.save(temporary)
-        if self.settings.copy and not self.tuned_bilm and not (folder / COPY_OF_BILM / "config.json").exists():
+        if self.vectors is not None and not (folder / COPY_OF_VECTORS / "config.json").exists():
+            self.vectors.save_pretrained(folder / COPY_OF_VECTORS)
+        if self.bilm is not None and not self.tuned_bilm and not (folder / COPY_OF_BILM / "config.json").exists():
             self.bilm.save_pretrained(folder / COPY_OF_BILM)
 
     def config(self) -> dict[str, Any]:
-        """What `load` needs to know."""
+        """What `restore` needs to know."""
         values: dict[str, Any] = {"vocab_size": len(self.vocabulary)}
         values |= {name: reference._asdict() for name, reference in self.references.items()}
         if self.tuned_bilm and self.bilm is not None:
@@ -256,7 +245,15 @@ class WordFeatures:
         if self.bilm is not None:
             at = settings.elmo_at
             kept, size = self.elmo_shape
-            elmo = ElmoParts(kept, size, at != "output", at != "input", settings.elmo_dropout, settings.elmo_norm)
+            elmo = ElmoParts(
+                layers=kept,
+                size=size,
+                at_input=at != "output",
+                at_output=at != "input",
+                dropout=settings.elmo_dropout,
+                layer_norm=settings.elmo_norm,
+                l2=settings.elmo_l2,
+            )
             if settings.elmo_tune:
                 bilm = Elmo(self.bilm, mixes=0, trainable=True)
         learned = bool(settings.word_dim) or settings.vectors_tune
@@ -283,7 +280,7 @@ class WordFeatures:
         if self.bilm is not None and not self.tuned_bilm and self.settings.cache != NO_CACHE and not dry_run:
             self.cache = ElmoCache(cache_folder(self.settings.cache), self.bilm)
 
-    def encode(self, sentences: Sequence[Words], say: Say = lambda _: None) -> Sentences:
+    def encode(self, sentences: Sequence[Words], say: Say = lambda _: None) -> EncodedSentences:
         """Sentences as numbers; a frozen biLM's layers from the cache where there is one, which `say` is told of."""
         lengths = np.array([len(words) for words in sentences], dtype=np.int64)
         index: dict[str, int] = {}
@@ -294,7 +291,7 @@ class WordFeatures:
         )
         distinct = list(index)
         learned = self.settings.word_dim or self.settings.vectors_tune
-        return Sentences(
+        return EncodedSentences(
             features=self,
             lengths=lengths,
             starts=np.cumsum(lengths) - lengths,
@@ -353,17 +350,17 @@ def _open_vectors(source: str) -> WordVectors:
     return WordVectors.read_word2vec(source) if is_file(Path(source)) else load(source, kinds="skipgram")
 
 
-def _read_tuned(folder: Path, config: dict[str, Any], device: str) -> BiLM:
+def _read_tuned(saved: SavedFolder, device: str) -> BiLM:
     """A biLM that was trained with the task, whose weights are among the task's: here it has none yet."""
-    settings = read_settings(folder, {"settings": config.get("bilm")}, BiLMSettings, check_bilm)
+    settings = saved.settings("bilm", key="bilm")
     vocabulary = None
     if settings.model.input == "word":
-        vocabulary = SentenceVocabulary.load(known_text(folder, config, BILM_VOCABULARY))
+        vocabulary = SentenceVocabulary.load(known_text(saved.path, saved.config, BILM_VOCABULARY))
 
     def make() -> BiLMNetwork:
         return BiLMNetwork(settings.model, vocab_size=None if vocabulary is None else len(vocabulary))
 
-    check_room(folder, config, lambda: without_output(make()))
+    check_room(saved.path, saved.config, lambda: without_output(make()))
     with Unfilled():
         network = make()
     return BiLM(network, settings, vocabulary, pick_device(device))

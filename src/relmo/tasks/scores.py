@@ -36,7 +36,7 @@ class Confusion:
 
 
 @dataclass(frozen=True)
-class Report:
+class TaskReport:
     """What there is to say of predictions: the score that matters by its name, others, and the details.
 
     metric     the name of the one to choose models by, the larger the better
@@ -92,7 +92,7 @@ def confusion_matrix(gold: Sequence[str], predicted: Sequence[str]) -> Confusion
     return Confusion(labels, [[counts[g, p] for p in labels] for g in labels])
 
 
-def class_report(gold: Sequence[str], predicted: Sequence[str], *, metric: str = "accuracy") -> Report:
+def class_report(gold: Sequence[str], predicted: Sequence[str], *, metric: str = "accuracy") -> TaskReport:
     """Of one label for each example or word: accuracy, macro F1, Matthews correlation, and each label by itself."""
     labels = _per_label(gold, predicted)
     confusion = confusion_matrix(gold, predicted)
@@ -101,10 +101,10 @@ def class_report(gold: Sequence[str], predicted: Sequence[str], *, metric: str =
         "macro_f1": sum(label.f1 for label in labels) / max(len(labels), 1),
         "matthews": matthews(np.array(confusion.counts)),
     }
-    return Report(metric, values, len(gold), labels, confusion)
+    return TaskReport(metric, values, len(gold), labels, confusion)
 
 
-def span_report(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Report:
+def span_report(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> TaskReport:
     """Of tagged spans, each sentence a list of tags in any of the encodings: F1 over all spans, each type by itself;
     the confusion matrix is of the tags."""
     wanted, given = _placed(gold), _placed(predicted)
@@ -117,7 +117,7 @@ def span_report(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]
     ]
     flat_gold, flat_predicted = ([tag for tags in sentences for tag in tags] for sentences in (gold, predicted))
     values = {"f1": f1, "precision": precision, "recall": recall, "accuracy": accuracy(flat_gold, flat_predicted)}
-    return Report("f1", values, len(wanted), labels, confusion_matrix(flat_gold, flat_predicted))
+    return TaskReport("f1", values, len(wanted), labels, confusion_matrix(flat_gold, flat_predicted))
 
 
 def _placed(sentences: Iterable[Sequence[str]]) -> set[tuple[int, Span]]:
@@ -125,7 +125,7 @@ def _placed(sentences: Iterable[Sequence[str]]) -> set[tuple[int, Span]]:
     return {(i, span) for i, tags in enumerate(sentences) for span in spans(tags)}
 
 
-def number_report(gold: Sequence[float], predicted: Sequence[float]) -> Report:
+def number_report(gold: Sequence[float], predicted: Sequence[float]) -> TaskReport:
     """Of numbers: Pearson's and Spearman's correlation, and the mean squared error."""
     x, y = np.asarray(gold, dtype=float), np.asarray(predicted, dtype=float)
     values = {
@@ -133,7 +133,7 @@ def number_report(gold: Sequence[float], predicted: Sequence[float]) -> Report:
         "spearman": pearson(ranks(x), ranks(y)),
         "squared_error": float(np.square(x - y).mean()) if len(x) else 0.0,
     }
-    return Report("pearson", values, len(x))
+    return TaskReport("pearson", values, len(x))
 
 
 def matthews(counts: np.ndarray) -> float:

@@ -6,48 +6,56 @@ tagger.evaluate("dev.conllu").score
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from relmo.errors import CorpusError
-from relmo.networks.tagger import IGNORED, TaggerNetwork
+from relmo.networks.inputs import TaskNetwork, WordInputs
+from relmo.networks.tagger import Emissions, TaggerNetwork
 from relmo.settings.arguments import check_sentences
-from relmo.settings.tagger import TaggerSettings, TaggerTextSettings, check_tagger
+from relmo.settings.tagger import TaggerSettings, TaggerTextSettings
 from relmo.tasks.features import Words
-from relmo.tasks.scores import Report, class_report, span_report
-from relmo.tasks.task import Labels, Task
-from relmo.text.readers import Tagged, read_tagged
-from relmo.text.tags import bio, bioul, is_span_tag, legal_transitions, spans
-from relmo.text.tokenize import Token
+from relmo.tasks.scores import TaskReport, class_report, span_report
+from relmo.tasks.task import Task, Tokenized, count_labels
+from relmo.text.readers.tagged import TaggedWords, read_tagged
+from relmo.text.tags import Span, bio, bioul, is_span_tag, legal_transitions, spans
+from relmo.text.vocabulary import Vocabulary
 
 
-class Tagger(Task[Tagged, list[str]]):
+@dataclass(frozen=True)
+class TaggedText:
+    """The words of a sentence, a tag for each, and the spans that tags such as B-PER mark."""
+
+    words: list[str]
+    tags: list[str]
+    spans: list[Span]
+
+    def as_text(self) -> str:
+        """A word and its tag a line, with a tab between them."""
+        return "".join(f"{word}\t{tag}\n" for word, tag in zip(self.words, self.tags, strict=True))
+
+
+class Tagger(Task[TaggedWords, TaggedText]):
     """A network that tags words, with its vocabulary, tags and settings; spans are always given as BIO."""
 
     kind = "tagger"
-    settings_type = TaggerSettings
+    settings: TaggerSettings
 
-    def predict(self, sentences: Iterable[str | Words]) -> list[Tagged]:
+    def predict(self, sentences: Iterable[str | Words]) -> list[TaggedText]:
         """The words of sentences with their tags: strings, split as `tokens` splits them, or lists of words."""
-        words = [list(self.words(sentence)) for sentence in check_sentences(sentences, "predict")]
-        return [Tagged(*pair) for pair in zip(words, self.predict_words([each] for each in words), strict=True)]
+        return list(self.answer(map(self.ask, check_sentences(sentences, "predict"))))
 
     @property
     def finds_spans(self) -> bool:
         """Whether tags are those of spans."""
         return self.settings.text.task == "ner"
 
-    @staticmethod
-    def check(settings: TaggerSettings) -> None:
-        """As every kind's."""
-        check_tagger(settings)
-
     @classmethod
-    def read(cls, path: str | Path, text: TaggerTextSettings, *, training: bool = False) -> list[Tagged]:
+    def read(cls, path: str | Path, text: TaggerTextSettings, *, training: bool = False) -> list[TaggedWords]:
         """The sentences of a file; tags of spans as BIO."""
         examples = list(read_tagged(path, layout=text.format, column=text.column, errors=text.errors))
         if text.task != "ner":
@@ -59,78 +67,74 @@ class Tagger(Task[Tagged, list[str]]):
                         f"{path}: sentence {number}, '{word}': '{tag}' is no tag of a span such as B-PER, I-PER or O; "
                         "give the column with --column, or take --task pos"
                     )
-        return [Tagged(words, bio(tags)) for words, tags in examples]
+        return [TaggedWords(words, bio(tags)) for words, tags in examples]
+
+    @staticmethod
+    def texts(example: TaggedWords) -> Sequence[Words]:
+        return (example.words,)
 
     @classmethod
-    def answers(cls, example: Tagged, settings: TaggerSettings) -> list[str]:
+    def make_vocabularies(cls, settings: TaggerSettings, examples: Sequence[TaggedWords]) -> dict[str, Vocabulary]:
         """The tags as the network learns them."""
-        coded = settings.text.task == "ner" and settings.model.encoding == "bioul"
-        return bioul(example.tags) if coded else example.tags
+        return {"labels": count_labels(_learned(example.tags, settings) for example in examples)}
 
-    @classmethod
-    def make_body(cls, settings: TaggerSettings, labels: Labels, *, input_size: int, again_size: int) -> nn.Module:
+    def make_network(self, inputs: WordInputs) -> TaskNetwork:
         """Recurrent layers and a softmax or a CRF; of spans, only tags that may follow each other do."""
-        model = settings.model
+        model = self.settings.model
         crf = model.decoder == "crf"
-        constrained = crf and settings.text.task == "ner"
-        return TaggerNetwork(
-            input_size=input_size,
-            tags=len(labels),
+        legal = torch.from_numpy(legal_transitions(self.labels.symbols)) if crf and self.finds_spans else None
+        body = TaggerNetwork(
+            input_size=inputs.size,
+            tags=len(self.labels),
             hidden=model.hidden,
             cell=model.cell,
             layers=model.layers,
-            again_size=again_size,
+            again_size=inputs.again_size,
             dropout=model.dropout,
             crf=crf,
-            legal=torch.from_numpy(legal_transitions(labels.symbols)) if constrained else None,
+            legal=legal,
         )
+        return TaskNetwork(inputs, body)
 
-    @staticmethod
-    def sides(example: Tagged) -> Sequence[Words]:
-        """The sentence."""
-        return (example.words,)
+    def target(self, example: TaggedWords) -> np.ndarray:
+        return self.labels.ids(_learned(example.tags, self.settings))
 
-    def target(self, example: Tagged) -> np.ndarray:
-        """The numbers of the tags."""
-        return self.labels.ids(self.answers(example, self.settings))
-
-    def stack(self, targets: Sequence[np.ndarray]) -> Tensor:
-        """Tags side by side (B, T), IGNORED past a sentence's end."""
-        tags = np.full((len(targets), max(map(len, targets))), IGNORED, dtype=np.int64)
-        for row, target in zip(tags, targets, strict=True):
-            row[: len(target)] = target
-        return torch.from_numpy(tags)
-
-    def decode(self, output: Any) -> list[list[str]]:
-        """The tags of each sentence."""
+    def decode(self, output: Emissions, examples: Sequence[TaggedWords]) -> list[TaggedText]:
         symbols = self.labels.symbols
         tags = [[symbols[i] for i in row] for row in self.network.body.decode(output)]  # type: ignore[operator]
-        return [bio(each) for each in tags] if self.finds_spans else tags
+        found = [bio(each) for each in tags] if self.finds_spans else tags
+        return [
+            TaggedText(list(example.words), each, spans(each) if self.finds_spans else [])
+            for example, each in zip(examples, found, strict=True)
+        ]
 
-    def score(self, examples: Sequence[Tagged], predictions: Sequence[list[str]]) -> Report:
+    def score(self, examples: Sequence[TaggedWords], predictions: Sequence[TaggedText]) -> TaskReport:
         """Accuracy of tags, or F1 of spans."""
-        gold = [example.tags for example in examples]
+        gold, found = ([each.tags for each in side] for side in (examples, predictions))
         if self.finds_spans:
-            return span_report(gold, predictions)
-        flat = [[tag for tags in each for tag in tags] for each in (gold, predictions)]
-        return class_report(*flat)
+            return span_report(gold, found)
+        return class_report(*([tag for tags in side for tag in tags] for side in (gold, found)))
 
-    def as_text(self, sides: Sequence[Sequence[Token]], prediction: list[str]) -> str:
-        """A word and its tag a line, with a tab between them."""
-        return "".join(f"{token.text}\t{tag}\n" for token, tag in zip(sides[0], prediction, strict=True))
+    def ask(self, given: str | Words, *, tokenized: bool = False) -> TaggedWords:
+        return TaggedWords(self.split(given, tokenized=tokenized), [])
 
-    def as_record(self, line: str, sides: Sequence[Sequence[Token]], prediction: list[str]) -> dict[str, Any]:
+    def as_record(self, example: TaggedWords, prediction: TaggedText) -> dict[str, Any]:
         """The text, its tokens with offsets and tags, and spans where there are such."""
-        (tokens,) = sides
+        words = Tokenized.of(example.words)
+        tagged = zip(words.tokens, prediction.tags, strict=True)
         record: dict[str, Any] = {
-            "text": line,
-            "tokens": [token._asdict() | {"tag": tag} for token, tag in zip(tokens, prediction, strict=True)],
+            "text": words.text,
+            "tokens": [token._asdict() | {"tag": tag} for token, tag in tagged],
         }
         if self.finds_spans:
+            places = ((words.tokens[s.start].start, words.tokens[s.end - 1].end, s.label) for s in prediction.spans)
             record["spans"] = [
-                {"text": line[start:end], "start": start, "end": end, "label": label}
-                for start, end, label in (
-                    (tokens[span.start].start, tokens[span.end - 1].end, span.label) for span in spans(prediction)
-                )
+                {"text": words.text[start:end], "start": start, "end": end, "label": label}
+                for start, end, label in places
             ]
         return record
+
+
+def _learned(tags: list[str], settings: TaggerSettings) -> list[str]:
+    """Tags as the network learns them."""
+    return bioul(tags) if settings.text.task == "ner" and settings.model.encoding == "bioul" else tags

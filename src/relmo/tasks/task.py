@@ -1,37 +1,31 @@
-"""A model for a task as a user has it: a network, what it knows of words, its labels and its settings.
+"""A model for a task as a user has it: a network, what it knows of words, its vocabularies and its settings.
 
-`Task` is what all tasks share: saving, loading, predicting, scoring. A task is a subclass that says how its files are
-read, which network it has, what that learns from an example and how its output is read; `tagger.py` is the first.
+`Task` is what all tasks share: predicting, scoring, being saved and loaded. A task is a subclass. It says how its files
+are read, which vocabularies and which network it has, what the network reads of an example and learns from it, and how
+the network's output is read, scored and shown. Files and text become numbers and answers in one way:
+
+    read, ask -> examples -> encode -> batch -> network -> output -> decode -> predictions -> score, as_record
 """
 
-import dataclasses
+import copy
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from relmo.config import to_toml
-from relmo.disk.outputs import atomic
-from relmo.errors import CorpusError, ModelError
-from relmo.networks.inputs import TaskNetwork, WordBatch
+from relmo.errors import CorpusError
+from relmo.models.saved import About, SavedFolder, SavedModel
+from relmo.networks.inputs import IGNORED, TaskBatch, TaskNetwork, WordInputs
 from relmo.settings.arguments import check_sentence, check_text
-from relmo.store.folder import (
-    CARD,
-    LABELS,
-    SETTINGS,
-    known_text,
-    pick_device,
-    read_config,
-    read_settings,
-    save_config,
-)
-from relmo.store.weights import load_weights, save_weights
-from relmo.tasks.features import Say, Sentences, WordFeatures, Words
-from relmo.tasks.scores import Report
+from relmo.store.folder import pick_device
+from relmo.tasks.features import EncodedSentences, Say, WordFeatures, Words
+from relmo.tasks.scores import TaskReport
 from relmo.text.tokenize import Token, split_whitespace, tokenize
 from relmo.text.vocabulary import Vocabulary
 from relmo.training.batch import on_device
@@ -39,8 +33,31 @@ from relmo.training.batch import on_device
 TOKENS_PER_BATCH, MOST = 4096, 256  # words and examples that are predicted side by side; they change the speed only
 AHEAD = 2048  # examples that are read ahead to be sorted by length
 
-Example = TypeVar("Example")
-Prediction = TypeVar("Prediction")
+
+class Prediction(Protocol):
+    """What a model says of an example: a frozen dataclass, each task's own."""
+
+    def as_text(self) -> str:
+        """As the terminal shows it."""
+
+
+class EncodedExamples(Protocol):
+    """Examples as numbers."""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """How long each example is, (N,): those of about one length make a batch."""
+
+    @property
+    def predictions(self) -> int:
+        """How many predictions all of them teach."""
+
+    def batch(self, which: np.ndarray) -> Any:
+        """The examples of these numbers as the network reads them: a named tuple of tensors."""
+
+
+E = TypeVar("E")
+P = TypeVar("P", bound=Prediction)
 
 
 class Labels(Vocabulary):
@@ -53,107 +70,139 @@ class Labels(Vocabulary):
         return np.array([self.index[symbol] for symbol in symbols], dtype=np.int64)
 
 
-class EncodedExamples(NamedTuple):
-    """Examples as numbers: the first sentence of each, the second of each, …"""
+class Tokenized(list[str]):
+    """The words of a text, which know the text and where in it they stand."""
 
-    sides: list[Sentences]
+    def __init__(self, text: str, tokens: Sequence[Token]):
+        super().__init__(token.text for token in tokens)
+        self.text, self.tokens = text, tokens
+
+    @classmethod
+    def of(cls, words: Words) -> "Tokenized":
+        """Words that may have a text; those that have none get one, with a space between them."""
+        if isinstance(words, Tokenized):
+            return words
+        ends = np.cumsum([len(word) + 1 for word in words]).tolist()
+        tokens = [Token(word, end - len(word) - 1, end - 1) for word, end in zip(words, ends, strict=True)]
+        return cls(" ".join(words), tokens)
+
+
+@dataclass
+class EncodedTexts:
+    """Examples of one text or several, and in training a target each: the first text of each, the second of each, …"""
+
+    texts: list[EncodedSentences]
+    targets: list[np.ndarray] | None = None
 
     @property
     def lengths(self) -> np.ndarray:
-        """The longest sentence of each example."""
-        return np.maximum.reduce([side.lengths for side in self.sides])
+        """The longest text of each example."""
+        return np.maximum.reduce([text.lengths for text in self.texts])
 
-    def batch(self, which: np.ndarray) -> list[WordBatch]:
+    @property
+    def predictions(self) -> int:
+        """A prediction for each number of the targets."""
+        return sum(target.size for target in self.targets or ())
+
+    def batch(self, which: np.ndarray) -> TaskBatch:
         """The examples of these numbers."""
-        return [side.batch(which) for side in self.sides]
+        texts = [text.batch(which) for text in self.texts]
+        if self.targets is None:
+            return TaskBatch(texts)
+        targets = [self.targets[i] for i in which.tolist()]
+        return TaskBatch(texts, side_by_side(targets), sum(target.size for target in targets))
 
 
-class Task(Generic[Example, Prediction]):
-    """A model for a task; a subclass fills in what is below `# what a task says for itself`."""
+class Task(SavedModel, Generic[E, P]):
+    """A model for a task; a subclass fills in what is below `# what a task says for itself`.
 
-    kind: ClassVar[str]
-    settings_type: ClassVar[type]
+    vocabularies   the task's own, by name: its labels and such; what is known of words is in `features`
+    start          a model that a new one begins from, such as a language model; None otherwise
+    """
+
+    network: TaskNetwork
 
     def __init__(
         self,
-        network: TaskNetwork,
-        features: WordFeatures,
-        labels: Labels,
         settings: Any,
+        features: WordFeatures,
+        vocabularies: dict[str, Vocabulary],
         device: torch.device | str = "cpu",
+        start: Any = None,
     ):
-        self.device = torch.device(device)
-        features.finish(network.inputs)
-        self.network = network.to(self.device).eval()
-        self.features = features
-        self.labels = labels
         self.settings = settings
+        self.features = features
+        self.vocabularies = vocabularies
+        self.device = torch.device(device)
+        self.start = start
 
     @classmethod
-    def begin(cls, settings: Any, features: WordFeatures, labels: Labels, device: torch.device) -> Self:
-        """A model at its beginning."""
-        return cls(cls.make_network(settings, features, labels), features, labels, settings, device)
+    def prepare(cls, settings: Any, examples: Sequence[E], device: torch.device, start: Any = None) -> Self:
+        """A new model, with all that it takes from the examples it will learn from; without a network as yet."""
+        vocabularies = cls.make_vocabularies(settings, examples)
+        words = (words for example in examples for words in cls.texts(example))
+        return cls(settings, cls.make_features(settings, words, device, start), vocabularies, device, start)
+
+    def begin(self) -> Self:
+        """A copy of this with a network at its beginning."""
+        return self._with(self._make_network())
+
+    def _make_network(self) -> TaskNetwork:
+        return self.make_network(self.features.make_inputs())
+
+    def _with(self, network: TaskNetwork) -> Self:
+        self.features.finish(network.inputs)
+        return self.copy(network=network.to(self.device).eval())
+
+    def copy(self, **changed: Any) -> Self:
+        """The same with other settings, or other features; the rest is shared."""
+        made = copy.copy(self)
+        vars(made).update(changed)
+        return made
 
     @classmethod
-    def make_network(cls, settings: Any, features: WordFeatures, labels: Labels) -> TaskNetwork:
-        """The network that the settings describe."""
-        inputs = features.make_inputs()
-        body = cls.make_body(settings, labels, input_size=inputs.size, again_size=inputs.again_size)
-        return TaskNetwork(inputs, body, mix_l2=settings.input.elmo_l2)
+    def restore(cls, saved: SavedFolder, device: str) -> Self:
+        settings, where = saved.settings(cls.kind), pick_device(device)
+        vocabularies: dict[str, Vocabulary] = {
+            name: saved.vocabulary(made, f"{name}.txt", key=name, what=name)
+            for name, made in cls.vocabulary_types(settings).items()
+        }
+        model = cls(settings, WordFeatures.restore(saved, settings.input, where.type), vocabularies, where)
+        return model._with(saved.network(model._make_network))
 
-    @classmethod
-    def from_pretrained(cls, folder: str | Path, *, device: str = "auto") -> Self:
-        """A model from the folder that `save_pretrained` or `relmo train` wrote. The biLM and the static vectors it was
-        trained with must still be there, or copies of them in the folder."""
-        folder = Path(folder)
-        config = read_config(folder)
-        if config["kind"] != cls.kind:
-            raise ModelError(f"{folder}: is a {config['kind']} model, not a {cls.kind}")
-        settings = read_settings(folder, config, cls.settings_type, cls.check)
-        labels = Labels.load(known_text(folder, config, LABELS))
-        if len(labels) != config.get("labels"):
-            raise ModelError(f"{folder}: {LABELS} has {len(labels)} labels, config.json says {config.get('labels')}")
-        where = pick_device(device)
-        features = WordFeatures.load(folder, config, settings.input, where.type)
-        network = load_weights(folder, config, lambda: cls.make_network(settings, features, labels))
-        return cls(network, features, labels, settings, where)
+    def config(self) -> dict[str, Any]:
+        sizes = {name: len(vocabulary) for name, vocabulary in self.vocabularies.items()}
+        return sizes | self.features.config() | {"settings": self._settings_values()}
 
-    def save_pretrained(self, folder: str | Path, *, results: dict[str, Any] | None = None) -> None:
-        """Writes the model as a folder; `results` go into its config and its card."""
-        folder = Path(folder)
-        with atomic(folder / LABELS) as temporary:
-            self.labels.save(temporary)
-        self.features.save(folder)
-        save_weights(folder, self.network)
-        self.save_description(folder, results or {})
+    def vocabulary_files(self) -> dict[str, Vocabulary]:
+        """The task's own, and those of words."""
+        own = {f"{name}.txt": vocabulary for name, vocabulary in self.vocabularies.items()}
+        return own | self.features.vocabulary_files()
 
-    def save_description(self, folder: Path, results: dict[str, Any]) -> None:
-        """The card and the settings as commented TOML, for people; then config.json."""
-        with atomic(folder / CARD) as temporary:
-            temporary.write_text(self.card(folder.name, results), encoding="utf-8")
-        with atomic(folder / SETTINGS) as temporary:
-            temporary.write_text(to_toml(self.settings), encoding="utf-8")
-        values = {"labels": len(self.labels), **self.features.config(), "settings": dataclasses.asdict(self.settings)}
-        save_config(folder, self.kind, values | {"results": results})
+    def save_others(self, folder: Path) -> None:
+        """Copies of the models it is built on, where the settings ask for them."""
+        self.features.save_copies(folder)
 
-    def card(self, name: str, results: dict[str, Any]) -> str:
-        """A model card: what this is, how it was made, how well it does."""
-        count = sum(p.numel() for p in self.network.parameters())
-        lines = [f"# {name}", "", f"A {self.kind}, made with relmo.", ""]
-        lines += [f"- {len(self.labels)} labels: {', '.join(self.labels.symbols[:40])}", f"- parameters: {count:,}"]
-        lines += [f"- {name}: {reference.source}" for name, reference in self.features.references.items()]
-        lines += [
-            f"- {key}: {value:,.4f}" if isinstance(value, float) else f"- {key}: {value}"
-            for key, value in results.items()
-            if key not in ("parameters", "elmo_mix")
-        ]
-        lines += [
+    def about(self, name: str) -> About:
+        own, built_on = self.vocabularies.items(), self.features.references.items()
+        facts = [f"- {len(found)} {what}: {', '.join(found.symbols[:40])}" for what, found in own]
+        facts.append(f"- parameters: {self.parameter_count():,}")
+        facts += [f"- {what}: {reference.source}" for what, reference in built_on]
+        return About(f"A {self.kind}, made with relmo.", facts, ["```", f"relmo predict {name} text.txt", "```"])
+
+    def card_results(self, results: dict[str, Any]) -> list[str]:
+        """How it was trained, how well it does, and what it takes of ELMo's layers."""
+        shown = {key: value for key, value in results.items() if key not in ("parameters", "elmo_mix")}
+        return super().card_results(shown) + [
             f"- ELMo at the {place}: {', '.join(f'{share:.3f}' for share in mix['weights'])} of its layers, "
             f"times {mix['gamma']:.3f}"
             for place, mix in results.get("elmo_mix", {}).items()
         ]
-        lines += ["", "```", f"relmo predict {name} text.txt", "```", ""]
-        return "\n".join(lines)
+
+    @property
+    def labels(self) -> Vocabulary:
+        """What it can answer, where it answers with labels."""
+        return self.vocabularies["labels"]
 
     def tokens(self, text: str, *, tokenized: bool = False) -> list[Token]:
         """How raw text is split into words, or, where it is tokenised already, at white space."""
@@ -161,116 +210,113 @@ class Task(Generic[Example, Prediction]):
         at_spaces = tokenized or self.settings.text.tokenizer == "whitespace"
         return split_whitespace(text) if at_spaces else tokenize(text)
 
-    def words(self, sentence: str | Words) -> Words:
+    def split(self, sentence: str | Words, *, tokenized: bool = False) -> Tokenized:
         """The words of a sentence: a string is split, a list is kept as it is."""
-        check_sentence(sentence, "a sentence")
-        return [token.text for token in self.tokens(sentence)] if isinstance(sentence, str) else sentence
-
-    def encode(self, examples: Sequence[Sequence[Words]], say: Say = lambda _: None) -> EncodedExamples:
-        """Examples, each the words of its sentences, as numbers."""
-        return EncodedExamples([self.features.encode(side, say) for side in zip(*examples, strict=True)])
+        if isinstance(sentence, str):
+            return Tokenized(sentence, self.tokens(sentence, tokenized=tokenized))
+        return Tokenized.of(check_sentence(sentence, "a sentence"))
 
     @torch.no_grad()
-    def predict_encoded(self, encoded: EncodedExamples) -> list[Prediction]:
+    def predict_encoded(self, examples: Sequence[E], encoded: EncodedExamples) -> list[P]:
         """What the model says of each example, in their order. Examples of about one length are read together."""
-        lengths = encoded.lengths
-        results: list[Prediction | None] = [None] * len(lengths)
+        results: list[P | None] = [None] * len(examples)
         training = self.network.training  # between two steps of training; a loaded model's never is
         try:
             self.network.eval()
-            for which in by_length(lengths):
+            for which in by_length(encoded.lengths):
                 output = self.network(on_device(encoded.batch(which), self.device))
-                for i, prediction in zip(which.tolist(), self.decode(output), strict=True):
+                places = which.tolist()
+                for i, prediction in zip(places, self.decode(output, [examples[i] for i in places]), strict=True):
                     results[i] = prediction
         finally:
             self.network.train(training)
         return results  # type: ignore[return-value]
 
-    def predict_words(self, examples: Iterable[Sequence[Words]]) -> Iterator[Prediction]:
-        """What the model says of each of any number of examples, in bounded memory."""
-        waiting: list[Sequence[Words]] = []
-        for example in examples:
-            waiting.append(example)
-            if len(waiting) == AHEAD:
-                yield from self.predict_encoded(self.encode(waiting))
-                waiting = []
-        if waiting:
-            yield from self.predict_encoded(self.encode(waiting))
+    def predict(self, given: Iterable[Any]) -> list[P]:
+        """What the model says of each of these; a task says what can be given (`ask`)."""
+        return list(self.answer(map(self.ask, given)))
 
-    def evaluate(self, files: str | Path | Sequence[str | Path]) -> Report:
+    def answer(self, examples: Iterable[E]) -> Iterator[P]:
+        """What the model says of each of any number of examples, whose own answers it does not look at; in bounded
+        memory."""
+        left = iter(examples)
+        while some := list(islice(left, AHEAD)):
+            yield from self.predict_encoded(some, self.encode(some))
+
+    def evaluate(self, files: str | Path | Sequence[str | Path]) -> TaskReport:
         """The score on a file of examples, or on several together."""
         paths = [files] if isinstance(files, str | Path) else files
         examples = [example for path in paths for example in self.read(path, self.settings.text)]
-        return self.score(examples, list(self.predict_words(map(self.sides, examples))))
+        return self.score(examples, list(self.answer(examples)))
+
+    def encode(self, examples: Sequence[E], *, answers: bool = False, say: Say = lambda _: None) -> EncodedExamples:
+        """Examples as numbers; with `answers`, also what the network is to learn of them. This is for tasks whose
+        network reads nothing but the words of `texts` and learns the numbers of `target`."""
+        texts = [self.features.encode(text, say) for text in zip(*map(self.texts, examples), strict=True)]
+        return EncodedTexts(texts, [self.target(example) for example in examples] if answers else None)
 
     # what a task says for itself
 
     @classmethod
-    def complete(cls, settings: Any) -> Any:
-        """The settings of a new model, with what follows from them; as they are where a task does not say otherwise."""
-        return settings
-
-    @staticmethod
-    def check(settings: Any) -> None:
-        """Settings that make no sense, alone or together, are errors."""
-        raise NotImplementedError
+    def complete(cls, settings: Any) -> tuple[Any, Any]:
+        """The settings of a new model with what follows from them, and a model that it starts from; as they are and
+        none where a task does not say otherwise."""
+        return settings, None
 
     @classmethod
-    def read(cls, path: str | Path, text: Any, *, training: bool = False) -> list[Example]:
+    def read(cls, path: str | Path, text: Any, *, training: bool = False) -> list[E]:
         """The examples of a file; some tasks learn from more of it than they are scored on."""
         raise NotImplementedError
 
+    @staticmethod
+    def texts(example: E) -> Sequence[Words]:
+        """The words of each of the example's texts."""
+        raise NotImplementedError
+
     @classmethod
-    def make_features(cls, settings: Any, sentences: Iterable[Words], device: torch.device) -> WordFeatures:
+    def make_features(
+        cls, settings: Any, sentences: Iterable[Words], device: torch.device, start: Any = None
+    ) -> WordFeatures:
         """What a new model knows of words, from the sentences it learns from."""
         return WordFeatures.begin(settings.input, sentences, device)
 
     @classmethod
-    def make_labels(cls, examples: Sequence[Example], settings: Any) -> Labels:
-        """What a new model can answer: all that its examples teach."""
-        return count_labels(cls.answers(example, settings) for example in examples)
+    def vocabulary_types(cls, settings: Any) -> dict[str, type[Vocabulary]]:
+        """The task's own vocabularies by name, which their files have too: labels, or another name that ends with
+        -labels or -vocabulary. Labels alone where a task does not say otherwise."""
+        return {"labels": Labels}
 
     @classmethod
-    def answers(cls, example: Example, settings: Any) -> list[str]:
-        """The labels that an example teaches."""
+    def make_vocabularies(cls, settings: Any, examples: Sequence[E]) -> dict[str, Vocabulary]:
+        """Those of a new model, from the examples that it learns from."""
         raise NotImplementedError
 
-    @classmethod
-    def make_body(cls, settings: Any, labels: Labels, *, input_size: int, again_size: int) -> nn.Module:
-        """The task's own network, behind the inputs of these sizes."""
+    def make_network(self, inputs: WordInputs) -> TaskNetwork:
+        """The network behind these inputs."""
         raise NotImplementedError
 
-    @staticmethod
-    def sides(example: Example) -> Sequence[Words]:
-        """The words of the example's sentences."""
-        raise NotImplementedError
-
-    def target(self, example: Example) -> np.ndarray:
+    def target(self, example: E) -> np.ndarray:
         """What the network is to learn of an example: a number for each prediction that it makes."""
         raise NotImplementedError
 
-    def stack(self, targets: Sequence[np.ndarray]) -> Tensor:
-        """The targets of a batch, put together."""
-        return torch.from_numpy(np.stack(targets))
-
-    def decode(self, output: Any) -> list[Prediction]:
-        """The network's output for a batch, as predictions."""
+    def decode(self, output: Any, examples: Sequence[E]) -> list[P]:
+        """The network's output for a batch of examples, as predictions."""
         raise NotImplementedError
 
-    def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> Report:
+    def score(self, examples: Sequence[E], predictions: Sequence[P]) -> TaskReport:
         """How good predictions are."""
         raise NotImplementedError
 
-    def read_line(self, line: str, *, tokenized: bool = False) -> list[list[Token]]:
-        """A line of text to predict, as the tokens of its sentences; just one where a task does not say otherwise."""
-        return [self.tokens(line, tokenized=tokenized)]
-
-    def as_text(self, sides: Sequence[Sequence[Token]], prediction: Prediction) -> str:
-        """A prediction as lines of text."""
+    def ask(self, given: Any, *, tokenized: bool = False) -> E:
+        """What a user gives to `predict`, as an example without its answer; `split` makes words of strings."""
         raise NotImplementedError
 
-    def as_record(self, line: str, sides: Sequence[Sequence[Token]], prediction: Prediction) -> dict[str, Any]:
-        """A prediction as a JSON object."""
+    def read_line(self, line: str, *, tokenized: bool = False) -> E:
+        """A line of text to predict, as an example without its answer."""
+        return self.ask(line, tokenized=tokenized)
+
+    def as_record(self, example: E, prediction: P) -> dict[str, Any]:
+        """What was asked and what is predicted, as a JSON object."""
         raise NotImplementedError
 
 
@@ -280,6 +326,16 @@ def count_labels(answers: Iterable[Sequence[str]]) -> Labels:
     if len(counts) < 2:
         raise CorpusError(f"the training examples have {len(counts)} label{'s' * (len(counts) != 1)}; two are needed")
     return Labels.from_counts(list(counts), np.array(list(counts.values())))
+
+
+def side_by_side(arrays: Sequence[np.ndarray], *, filler: int = IGNORED) -> Tensor:
+    """The arrays of a batch put together: numbers to (B,), rows to (B, T) with a filler behind their ends."""
+    if arrays[0].ndim == 0:
+        return torch.from_numpy(np.stack(arrays))
+    rows = np.full((len(arrays), max(map(len, arrays))), filler, dtype=arrays[0].dtype)
+    for row, array in zip(rows, arrays, strict=True):
+        row[: len(array)] = array
+    return torch.from_numpy(rows)
 
 
 def by_length(lengths: np.ndarray) -> Iterator[np.ndarray]:

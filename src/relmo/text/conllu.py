@@ -1,4 +1,4 @@
-"""CoNLL-U with all columns of each word. (`text.corpus` reads the words alone, `text.readers` words and one column.)"""
+"""CoNLL-U with all its columns, a word at a time; `text.corpus` reads the words alone, `readers.tagged` one column."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from relmo.errors import CorpusError, shown
 from relmo.text.corpus import Errors
-from relmo.text.readers import CONLLU, DIGITS, whole_lines
+from relmo.text.readers.lines import DIGITS, whole_lines
+from relmo.text.readers.tagged import CONLLU
 
 
 class ConlluWord(NamedTuple):

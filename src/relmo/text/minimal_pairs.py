@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from relmo.disk.files import parse_json
 from relmo.errors import CorpusError, shown
 from relmo.text.corpus import read_lines
-from relmo.text.readers import DIGITS, filled_lines
+from relmo.text.readers.lines import DIGITS, filled_lines
 
 MARKS = {"correct": True, "wrong": False}
 BLIMP = ("sentence_good", "sentence_bad", "linguistics_term")

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from relmo.disk.files import parse_json, read_bytes
 from relmo.errors import CorpusError, shown
 from relmo.text.corpus import read_lines
-from relmo.text.readers import DIGITS
+from relmo.text.readers.lines import DIGITS
 
 POS = ("NOUN", "VERB", "ADJ", "ADV")
 _POS_OF_TYPE = {"1:": "NOUN", "2:": "VERB", "3:": "ADJ", "4:": "ADV", "5:": "ADJ"}

@@ -15,7 +15,8 @@ from typing import Literal, NamedTuple
 from relmo.errors import CorpusError
 from relmo.text.conllu import ConlluWord, read_conllu_sentences
 from relmo.text.corpus import is_conllu
-from relmo.text.readers import TREE, parse_tree, whole_lines
+from relmo.text.readers.labelled import TREE, parse_tree
+from relmo.text.readers.lines import whole_lines
 
 Measure = Literal["open", "depth"]
 
