@@ -70,7 +70,7 @@ def test_what_does_not_go_together_is_one_line_and_leaves_nothing(
         (folder, out, "--precision", "int8", "--card", out): "does not exist; give a model card",
         (folder, folder, "--precision", "int8"): "exists already",
         (folder, out, "--precision", "int8", "--weights", folder / "README.md"): "",
-        (folder.with_name("vectors"), out): "only bidirectional language models (bilm) can become original",
+        (folder.with_name("vectors"), out): "give a bidirectional language model (bilm), or a --precision",
     }.items():
         status, output, errors = run(capsys, "convert", *arguments)
         assert (status, output, errors.count("\n")) == (2, "", 1), arguments
@@ -91,8 +91,10 @@ def test_the_models_that_ship_have_names_in_every_verb(
     assert (status, json.loads(output)["model"]) == (0, "small")
     assert run(capsys, "convert", "words", "mine", "--precision", "float16", "--quiet")[0] == 0
     assert len(relmo.load("mine")) == facts[2]["vocabulary"]  # type: ignore[arg-type]
-    assert "small: is a bilm model, not a language model (lm)" in run(capsys, "generate", "small")[2]
+    assert "small: is a bidirectional language model (bilm); give a" in run(capsys, "generate", "small")[2]
+    errors = run(capsys, "embed", "text.txt", "--model", "words", "--out", "v.h5")[2]
+    assert "words: is word vectors (skipgram); give a bidirectional language model (bilm)" in errors
     assert (
-        "words: gives no contextual vectors" in run(capsys, "embed", "text.txt", "--model", "words", "--out", "v.h5")[2]
+        "give a bidirectional language model"
+        in run(capsys, "train", "bilm", "text.txt", "--init", "words", "--out", "new")[2]
     )
-    assert "is not a bidirectional" in run(capsys, "train", "bilm", "text.txt", "--init", "words", "--out", "new")[2]

@@ -130,7 +130,7 @@ def test_carried_state_and_its_batch_size_reach_the_model(
     ("more", "says"),
     [
         (["--out", "v.csv"], "v.csv: the format is told by the name"),
-        (["--layers", "best"], "--layers best: it can be all, top, average or a number"),
+        (["--layers", "best"], "Invalid value for --layers"),
         (["--layers", "7"], "layers is 7; this model has"),
         (["--state", "carry"], "needs a batch_size"),
         (["--state", "carry", "--batch-size", "2", "--resume"], "cannot be resumed"),
@@ -170,7 +170,7 @@ def test_a_model_of_another_kind_is_refused(text: Path, capsys: pytest.CaptureFi
     given = ["--cell", "ngram", "--order", "2", "--valid-fraction", "0", "--quiet"]
     assert run(capsys, "train", "lm", text, "--out", out, *given)[0] == 0
     status, _, errors = run(capsys, "embed", text, "--model", out, "--out", text.with_name("v.h5"))
-    assert (status, "relmo embed takes a bidirectional model" in errors) == (2, True)
+    assert (status, "give a bidirectional language model (bilm)" in errors) == (2, True)
 
 
 def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:

@@ -222,8 +222,8 @@ def test_a_kind_of_model_the_verb_does_not_take(fails: Fails, text: Path, tmp_pa
     vectors = tmp_path / "vectors"
     options = "--dimensions 4 --min-count 2 --epochs 1 --threads 1 --quiet"
     succeed("train", "skipgram", text, "--out", vectors, *options.split())
-    assert "is a skipgram model, not a language model" in fails("generate", vectors)
-    assert "vectors: is not a language model" in fails("evaluate", vectors, text)
+    assert "vectors: is word vectors (skipgram); give a language model (lm)" in fails("generate", vectors)
+    assert "vectors: is word vectors (skipgram); give" in fails("evaluate", vectors, text)
 
 
 def test_a_text_that_cannot_be_scored(fails: Fails, model: Path, text: Path, tmp_path: Path) -> None:

@@ -13,9 +13,16 @@ import pytest
 
 from relmo import cli
 from relmo.cli import main
-from relmo.cli.evaluate import print_label_table
 from relmo.cli.streams import prepare_streams
-from relmo.cli.terminal import TrainingReporter, json_line, print_table, progress_bar, share_bar, status_line
+from relmo.cli.terminal import (
+    TrainingReporter,
+    json_line,
+    print_label_table,
+    print_table,
+    progress_bar,
+    share_bar,
+    status_line,
+)
 from relmo.errors import CorpusError
 from relmo.tasks.scores import LabelScore
 from relmo.text.corpus import open_bytes

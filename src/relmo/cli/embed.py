@@ -110,8 +110,7 @@ def _load(source: str, tokenizer: Literal["words", "whitespace"] | None, device:
     """The model, which must be one that embeds; with another tokenizer where one is given."""
     from relmo.loading import load
 
-    model = load(source, kinds="bilm", device=device)
-    model.precision = precision
+    model = load(source, kinds="bilm", device=device, dtype=precision)
     if tokenizer is not None:
         model.settings = replace(model.settings, text=replace(model.settings.text, tokenizer=tokenizer))
     return model

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from relmo.cli.output import Overwrite
+from relmo.cli.terminal import print_json, print_label_table, print_table, progress_bar
 from relmo.disk.outputs import refuse_existing
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
     from relmo.models.evaluate import BiScore, Score
-    from relmo.tasks.scores import LabelScore, TaskReport
+    from relmo.tasks.scores import TaskReport
     from relmo.tasks.task import Task
 
 
@@ -54,7 +55,6 @@ def evaluate(
     quiet
         Print the perplexity, or the task's score, alone, a line a file.
     """
-    from relmo.cli.terminal import print_json, print_table, progress_bar
     from relmo.loading import FORWARDS, load
     from relmo.models.bilm import BiLM
     from relmo.models.lm import LanguageModel
@@ -122,8 +122,6 @@ def _evaluate_task(
     task: "Task[Any, Any]", model: str, files: Sequence[str], *, confusion: bool, json: bool, quiet: bool
 ) -> None:
     """Scores a task's model on each file."""
-    from relmo.cli.terminal import print_json, print_table
-
     reports = [(file, task.evaluate(file)) for file in files]
     if json:
         print_json({"model": model, "files": [{"file": file} | report.summary() for file, report in reports]})
@@ -140,23 +138,8 @@ def _evaluate_task(
 
 def _print_details(report: "TaskReport", *, confusion: bool) -> None:
     """Each label by itself, and, where asked for, which was taken for which."""
-    from relmo.cli.terminal import print_table
-
     print_label_table(report.labels)
     if confusion and report.confusion is not None:
         print("\nrows: what it is; columns: what it was taken for")
         labels = report.confusion.labels
         print_table(["", *labels], [[r, *map(str, n)] for r, n in zip(labels, report.confusion.counts, strict=True)])
-
-
-def print_label_table(labels: "Sequence[LabelScore]") -> None:
-    """How well each label was found."""
-    from relmo.cli.terminal import print_table
-
-    if labels:
-        print()
-        rows = [
-            [row.label, *(f"{figure:.4f}" for figure in (row.precision, row.recall, row.f1)), f"{row.support:,}"]
-            for row in labels
-        ]
-        print_table(["label", "precision", "recall", "f1", "count"], rows)

@@ -15,7 +15,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from relmo.analysis.core.show import ColouredText, Table
     from relmo.embedding.files import EmbedProgress
     from relmo.reproduce.table import Reproduction
+    from relmo.tasks.scores import LabelScore
     from relmo.training.loop import Step
     from relmo.training.plan import Plan
 
@@ -296,6 +297,17 @@ def print_tables(*tables: "Table") -> None:
         print_table(table.columns, table.rows)
         for note in table.notes:
             print(f"- {note}")
+
+
+def print_label_table(labels: "Sequence[LabelScore]") -> None:
+    """How well each label was found."""
+    if labels:
+        print()
+        rows = [
+            [row.label, *(f"{figure:.4f}" for figure in (row.precision, row.recall, row.f1)), f"{row.support:,}"]
+            for row in labels
+        ]
+        print_table(["label", "precision", "recall", "f1", "count"], rows)
 
 
 def print_coloured(text: "ColouredText") -> None:

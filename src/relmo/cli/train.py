@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from cyclopts import App, ArgumentCollection, Parameter
 from cyclopts.config import Dict
 
-from relmo.cli.terminal import TrainingReporter, print_json, print_table, say, speaks
+from relmo.cli.terminal import TrainingReporter, print_json, print_label_table, print_table, say, speaks
 from relmo.config import build, check_keys, parse_override, read_preset, read_toml
 from relmo.errors import SettingError, StorageError
 from relmo.settings.kinds import settings_class, training_function
@@ -150,7 +150,6 @@ def run(kind: str, files: list[str], settings: Any, options: RunOptions) -> None
 
 def _print_labels(out: Path) -> None:
     """Of a task's model, how well it does with each label."""
-    from relmo.cli.evaluate import print_label_table
     from relmo.disk.digests import read_json
     from relmo.runs.train_task import REPORT
     from relmo.tasks.scores import LabelScore

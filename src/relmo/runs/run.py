@@ -16,13 +16,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from relmo.disk.digests import check_regular
 from relmo.disk.outputs import atomic, storage_errors
 from relmo.errors import ModelError, RelmoError
+from relmo.models.saved import SavedModel
 from relmo.runs.folder import AGAIN, CHECKPOINT, remove_scratch
 from relmo.runs.reporter import Reporter
 from relmo.settings.training import TrainSettings
@@ -30,11 +31,6 @@ from relmo.store.folder import CONFIG, open_tensors, pick_device, read_tensors, 
 from relmo.store.weights import save_weights
 from relmo.training.loop import Step, Trainer
 from relmo.training.parallel import ALONE, Team, own_device
-
-if TYPE_CHECKING:
-    from relmo.models.bilm import BiLM
-    from relmo.models.lm import LanguageModel
-    from relmo.models.vectors import WordVectors
 
 METRICS = "metrics.jsonl"
 LARGEST_METRICS, LONGEST_RECORD = 1 << 30, 1 << 16  # bytes
@@ -227,7 +223,7 @@ def go(
         _save_averaged(trainer, save)
 
 
-def save_best(model: "LanguageModel | BiLM", out: Path) -> None:
+def save_best(model: SavedModel, out: Path) -> None:
     """Writes a model's weights as they now are, over those of the best so far; the first time, all of the model."""
     if (out / CONFIG).exists():
         save_weights(out, model.network)
@@ -236,11 +232,7 @@ def save_best(model: "LanguageModel | BiLM", out: Path) -> None:
 
 
 def finish(
-    model: "LanguageModel | BiLM | WordVectors",
-    out: Path,
-    files: Sequence[str],
-    results: dict[str, Any],
-    team: Team = ALONE,
+    model: SavedModel, out: Path, files: Sequence[str], results: dict[str, Any], team: Team = ALONE
 ) -> dict[str, Any]:
     """Writes the model's description with its results, and removes what only the run needed. -> the results, the same
     in every process"""

@@ -54,19 +54,19 @@ def train_lm(
         reporter.plan(plan)
         if dry_run:
             return {}
+        network = _count_ngrams(corpus, settings) if trainer is None else trainer.model
+        model = LanguageModel(network, corpus.vocabulary, settings, device)  # type: ignore[arg-type]
         if trainer is None:
-            _count_ngrams(corpus, settings).save_pretrained(out)
+            model.save_pretrained(out)
         else:
-            model = LanguageModel(trainer.model, corpus.vocabulary, settings, device)  # type: ignore[arg-type]
             go(trainer, out, partial(save_best, model, out), reporter)
-        with team.together():
-            model = LanguageModel.from_pretrained(out, device=device.type)
+            with team.together():
+                model.network = LanguageModel.from_pretrained(out, device=device.type).network
         return finish(model, out, files, _results(model, corpus), team)
 
 
-def _count_ngrams(corpus: Corpus, settings: LMSettings) -> LanguageModel:
-    network = NGramLM.fit(corpus.train.ids, vocab_size=len(corpus.vocabulary), order=settings.model.order)
-    return LanguageModel(network, corpus.vocabulary, settings)
+def _count_ngrams(corpus: Corpus, settings: LMSettings) -> NGramLM:
+    return NGramLM.fit(corpus.train.ids, vocab_size=len(corpus.vocabulary), order=settings.model.order)
 
 
 def _make_trainer(corpus: Corpus, settings: LMSettings, device: torch.device, team: Team) -> Trainer:

@@ -17,6 +17,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from relmo.disk.outputs import atomic, sweep
 from relmo.errors import CorpusError, SettingError
 from relmo.runs.folder import AGAIN, CHECKPOINT, ENCODED, RUN, SCRATCH, remove_scratch, run_folder
 from relmo.runs.reporter import Reporter
-from relmo.runs.run import METRICS, go, prepare, read_metrics
+from relmo.runs.run import METRICS, go, prepare, read_metrics, save_best
 from relmo.settings.kinds import check_settings
 from relmo.settings.task import TaskTrainSettings
 from relmo.store.folder import (
@@ -41,7 +42,7 @@ from relmo.store.folder import (
     write_json,
     write_tensors,
 )
-from relmo.store.weights import PATTERN, save_weights
+from relmo.store.weights import PATTERN
 from relmo.tasks.scores import TaskReport, spread
 from relmo.tasks.task import EncodedExamples, Task
 from relmo.text.corpus import STDIN
@@ -196,14 +197,7 @@ def _train_once(run: TaskRun, data: Data, *, dry_run: bool = False) -> dict[str,
     if dry_run:
         return {}
     begun = time.monotonic()
-
-    def save() -> None:
-        if (run.out / CONFIG).exists():
-            save_weights(run.out, model.network)
-        else:
-            model.save_pretrained(run.out)
-
-    go(trainer, run.out, save, run.reporter, details=validation.details)
+    go(trainer, run.out, partial(save_best, model, run.out), run.reporter, details=validation.details)
     _save_last(model, trainer, run.out)
     results = _summarize(run, data, seconds=round(time.monotonic() - begun, 1))
     if run.settings.train.plot:

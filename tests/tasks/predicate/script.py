@@ -40,7 +40,7 @@ TRAIN = ["train", "predicate", "train.jsonl", "--valid", "dev.jsonl", *SMALL, *H
 run(*TRAIN, "--out", "model")
 
 import relmo  # noqa: E402
-from relmo.runs.run import Reporter  # noqa: E402
+from relmo.runs.reporter import Reporter  # noqa: E402
 from relmo.runs.train_task import train_task  # noqa: E402
 from relmo.settings.kinds import settings_class  # noqa: E402
 
