@@ -125,6 +125,25 @@ def test_consoles_are_made_in_one_place_where_no_text_is_markup() -> None:
                     assert maker not in ("Console", "TextColumn", "from_markup"), f"{file}:{node.lineno}"
 
 
+def test_at_the_top_stands_only_what_everybody_needs() -> None:
+    assert {path.stem for path in SOURCE.glob("*.py")} == {"__init__", "__main__", "errors", "config", "loading"}
+
+
+def test_every_room_says_at_its_door_what_it_holds() -> None:
+    doors = sorted(SOURCE.rglob("__init__.py"))
+    assert [name_of(door) for door in doors if not ast.get_docstring(ast.parse(door.read_text(encoding="utf-8")))] == []
+
+
+def test_a_class_name_means_one_class() -> None:
+    places: dict[str, list[str]] = {}
+    for file, tree in trees():
+        if not file.startswith("compat/"):  # other tools' names for what we have
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    places.setdefault(node.name, []).append(file)
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
 def test_every_module_of_the_source_is_in_one_layer_of_the_contract() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = next(contract for contract in contracts if contract["type"] == "layers")["layers"]

@@ -32,7 +32,7 @@ LEXICON = "lexicon.txt"
 Encoded = TypeVar("Encoded")
 
 
-class EncodedSentences(NamedTuple):
+class BiLMCorpus(NamedTuple):
     """The corpus of a bidirectional model; the run's settings, with all that follows from the model it begins from; and
     whether it has a fresh output layer in place of another vocabulary's or none."""
 
@@ -48,7 +48,7 @@ def encoded_corpus(files: Sequence[str], text: TextSettings, out: Path, team: Te
 
 def encoded_sentences(
     files: Sequence[str], settings: BiLMSettings, start: "BiLM | None", out: Path, team: Team
-) -> EncodedSentences:
+) -> BiLMCorpus:
     """The corpus of a bidirectional model, which may begin from another, `start`."""
     return _encoded_once(out, team, write=lambda: _write_sentences(files, settings, start, out), read=_read_sentences)
 
@@ -135,7 +135,7 @@ def _write_sentences(files: Sequence[str], settings: BiLMSettings, start: "BiLM 
     _write_note(out, values, [LEXICON, *(f"{name}.words" for name in unknown)])
 
 
-def _read_sentences(out: Path) -> EncodedSentences:
+def _read_sentences(out: Path) -> BiLMCorpus:
     scratch = out / SCRATCH
     note = read_sealed(out / ENCODED, AGAIN)
     lexicon = SentenceVocabulary.load(scratch / LEXICON).symbols
@@ -151,4 +151,4 @@ def _read_sentences(out: Path) -> EncodedSentences:
         corpus = SentenceCorpus(lexicon, vocabulary, parts["train"], parts.get("valid"))
         settings = build(BiLMSettings, note["settings"], source=str(out / ENCODED))
         check_bilm_model(settings.model)
-        return EncodedSentences(corpus, settings, bool(note["fresh"]))
+        return BiLMCorpus(corpus, settings, bool(note["fresh"]))
