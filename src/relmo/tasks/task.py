@@ -50,7 +50,7 @@ class EncodedExamples(Protocol):
 
     @property
     def predictions(self) -> int:
-        """How many predictions all of them teach."""
+        """How many predictions one pass over them makes in training."""
 
     def batch(self, which: np.ndarray) -> Any:
         """The examples of these numbers as the network reads them: a named tuple of tensors."""
