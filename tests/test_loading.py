@@ -123,7 +123,7 @@ def test_a_kind_from_a_later_version_is_named(tmp_path: Path) -> None:
     folder = saved(tmp_path / "m")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"kind": "oracle"}))
-    with pytest.raises(ModelError, match="kind 'oracle', which this relmo does not know; it knows bilm, lm, skipgram"):
+    with pytest.raises(ModelError, match="kind 'oracle', which this relmo does not know; it knows lm, bilm, skipgram"):
         relmo.load(folder)
     (folder / "config.json").write_text(json.dumps(config | {"kind": "lm"}))
     with pytest.raises(ModelError, match="m"):

@@ -130,7 +130,7 @@ def test_carried_state_and_its_batch_size_reach_the_model(
     ("more", "says"),
     [
         (["--out", "v.csv"], "v.csv: the format is told by the name"),
-        (["--layers", "best"], "Invalid value for --layers"),
+        (["--layers", "best"], "--layers best: it can be all, top, average or a number"),
         (["--layers", "7"], "layers is 7; this model has"),
         (["--state", "carry"], "needs a batch_size"),
         (["--state", "carry", "--batch-size", "2", "--resume"], "cannot be resumed"),

@@ -30,9 +30,16 @@ def check_numbers(app: "App", commands: tuple[str, ...], arguments: "ArgumentCol
         kinds = get_args(argument.hint) or (argument.hint,)
         for token in argument.tokens:
             if token.source == "cli" and (int in kinds or float in kinds):
+                _check_word(argument.name, token.value, [choice for kind in kinds for choice in get_args(kind)])
                 _check_number(argument.name, token.value, whole=float not in kinds)
                 if commands[0] != "train" or argument.name == "--seed":
                     _check_bounds(argument.name, token.value)
+
+
+def _check_word(name: str, text: str, choices: list[str]) -> None:
+    """A word that may stand where a number is asked for, such as `top` of --layers."""
+    if choices and text not in choices and number_of(text) is None:
+        raise SettingError(f"{name} {text[:60]}: it can be {', '.join(choices)} or a number")
 
 
 def _check_number(name: str, text: str, *, whole: bool) -> None:
