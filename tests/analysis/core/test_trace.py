@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from relmo.analysis.core.ablate import intervene
-from relmo.analysis.core.stack import stack_of
+from relmo.analysis.core.stack import memories, memories_on_cpu, stack_of
 from relmo.analysis.core.trace import Trace, iter_trace, trace, trace_torch
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.loading import load
@@ -302,3 +302,10 @@ def test_mistakes_are_told() -> None:
         trace_torch(nn.LSTM(3, 4), torch.zeros(2, 5, 3), lengths=[6, 1])
     with pytest.raises(ModelError, match="2 recurrent parts"):
         trace_torch(nn.ModuleList([nn.LSTM(3, 4), nn.LSTM(3, 4)]), torch.zeros(5, 3))
+
+
+def test_memories_by_numpy_are_those_of_the_definition() -> None:
+    kept, new = torch.rand(2, 9, 3, 5).unbind(0)  # (T, B, H) each
+    memory = torch.randn(3, 5)
+    torch.testing.assert_close(memories_on_cpu(kept, new, memory), memories(kept, new, memory))
+    assert memories_on_cpu(kept[:0], new[:0], memory).shape == (0, 3, 5)

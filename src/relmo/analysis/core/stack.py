@@ -230,20 +230,30 @@ def _replay(side: Side, x: Tensor, wanted: Wanted) -> tuple[dict[str, Tensor], S
         if cell.memory != "h" and cell.memory in keep:
             assert cell.keeps is not None
             before = state[cell.states.index(cell.memory)]
-            found[cell.memory] = _memories(found[cell.keeps], found[cell.memory], before)
+            remember = memories_on_cpu if h.device.type == "cpu" and not torch.is_grad_enabled() else memories
+            found[cell.memory] = remember(found[cell.keeps], found[cell.memory], before)
         found["h"] = h
         if inside is not None:
             found = {name: tensor * inside.unsqueeze(2) for name, tensor in found.items()}
     return {name: tensor for name, tensor in found.items() if name in keep or name == "h"}, final
 
 
-def _memories(kept: Tensor, new: Tensor, memory: Tensor) -> Tensor:
+def memories(kept: Tensor, new: Tensor, memory: Tensor) -> Tensor:
     """m_t = kept_t * m_{t-1} + new_t over all steps: (T, B, H) from m (B, H) on."""
     found = []
     for share, added in zip(kept.unbind(0), new.unbind(0), strict=True):
         memory = torch.addcmul(added, share, memory)
         found.append(memory)
     return torch.stack(found) if found else new
+
+
+def memories_on_cpu(kept: Tensor, new: Tensor, memory: Tensor) -> Tensor:
+    """The same, by numpy: of steps as small as a text's, torch's calls take longer than their numbers."""
+    found, before = new.clone(), memory.numpy()
+    for row, share in zip(found.numpy(), kept.numpy(), strict=True):
+        row += share * before
+        before = row
+    return found
 
 
 def _step_through(
