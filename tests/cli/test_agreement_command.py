@@ -6,22 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from relmo.cli import main
 from small_models import bilm
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """A function that runs the command. -> its status, standard output and standard error."""
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main(["analyse", "agreement", *map(str, arguments)])
-        return int(end.value.code or 0), *capsys.readouterr()
-
-    return command
+COMMAND = "analyse agreement"
 
 
 @pytest.fixture

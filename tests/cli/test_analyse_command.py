@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from relmo.analysis.core.trace import trace
-from relmo.cli import main
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
 from relmo.networks import make_language_model
@@ -19,23 +18,12 @@ from relmo.settings.lm import LanguageModelSettings, LMSettings
 from relmo.text.vocabulary import SentenceVocabulary, Vocabulary
 
 Run = Callable[..., tuple[int, str, str]]
+COMMAND = "analyse"
 TEXT = 'He said "go (now)" and\n    went 12 times.\n' * 30
 CONLLU = (
     "1\tdogs\tdog\tNOUN\t_\tNumber=Plur\t2\tnsubj\t_\t_\n2\tbark\tbark\tVERB\t_\t_\t0\troot\t_\t_\n\n"
     "1\ta\ta\tDET\t_\t_\t2\tdet\t_\t_\n2\tdog\tdog\tNOUN\t_\tNumber=Sing\t0\troot\t_\t_\n\n"
 ) * 20
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """A function that runs a command. -> its status, standard output and standard error."""
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main(["analyse", *map(str, arguments)])
-        return int(end.value.code or 0), *capsys.readouterr()
-
-    return command
 
 
 @pytest.fixture

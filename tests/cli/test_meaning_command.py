@@ -6,22 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from relmo.cli import main
 from small_models import SENTENCES, bilm
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """A function that runs the command. -> its status, standard output and standard error."""
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main(["analyse", "meaning", *map(str, arguments), "--quiet"])
-        return int(end.value.code or 0), *capsys.readouterr()
-
-    return command
+COMMAND = "analyse meaning"
+ALWAYS = "--quiet"
 
 
 def test_an_index_is_built_and_asked(run: Run, tmp_path: Path) -> None:

@@ -6,23 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from relmo.cli import main
 from relmo.models.lm import LanguageModel
 from small_models import SENTENCES, TEXT, bilm, language_model, ngram_model
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """A function that runs a command. -> its status, standard output and standard error."""
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main(["analyse", *map(str, arguments)])
-        return int(end.value.code or 0), *capsys.readouterr()
-
-    return command
+COMMAND = "analyse"
 
 
 @pytest.fixture

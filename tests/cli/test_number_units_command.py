@@ -7,23 +7,12 @@ from pathlib import Path
 import pytest
 
 from relmo.analysis.core.show import Table
-from relmo.cli import main
 from relmo.cli.analyse.number_units import titled
 from small_models import bilm
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """A function that runs the command. -> its status, standard output and standard error."""
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main(["analyse", "number-units", *map(str, arguments), "--quiet"])
-        return int(end.value.code or 0), *capsys.readouterr()
-
-    return command
+COMMAND = "analyse number-units"
+ALWAYS = "--quiet"
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from relmo import loading
-from relmo.cli import main
 from relmo.cli.terminal import figure, warnings_said
 from relmo.errors import ModelError
 from relmo.models.bilm import BiLM
@@ -22,18 +21,7 @@ from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.text.vocabulary import SentenceVocabulary, Vocabulary
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """A function that runs a command. -> its status, standard output and standard error."""
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main(["reproduce", *map(str, arguments)])
-        return int(end.value.code or 0), *capsys.readouterr()
-
-    return command
+COMMAND = "reproduce"
 
 
 @pytest.fixture
