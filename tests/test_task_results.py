@@ -10,9 +10,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from test_config import KINDS
 
 from relmo.cli import app
+from relmo.settings.kinds import check_settings, settings_class
 from relmo.text.readers.labelled import read_labelled
 from relmo.text.readers.tagged import read_tagged
 from tagging import conllu, iob2
@@ -54,9 +54,10 @@ def test_every_experiment_has_a_name_of_its_own_and_a_command_that_is_accepted(r
         arguments = shlex.split(Template(experiment.arguments).substitute(places))
         command = ["train", experiment.kind, *arguments, "--out", "y"]
         _, bound, _ = app.parse_args(command, exit_on_error=False, print_error=False)
-        cls, check = KINDS[experiment.kind]
+        cls = settings_class(experiment.kind)
         sections = {field.name for field in dataclasses.fields(cls)}
-        check(cls(**{name: value for name, value in bound.arguments.items() if name in sections}))
+        given = {name: value for name, value in bound.arguments.items() if name in sections}
+        check_settings(experiment.kind, cls(**given))
     assert set(recipe.SAME.values()) <= names
     for name in recipe.ABLATED:
         assert {f"{name}-{what}" for what in (*recipe.LAYERS, *recipe.PLACES)} <= names | recipe.SAME.keys()

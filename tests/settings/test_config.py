@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 
 from relmo.config import build, field_docs, parse_override, read_preset, read_toml, to_toml
 from relmo.errors import SettingError
-from relmo.settings.bilm import BiLMSettings, check_bilm
 from relmo.settings.bounds import BOUNDS
-from relmo.settings.classifier import ClassifierSettings, check_classifier
+from relmo.settings.kinds import KINDS, TASKS, check_settings, settings_class
 from relmo.settings.lm import SOME_CELLS, LanguageModelSettings, LMSettings, TextSettings, check_lm
-from relmo.settings.pairs import PairsSettings, check_pairs
 from relmo.settings.skipgram import (
     SkipgramModelSettings,
     SkipgramSettings,
@@ -25,7 +23,6 @@ from relmo.settings.skipgram import (
     SkipgramTrainSettings,
     check_skipgram,
 )
-from relmo.settings.tagger import TaggerSettings, check_tagger
 from relmo.settings.task import TASK_BOUNDS
 from relmo.settings.training import TrainSettings
 
@@ -37,19 +34,8 @@ SECTIONS = [
     SkipgramModelSettings,
     SkipgramTrainSettings,
 ]
-KINDS = {
-    "lm": (LMSettings, check_lm),
-    "skipgram": (SkipgramSettings, check_skipgram),
-    "bilm": (BiLMSettings, check_bilm),
-    "classifier": (ClassifierSettings, check_classifier),
-    "pairs": (PairsSettings, check_pairs),
-    "tagger": (TaggerSettings, check_tagger),
-}
 TASK_SECTIONS = {
-    field.type
-    for kind in ("classifier", "pairs", "tagger")
-    for field in dataclasses.fields(KINDS[kind][0])
-    if isinstance(field.type, type)
+    field.type for kind in TASKS for field in dataclasses.fields(settings_class(kind)) if isinstance(field.type, type)
 }
 PRESETS = sorted(path.name for path in (resources.files("relmo") / "presets").iterdir())
 
@@ -203,23 +189,21 @@ def test_an_inherited_setting_keeps_its_documentation_unless_it_is_said_anew() -
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_two_sections_of_a_kind_have_a_setting_of_the_same_name(kind: str) -> None:
-    names = [f.name for section in dataclasses.fields(KINDS[kind][0]) for f in dataclasses.fields(section.type)]
+    names = [f.name for section in dataclasses.fields(settings_class(kind)) for f in dataclasses.fields(section.type)]
     assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_defaults_pass_their_own_check(kind: str) -> None:
-    cls, check = KINDS[kind]
-    check(cls())
+    check_settings(kind, settings_class(kind)())
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_builds_and_passes_its_check(name: str) -> None:
     kind, _, rest = name.removesuffix(".toml").partition("-")
-    cls, check = KINDS[kind]
     layer = read_preset(rest, kind)
     assert layer
-    check(build(cls, layer))
+    check_settings(kind, build(settings_class(kind), layer))
 
 
 def test_an_unknown_preset_lists_those_there_are() -> None:
@@ -276,16 +260,17 @@ def test_every_setting_of_the_network_says_for_which_cells_it_is() -> None:
 
 @pytest.mark.parametrize("name", BOUNDS)
 def test_a_number_out_of_its_bounds_is_refused(name: str) -> None:
-    cls, check = next(
-        (cls, check)
-        for cls, check in KINDS.values()
-        if any(name == field.name for section in dataclasses.fields(cls) for field in dataclasses.fields(section.type))
+    kind, section = next(
+        (kind, section.name)
+        for kind in KINDS
+        for section in dataclasses.fields(settings_class(kind))
+        if any(name == field.name for field in dataclasses.fields(section.type))
     )
-    (section,) = (s.name for s in dataclasses.fields(cls) if name in {f.name for f in dataclasses.fields(s.type)})
+    cls = settings_class(kind)
     for bad in (BOUNDS[name][0] - 1, BOUNDS[name][1] * 2 + 1):
         value = bad if "float" in str(dataclass_type(cls, section, name)) else int(bad)
         with pytest.raises(SettingError, match=f"{name} must be from .* to .*, not"):
-            check(build(cls, {section: {name: value}}))
+            check_settings(kind, build(cls, {section: {name: value}}))
 
 
 def dataclass_type(cls: type, section: str, name: str) -> Any:
@@ -304,8 +289,7 @@ def test_every_number_has_bounds() -> None:
 
 
 def test_a_task_s_numbers_are_checked_by_its_own_bounds() -> None:
-    for kind in ("classifier", "pairs", "tagger"):
-        cls, check = KINDS[kind]
+    for kind in TASKS:
         for section, name in (
             ("input", "elmo_dropout"),
             ("input", "word_dim"),
@@ -313,7 +297,7 @@ def test_a_task_s_numbers_are_checked_by_its_own_bounds() -> None:
             ("model", "hidden"),
         ):
             with pytest.raises(SettingError, match=f"{name} must be from"):
-                check(build(cls, {section: {name: -1}}))
+                check_settings(kind, build(settings_class(kind), {section: {name: -1}}))
 
 
 def test_a_number_that_is_not_finite_is_refused() -> None:
