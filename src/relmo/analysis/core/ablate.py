@@ -228,7 +228,7 @@ def _run_elmo(
     part: ElmoLSTM, x: Tensor, state: State | None = None, sizes: Sequence[int] | None = None
 ) -> ElmoLSTMOutput:
     """`ElmoLSTM.forward`, changed."""
-    return _elmo_output(part, prepared(part, part.dropout), x, None, state, sizes, *x.shape[1:3])
+    return _elmo_output(part, prepared(part, part.dropout), x, None, state, sizes)
 
 
 def _infer_elmo(
@@ -245,7 +245,7 @@ def _infer_elmo(
         raise SettingError(f"interventions are computed in float32, and the model's precision is {precision}; set it")
     first = torch.stack([gates[d][words[d]] for d in range(2)])  # (2, T, B, 4H)
     with torch.no_grad(), torch.autocast(gates.device.type, enabled=False):
-        return _elmo_output(part, prepared(part, 0.0), first, first, state, sizes, *words.shape[1:])
+        return _elmo_output(part, prepared(part, 0.0), first, first, state, sizes)
 
 
 def _elmo_output(
@@ -255,11 +255,10 @@ def _elmo_output(
     first: Tensor | None,
     state: State | None,
     sizes: Sequence[int] | None,
-    steps: int,
-    batch: int,
 ) -> ElmoLSTMOutput:
     """The two stacks with the changes, from their input, or from the first layer's gates."""
     stack, changes = with_changes
+    batch = x.shape[2]
     state = part.initial_state(batch) if state is None else state
     states = [tuple(tensor.transpose(0, 1) for tensor in state[2 * d : 2 * d + 2]) for d in range(len(stack.layers))]
     lengths = None
