@@ -256,7 +256,7 @@ def test_a_start_that_does_not_fit_is_one_clear_line(
 
 def test_a_start_must_be_a_language_model(files: tuple[str, str], tmp_path: Path) -> None:
     tiny_bilm().save_pretrained(tmp_path / "bilm")
-    with pytest.raises(ModelError, match="is a bilm model, not a language model"):
+    with pytest.raises(ModelError, match=r"is a bidirectional language model \(bilm\); give a language model \(lm\)"):
         train_task(Classifier, files[:1], classifier_settings(train={"init": str(tmp_path / "bilm")}), tmp_path / "o")
 
 

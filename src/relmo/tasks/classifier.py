@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from relmo.errors import CorpusError, ModelError, SettingError
+from relmo.loading import load
 from relmo.models.lm import LanguageModel
 from relmo.networks.classifier import BCN, PooledClassifier
 from relmo.networks.inputs import TaskNetwork, WordInputs
@@ -181,7 +182,7 @@ class Classifier(Task[Labelled, ChosenLabel]):
 
 def _open_start(source: str) -> LanguageModel:
     """A language model of words, to start from."""
-    model = LanguageModel.from_pretrained(source, device="cpu")
+    model = load(source, kinds="lm", device="cpu")
     if model.settings.text.unit != "word":
         raise ModelError(
             f"--init {source}: reads characters; give a language model of words (relmo train lm --unit word)"
