@@ -46,7 +46,7 @@ class FullSoftmax(nn.Module):
 
     def nll(self, x: Tensor, targets: Tensor) -> Tensor:
         """The exact negative log-likelihood of each target; (N,)."""
-        rows = _rows_at_once(self.weight)
+        rows = rows_at_once(self.weight)
         chunks = zip(x.split(rows), targets.split(rows), strict=True)
         return torch.cat([cross_entropy(self.logits(a).float(), b, reduction="none") for a, b in chunks])
 
@@ -81,14 +81,23 @@ class SampledSoftmax(FullSoftmax):
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
         if not self.training:
             return super().loss(x, targets)
+        sample, place = self.draw(targets)
+        return SoftmaxLoss.apply(autocast(x), *self.rows(sample, targets), place)
+
+    def draw(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """A sample (S,) of the symbols, and where each target stands in it, or -1; (N,)."""
         noise = -torch.log(torch.empty_like(self.log_p).exponential_())  # Gumbel
-        sample = torch.topk(self.log_p + noise, self.samples, sorted=False).indices  # (S,)
+        sample = torch.topk(self.log_p + noise, self.samples, sorted=False).indices
         place = torch.full_like(self.log_p, -1, dtype=torch.int64)
         place[sample] = torch.arange(len(sample), device=sample.device)
+        return sample, place[targets]
+
+    def rows(self, sample: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Weights (S, D) and biases (S,) of a sample, weights (N, D) and biases (N,) of the targets, all lowered."""
         symbols, sizes = torch.cat([sample, targets]), (len(sample), len(targets))  # looked up at once: one gradient
-        weight, own = autocast(embedding(symbols.int(), self.weight)).split(sizes)  # (S, D), (N, D)
+        weight, own = autocast(embedding(symbols.int(), self.weight)).split(sizes)
         bias, own_bias = (self.bias - self.log_count)[symbols].split(sizes)
-        return SoftmaxLoss.apply(autocast(x), weight, bias, own, own_bias, place[targets])
+        return weight, bias, own, own_bias
 
 
 class SoftmaxLoss(torch.autograd.Function):
@@ -110,7 +119,7 @@ class SoftmaxLoss(torch.autograd.Function):
         own_bias: Tensor | None,
         place: Tensor,
     ) -> Tensor:
-        rows = _rows_at_once(weight)
+        rows = rows_at_once(weight)
         shares = softmax_triton.shares if softmax_triton.available(x) else softmax_shares
         total = x.new_zeros((), dtype=torch.float32)
         dx, dw = torch.empty_like(x), torch.zeros_like(weight, dtype=torch.float32)
@@ -176,7 +185,7 @@ def autocast(x: Tensor) -> Tensor:
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
-def _rows_at_once(weight: Tensor) -> int:
+def rows_at_once(weight: Tensor) -> int:
     """How many rows of logits are held at a time."""
     return max(FEWEST_ROWS, LOGITS_AT_ONCE["cuda" if weight.is_cuda else "cpu"] // len(weight))
 

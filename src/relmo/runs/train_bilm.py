@@ -20,6 +20,7 @@ from relmo.loading import load
 from relmo.models.bilm import BiLM, bilm_text
 from relmo.models.evaluate import BiScore, bilm_nll
 from relmo.networks.bilm import BiLMNetwork
+from relmo.networks.taught import TaughtBiLM
 from relmo.runs.encoded import encoded_sentences, new_vocabulary
 from relmo.runs.folder import CHECKPOINT, run_folder
 from relmo.runs.reporter import Reporter
@@ -163,13 +164,30 @@ def _make_trainer(model: BiLM, text: BiText, valid: Sentences | None, team: Team
         held_out = BiText(
             valid.words, model.vocabulary, spellings=text.spellings, margin=text.margin, device=model.device
         )
-        validate = _validation(held_out)
-    return Trainer(model.network, lanes, train, validate, frozen=_softmax_first(model) if fresh else None, team=team)
+        validate = _validation(model.network, held_out)
+    learner = model.network if train.teacher is None else _taught(model)
+    return Trainer(learner, lanes, train, validate, frozen=_softmax_first(model) if fresh else None, team=team)
 
 
-def _validation(text: BiText) -> Callable[[nn.Module], float]:
+def _taught(model: BiLM) -> TaughtBiLM:
+    """The model's network beside its teacher."""
+    train = model.settings.train
+    assert train.teacher is not None
+    assert model.vocabulary is not None
+    teacher = load(train.teacher, kinds="bilm", device=model.device.type)
+    same = teacher.vocabulary is not None and teacher.vocabulary.symbols == model.vocabulary.symbols
+    if not same or teacher.settings.model.input != model.settings.model.input:
+        raise SettingError(
+            f"--teacher {train.teacher}: must read words as the model does and predict the same ones; "
+            f"train with --vocabulary {train.teacher}/vocabulary.txt"
+        )
+    taught = TaughtBiLM(model.network, teacher.network, share=train.teacher_share, layers=train.teacher_layers)
+    return taught.to(model.device)
+
+
+def _validation(network: BiLMNetwork, text: BiText) -> Callable[[nn.Module], float]:
     """Mean negative log-likelihood of a word of the validation part, over both directions."""
-    return lambda network: sum(bilm_nll(network, text, lanes=LANES[text.device.type])) / (2 * text.steps)  # type: ignore[arg-type]
+    return lambda _: sum(bilm_nll(network, text, lanes=LANES[text.device.type])) / (2 * text.steps)
 
 
 def _softmax_first(model: BiLM) -> Callable[[float], Sequence[nn.Parameter]]:

@@ -104,6 +104,12 @@ class BiLMTrainSettings(TrainSettings):
     """Start from this model: a relmo folder or original ELMo files, whose geometry is kept."""
     softmax_first: float = 0.1
     """With init, where the output layer is a fresh one: train it alone for this many epochs first."""
+    teacher: str | None = None
+    """Learn from this model too, a larger one with the same vocabulary: a relmo folder."""
+    teacher_share: float = 0.5
+    """With a teacher: how much of the loss is its predictions, the rest being the words that follow."""
+    teacher_layers: float = 0.0
+    """With a teacher: how much weight the distance of the layers from its own has, through a linear map."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,3 +161,5 @@ def check_bilm(settings: BiLMSettings) -> None:
         refuse(settings.text, ["vocabulary_size", "min_count"], "a vocabulary from a file")
     if settings.train.init is None:
         refuse(settings.train, ["softmax_first"], "a run without init")
+    if settings.train.teacher is None:
+        refuse(settings.train, ["teacher_share", "teacher_layers"], "a run without a teacher")

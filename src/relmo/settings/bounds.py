@@ -30,6 +30,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "subsample": (1e-12, 1),
     "initial_accumulator": (0, 1e9),
     "softmax_first": (0, 1e9),
+    "teacher_share": (0, 1),
+    "teacher_layers": (0, 1e9),
     "char_dim": (1, 1 << 16),
     "max_characters": (3, 1 << 12),
     "highway": (0, 1000),
