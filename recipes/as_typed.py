@@ -20,34 +20,8 @@ SHORT = {
     "though": "tho", "through": "thru", "tonight": "2nite", "tomorrow": "tmrw", "before": "b4", "great": "gr8",
     "and": "n", "with": "w/", "what": "wat", "the": "da", "love": "luv", "really": "rly", "about": "abt",
 }  # fmt: skip
-MOODS = [
-    ":)",
-    ":(",
-    ":D",
-    ";)",
-    ":P",
-    "<3",
-    "xD",
-    "lol",
-    "LOL",
-    "haha",
-    "omg",
-    "wow",
-    "!!",
-    "!!!",
-    "...",
-    "??",
-    "😂",
-    "😊",
-    "😍",
-    "👍",
-    "🙏",
-    "🔥",
-    "😭",
-    "❤️",
-    "🎉",
-    "🤔",
-]
+MOODS = [":)", ":(", ":D", ";)", ":P", "<3", "xD", "lol", "LOL", "haha", "omg", "wow", "!!", "!!!", "...", "??"]
+MOODS += ["😂", "😊", "😍", "👍", "🙏", "🔥", "😭", "❤️", "🎉", "🤔"]
 SIGNS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 SITES = ("http://t.co/", "https://t.co/", "http://bit.ly/", "https://youtu.be/", "http://tinyurl.com/")
 
