@@ -244,6 +244,7 @@ def test_a_bilm_that_cannot_be_trained_or_scored(
     assert "fewer than one window of 128 lanes x 20 steps" in train()
     assert "filters are WIDTHxCOUNT, for example 1x32,2x32,3x64, not '3*5'" in train("--filters", "3*5")
     assert "softmax_first has no meaning for a run without init" in train("--softmax-first", 1)
+    assert "teacher_share has no meaning for a run without a teacher" in train("--teacher-share", 0.9)
     assert "nowhere: does not exist" in train("--init", "nowhere")
     assert "hidden is 99, but 64 in --init" in train("--init", data("parity"), "--hidden", 99)
     assert not (tmp_path / "model").exists()

@@ -455,6 +455,37 @@ def test_a_run_begun_from_a_model_goes_on_without_it(trained: Path, text: Path, 
         assert torch.equal(tensors_of(tmp_path / "model")[name], tensor), name
 
 
+def test_a_taught_run_goes_on_to_the_same_weights_and_leaves_no_trace_of_its_teacher(
+    trained: Path, text: Path, tmp_path: Path
+) -> None:
+    own: dict[str, Any] = {"min_count": 1, "vocabulary": str(trained / "vocabulary.txt")}
+    model = {"hidden": 12, "projection": 6, "filters": ("1x4", "2x4")}  # the teacher's filters are wider
+    chosen = settings(text=own, model=model, epochs=0.5, checkpoint_every=0.0, teacher=str(trained), teacher_layers=0.5)
+    whole = train_bilm([str(text)], chosen, tmp_path / "whole")
+    with pytest.raises(InterruptedError):
+        train_bilm([str(text)], chosen, tmp_path / "model", reporter=Recorder(stop_after=4))
+    assert train_bilm([str(text)], chosen, tmp_path / "model", resume=True) == whole
+    plain = dataclasses.replace(chosen, train=dataclasses.replace(chosen.train, teacher=None, teacher_layers=0.0))
+    train_bilm([str(text)], plain, tmp_path / "plain")
+    taught, alone = tensors_of(tmp_path / "whole"), tensors_of(tmp_path / "plain")
+    assert taught.keys() == alone.keys()
+    assert any(not torch.equal(taught[name], alone[name]) for name in taught)
+    assert all(torch.equal(tensors_of(tmp_path / "model")[name], tensor) for name, tensor in taught.items())
+
+
+@pytest.mark.parametrize(
+    ("text_settings", "model", "message"),
+    [({"min_count": 3}, {}, "predicts other words"), ({}, {"max_characters": 20}, "reads words otherwise")],
+)
+def test_a_teacher_that_does_not_fit_is_refused(
+    trained: Path, text: Path, tmp_path: Path, text_settings: dict[str, Any], model: dict[str, Any], message: str
+) -> None:
+    own = text_settings or {"min_count": 1, "vocabulary": str(trained / "vocabulary.txt")}
+    with pytest.raises(SettingError, match=message):
+        train_bilm([str(text)], settings(text=own, model=model, teacher=str(trained)), tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
 def test_ctrl_c_says_how_to_go_on(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "model"
     process = subprocess.Popen(

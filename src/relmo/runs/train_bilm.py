@@ -165,22 +165,28 @@ def _make_trainer(model: BiLM, text: BiText, valid: Sentences | None, team: Team
             valid.words, model.vocabulary, spellings=text.spellings, margin=text.margin, device=model.device
         )
         validate = _validation(model.network, held_out)
-    learner = model.network if train.teacher is None else _taught(model)
+    learner = model.network if train.teacher is None else _taught(model, text)
     return Trainer(learner, lanes, train, validate, frozen=_softmax_first(model) if fresh else None, team=team)
 
 
-def _taught(model: BiLM) -> TaughtBiLM:
-    """The model's network beside its teacher."""
-    train = model.settings.train
+def _taught(model: BiLM, text: BiText) -> TaughtBiLM:
+    """The model's network beside its teacher, which reads the same windows: they get room for its widest filter."""
+    train, own = model.settings.train, model.settings.model
     assert train.teacher is not None
     assert model.vocabulary is not None
     teacher = load(train.teacher, kinds="bilm", device=model.device.type)
-    same = teacher.vocabulary is not None and teacher.vocabulary.symbols == model.vocabulary.symbols
-    if not same or teacher.settings.model.input != model.settings.model.input:
+    other = teacher.settings.model
+    if teacher.vocabulary is None or teacher.vocabulary.symbols != model.vocabulary.symbols:
         raise SettingError(
-            f"--teacher {train.teacher}: must read words as the model does and predict the same ones; "
-            f"train with --vocabulary {train.teacher}/vocabulary.txt"
+            f"--teacher {train.teacher}: predicts other words; train with its vocabulary, "
+            f"--vocabulary {train.teacher}/vocabulary.txt, or teach with another model"
         )
+    if (other.input, other.max_characters) != (own.input, own.max_characters):
+        raise SettingError(
+            f"--teacher {train.teacher}: reads words otherwise (input {other.input}, max_characters "
+            f"{other.max_characters}); give the same to both"
+        )
+    text.margin = max(text.margin, *(width for width, _ in parse_filters(other.filters)))
     taught = TaughtBiLM(model.network, teacher.network, share=train.teacher_share, layers=train.teacher_layers)
     return taught.to(model.device)
 
