@@ -1,6 +1,7 @@
 """Settings come in layers, unknown keys name the nearest, types are not bent, and what makes no sense is refused."""
 
 import dataclasses
+import json
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -353,3 +354,11 @@ def test_skipgram_refuses_what_it_cannot_do(sections: dict[str, Any], message: s
 def test_a_setting_that_would_do_nothing_is_refused(settings: dict) -> None:
     with pytest.raises(SettingError, match="has no meaning for"):
         check_lm(build(LMSettings, settings))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_defaults_come_back_from_a_note_as_they_were(kind: str) -> None:
+    """A run that was begun with defaults alone goes on to the same bytes: 5 epochs must not become 5.0."""
+    default = settings_class(kind)()
+    again = build(type(default), json.loads(json.dumps(dataclasses.asdict(default))), source="a note")
+    assert json.dumps(dataclasses.asdict(again)) == json.dumps(dataclasses.asdict(default))

@@ -119,7 +119,8 @@ def _check_resumed(out: Path, note: dict[str, Any]) -> None:
         raise SettingError(
             f"--resume: the run in {out} has {_processes(wanted)}, and this is {_processes(here)}; go on {with_it}"
         )
-    if json.dumps(note) != json.dumps(before):
+    said = json.loads(json.dumps({key: note[key] for key in ("kind", "files", "settings")}))
+    if any(before.get(key) != value for key, value in said.items()):  # as numbers: 5 epochs are 5.0
         raise SettingError(f"--resume: {out} was begun with other files or settings; leave them out to go on with it")
 
 

@@ -43,7 +43,7 @@ class SkipgramModelSettings:
 class SkipgramTrainSettings(TrainSettings):
     """The training loop, with what suits sparse gradients."""
 
-    epochs: float = 5
+    epochs: float = 5.0
     """How often to go through the training data; may be a fraction."""
     batch: int = 4096
     """How many symbols of running text make one step."""

@@ -81,7 +81,7 @@ class InputSettings:
 class TaskTrainSettings(TrainSettings):
     """The training loop, with what suits tasks."""
 
-    epochs: float = 30
+    epochs: float = 30.0
     """How often to go through the training data, at most; may be a fraction."""
     batch: int = 32
     """Most examples in a batch; they are of about the same length."""

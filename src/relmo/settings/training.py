@@ -10,7 +10,7 @@ from relmo.settings.bounds import refuse
 class TrainSettings:
     """The training loop, the same for every kind of model."""
 
-    epochs: float = 10
+    epochs: float = 10.0
     """How often to go through the training data; may be a fraction."""
     batch: int = 32
     """How many streams or examples are read side by side, by each process where there are several."""
