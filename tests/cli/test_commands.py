@@ -1,7 +1,9 @@
 """The verbs end to end: train, evaluate, generate, info, on a real text with tiny settings."""
 
+import csv
 import io
 import json
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -340,10 +342,23 @@ def test_a_bilm_is_scored_in_both_directions_as_a_table_as_json_and_as_one_numbe
     assert float(run("evaluate", bilm, held_out, "--quiet", "--batch", 1)) == pytest.approx(row["perplexity"], rel=1e-3)
 
 
-def test_words_are_written_with_their_scores(run: Relmo, bilm: Path, held_out: Path, tmp_path: Path) -> None:
-    score = one_object(run("evaluate", bilm, held_out, "--json", "--words", tmp_path / "words.tsv"))["total"]
-    rows = [line.split("\t") for line in (tmp_path / "words.tsv").read_text(encoding="utf-8").splitlines()[1:]]
-    assert len([row for row in rows if row[4]]) == len([row for row in rows if row[5]]) == score["tokens"]
-    assert sum(float(row[4] or 0) for row in rows) == pytest.approx(score["forward_nll"], rel=1e-5)
-    assert sum(float(row[5] or 0) for row in rows) == pytest.approx(score["backward_nll"], rel=1e-5)
-    assert len([row for row in rows if row[3] == "no"]) == score["unknown"]
+@pytest.mark.parametrize("kind", ["bilm", "lstm", "gru, words", "feedforward", "ngram, words"])
+def test_words_are_written_with_their_surprisal(
+    run: Relmo, bilm: Path, models: Callable[[str], Path], kind: str, held_out: Path, tmp_path: Path
+) -> None:
+    model = bilm if kind == "bilm" else models(kind)
+    score = one_object(run("evaluate", model, held_out, "--json"))["total"]
+    sides = {"forward": "forward_nll", "backward": "backward_nll"} if kind == "bilm" else {"forward": "nll"}
+    for direction, nll in sides.items():
+        out = tmp_path / f"{direction}.tsv"
+        options = ["--direction", direction, "--ends", "--out", out]
+        totals = one_object(run("surprisal", model, held_out, "--json", *options))
+        with out.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file, delimiter="\t"))
+        assert sum(float(row["surprisal"]) for row in rows) * math.log(2) == pytest.approx(score[nll], rel=1e-4)
+        assert totals["bits"] * math.log(2) == pytest.approx(score[nll], rel=1e-4)
+        lines = held_out.read_text(encoding="utf-8").split("\n")
+        words = [row for row in rows if row["end"] != row["start"]]
+        assert all(lines[int(row["line"]) - 1][int(row["start"]) : int(row["end"])] == row["word"] for row in words)
+    printed = run("surprisal", model, held_out).splitlines()
+    assert len(printed) == totals["words"] + 1

@@ -232,7 +232,9 @@ def test_a_text_that_cannot_be_scored(fails: Fails, model: Path, text: Path, tmp
     assert "nothing.txt: no such file" in fails("evaluate", model, tmp_path / "nothing.txt")
     assert "no files to score" in fails("evaluate", model)
     assert "batch must be 1 or more" in fails("evaluate", model, tmp_path / "empty.txt", "--batch", 0)
-    assert "--words goes with a bidirectional model" in fails("evaluate", model, text, "--words", tmp_path / "w.tsv")
+    assert "empty.txt: there is no word in it" in fails("surprisal", model, tmp_path / "empty.txt")
+    assert "w.txt: tables are .tsv, .csv, .parquet" in fails("surprisal", model, text, "--out", tmp_path / "w.txt")
+    assert "direction backward goes with a bidirectional" in fails("surprisal", model, text, "--direction", "backward")
 
 
 def test_a_bilm_that_cannot_be_trained_or_scored(

@@ -214,7 +214,7 @@ def test_info_and_convert_know_a_tagger(run: Relmo, model: Path, tmp_path: Path)
         (["predict", "small"], "is a bidirectional language model (bilm); give a classifier"),
         (["predict", "MODEL", "none.txt"], "no such file"),
         (["evaluate", "MODEL", "none.conllu"], "no such file"),
-        (["evaluate", "MODEL", "DEV", "--words", "x.tsv"], "--words goes with a bidirectional language model"),
+        (["surprisal", "MODEL", "DEV"], "is a tagger (tagger); give a language model"),
         (["evaluate", "small", "DEV", "--confusion"], "--confusion goes with a task's model"),
         (["generate", "MODEL"], "is a tagger (tagger); give a language model"),
         (["train", "tagger", "DEV", "--out", "MODEL"], "holds a finished model"),

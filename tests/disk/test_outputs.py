@@ -183,7 +183,7 @@ def test_a_command_that_would_write_over_a_file_does_no_work_first(
         ["analyse", "counting", "--plot", picture],
         ["analyse", "trace", "none", "none.txt", "--plot", picture],
         ["explore", "none", "--export", page],
-        ["evaluate", "none", "none.txt", "--words", table],
+        ["surprisal", "none", "none.txt", "--out", table],
     ]
     for command in commands:
         with pytest.raises(SystemExit) as stopped:

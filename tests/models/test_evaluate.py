@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from relmo.errors import ModelError
 from relmo.models import evaluate
-from relmo.models.bilm import BiLM, WordScore
+from relmo.models.bilm import BiLM
 from relmo.models.evaluate import BiScore, Score, total_nll
 from relmo.networks.bilm import BiLMNetwork
 from relmo.networks.feedforward import FeedforwardLM
@@ -337,33 +337,6 @@ def test_both_directions_of_a_bilm_are_scored_as_a_loop_over_the_words_scores_th
         assert abs(score.forward_nll / sum(map(sum, expected[0])) - 1) < near, lanes
         assert abs(score.backward_nll / sum(map(sum, expected[1])) - 1) < near, lanes
     assert abs(score.forward_nll / score.backward_nll - 1) > 1e-3, "the directions differ"
-
-
-@pytest.mark.usefixtures("short_warm_up")
-def test_word_scores_are_those_of_the_loop_word_by_word(tmp_path: Path) -> None:
-    sentences = bilm_text(tmp_path / "text.txt", 60)
-    model = make_bilm()
-    rows = list(model.word_scores(str(tmp_path / "text.txt"), lanes=4))
-    score = model.evaluate(str(tmp_path / "text.txt"), lanes=4, words=tmp_path / "words.tsv")
-    lines = [i for i, line in enumerate((tmp_path / "text.txt").read_text().splitlines(), start=1) if line]
-    forward, backward = (word_by_word(model, sentences, direction) for direction in range(2))
-    expected = []
-    for line, sentence, ahead, back in zip(lines, sentences, forward, backward, strict=True):
-        expected.append(WordScore(line, 0, "<S>", True, None, back[-1]))
-        for i, word in enumerate(sentence):
-            expected.append(WordScore(line, i + 1, word, word in BILM_WORDS, ahead[i], back[len(sentence) - 1 - i]))
-        expected.append(WordScore(line, len(sentence) + 1, "</S>", True, ahead[-1], None))
-    assert [row[:4] for row in rows] == [row[:4] for row in expected]
-    for row, wanted in zip(rows, expected, strict=True):
-        for value, exact in zip(row[4:], wanted[4:], strict=True):
-            assert value == (None if exact is None else pytest.approx(exact, rel=1e-4, abs=1e-4))
-    assert sum(row.forward or 0.0 for row in rows) == pytest.approx(score.forward_nll, rel=1e-6)
-    assert sum(row.backward or 0.0 for row in rows) == pytest.approx(score.backward_nll, rel=1e-6)
-    header, *table = (tmp_path / "words.tsv").read_text(encoding="utf-8").splitlines()
-    assert header.split("\t") == ["line", "position", "word", "in_vocabulary", "forward_nll", "backward_nll"]
-    for text, row in zip(table, rows, strict=True):
-        nll = ["" if value is None else f"{value:.6f}" for value in row[4:]]
-        assert text.split("\t") == [*map(str, row[:3]), "yes" if row.known else "no", *nll]
 
 
 def test_a_model_without_an_output_layer_says_how_to_get_one(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Log-probabilities of sentences: those that `relmo evaluate` scores, whatever stands beside them."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,16 +37,15 @@ def make_bilm(kind: str = "characters") -> BiLM:
 
 
 def evaluated(model: BiLM, sentence: str, folder: Path) -> np.ndarray:
-    """What `evaluate` gives each word of a file with this one sentence, in the order of the text; (2, words + 1)."""
+    """What `surprisal` gives each word of this one sentence, in the order of the text; (2, words + 1). The sentence is
+    also written to a file."""
     (folder / "text.txt").write_text(sentence + "\n", encoding="utf-8")
-    rows = list(model.word_scores(str(folder / "text.txt")))
-    forward = [-row.forward for row in rows if row.forward is not None]
-    backward = [-row.backward for row in rows if row.backward is not None]
-    return np.array([forward, backward])
+    both = [model.surprisal(sentence, direction=direction, ends=True) for direction in ("forward", "backward")]
+    return -math.log(2) * np.array([[row.surprisal for row in rows] for rows in both])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_log_probabilities_are_those_of_evaluate_word_by_word(kind: str, tmp_path: Path) -> None:
+def test_log_probabilities_are_those_of_surprisal_word_by_word(kind: str, tmp_path: Path) -> None:
     model = make_bilm(kind)
     for sentence, found in zip(SENTENCES, model.log_probs(SENTENCES), strict=True):
         expected = evaluated(model, sentence, tmp_path)

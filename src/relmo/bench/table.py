@@ -300,7 +300,7 @@ def _chosen(flag: str, text: str, known: Sequence[T]) -> list[T]:
 def read_text(file: str | None) -> list[list[str]]:
     """The words of each sentence of a file, or of the bundled text."""
     if file is not None:
-        sentences = [words for _, words in read_sentence_words(file, BiLMTextSettings())]
+        sentences = list(read_sentence_words(file, BiLMTextSettings()))
         if not sentences:
             raise CorpusError(f"{file}: there is no sentence in it; give a file with text in it")
         return sentences

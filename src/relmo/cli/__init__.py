@@ -23,6 +23,7 @@ from relmo.cli.numbers import check_numbers
 from relmo.cli.predict import predict
 from relmo.cli.reproduce import reproduce
 from relmo.cli.streams import broken_stream, prepare_streams, silence
+from relmo.cli.surprisal import surprisal
 from relmo.cli.terminal import make_console, say
 from relmo.cli.train import settings_from_files, train_command
 from relmo.errors import RelmoError, one_line, reason
@@ -48,6 +49,7 @@ app.command(embed)
 app.command(evaluate)
 app.command(predict)
 app.command(generate)
+app.command(surprisal)
 app.command(explore)
 app.command(info)
 app.command(convert)

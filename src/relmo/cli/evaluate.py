@@ -1,12 +1,9 @@
 """`relmo evaluate MODEL FILE…`"""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from relmo.cli.output import Overwrite
 from relmo.cli.terminal import print_json, print_label_table, print_table, progress_bar
-from relmo.disk.outputs import refuse_existing
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
@@ -18,8 +15,6 @@ if TYPE_CHECKING:
 def evaluate(
     model: str,
     *files: str,
-    words: Path | None = None,
-    overwrite: Overwrite = False,
     batch: int = 16,
     confusion: bool = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
@@ -42,8 +37,6 @@ def evaluate(
         The model's folder, or small, which ships with relmo.
     files
         Files as for training; each is scored by itself.
-    words
-        Bidirectional models: write each word with its negative log-likelihoods to this file, with tabs between columns.
     batch
         Language models: how many places of a text are read side by side; it changes the speed, not the result.
     confusion
@@ -65,24 +58,17 @@ def evaluate(
         raise SettingError("no files to score: relmo evaluate MODEL FILE…")
     if batch < 1:
         raise SettingError(f"batch must be 1 or more, not {batch}")
-    if words is not None:
-        refuse_existing(words, overwrite=overwrite)
     loaded = load(model, kinds=(*TASKS, *FORWARDS), device=device)
     if isinstance(loaded, Task):
-        if words is not None:
-            raise SettingError("--words goes with a bidirectional language model, not with a task's")
         _evaluate_task(loaded, model, files, confusion=confusion, json=json, quiet=quiet)
         return
     assert isinstance(loaded, LanguageModel | BiLM)
     if confusion:
         raise SettingError("--confusion goes with a task's model, such as a tagger")
-    if words is not None and (len(files) > 1 or not isinstance(loaded, BiLM)):
-        raise SettingError("--words goes with a bidirectional model and one file")
     scores: dict[str, Score | BiScore] = {}
     with progress_bar(quiet=quiet) as bar:
         for file in files:
-            more = {} if words is None else {"words": words}
-            scores[file] = loaded.evaluate(file, lanes=batch, watch=bar(file), **more)
+            scores[file] = loaded.evaluate(file, lanes=batch, watch=bar(file))
     total = sum(list(scores.values())[1:], start=next(iter(scores.values())))
     if json:
         rows = [{"file": file} | score.summary() for file, score in scores.items()]

@@ -7,48 +7,38 @@ vectors = elmo.embed(["The bank of the river .", "A bank lends money ."])
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from relmo.disk.outputs import atomic
 from relmo.embedding.engine import CutWords, Embedder, pool, windows
 from relmo.errors import ModelError, SettingError
 from relmo.models.evaluate import BiScore, bilm_nll, full_precision
+from relmo.models.predictors import SentencePredictor
 from relmo.models.saved import About, SavedFolder, SavedModel
+from relmo.models.surprisal import Texts, WordSurprisal, given_texts, surprisal_rows
+from relmo.models.word_tables import SurprisalTable
 from relmo.networks.bilm import BiLMNetwork
 from relmo.nn.quantize import PRECISIONS, Precision
 from relmo.settings.arguments import check_sentences, check_text
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.settings.bounds import parse_filters
 from relmo.settings.embedding import Carry, EmbedOptions, Layers
+from relmo.settings.surprisal import SurprisalOptions
 from relmo.store.folder import pick_device
 from relmo.text.characters import BOS, EOS, Spellings
 from relmo.text.encode import TOKENIZERS
-from relmo.text.sentences import SentenceFile, encode_sentence_file
+from relmo.text.sentences import encode_sentence_file
+from relmo.text.sources import SourceText
 from relmo.text.vocabulary import SentenceVocabulary
 from relmo.training.batch import BiText
 
 SCORED_AT_ONCE = 8192  # words whose probabilities are computed together
 MAKING = Lock()  # held while a model's engine is made: all threads get the same one
-
-
-class WordScore(NamedTuple):
-    """A word and its negative log-likelihood in each direction. The words of a sentence are at positions 1 to n. Its
-    beginning <S>, at 0, is predicted backwards only; its end </S>, at n + 1, forwards only."""
-
-    line: int
-    position: int
-    word: str
-    known: bool
-    forward: float | None
-    backward: float | None
 
 
 class BiLM(SavedModel):
@@ -212,44 +202,31 @@ class BiLM(SavedModel):
         shape = (self.network.layer_count, self.network.size) if layers == "all" else (self.network.size,)
         return np.stack(pooled) if pooled else np.zeros((0, *shape), dtype=np.float32)
 
-    def evaluate(
-        self,
-        file: str,
-        *,
-        lanes: int = 16,
-        words: str | Path | None = None,
-        watch: Callable[[int, int], object] | None = None,
-    ) -> BiScore:
+    def evaluate(self, file: str, *, lanes: int = 16, watch: Callable[[int, int], object] | None = None) -> BiScore:
         """The score of a file. Every word is predicted once in each direction, with the state carried through; `lanes`
-        changes the speed only.
-
-        `words` is a file to write, with what `word_scores` gives, separated by tabs. `watch` is told, as it goes, how
-        many more words were scored and how many there are.
-        """
-        with self._scored(file, lanes, watch, keep=words is not None) as (score, rows):
-            if words is not None:
-                _write_table(Path(words), rows)
-            return score
-
-    def word_scores(self, file: str, *, lanes: int = 16) -> Iterator[WordScore]:
-        """Every word of a file, and every sentence's beginning and end, with its negative log-likelihoods."""
-        with self._scored(file, lanes, None, keep=True) as (_, rows):
-            yield from rows
-
-    @contextmanager
-    def _scored(
-        self, file: str, lanes: int, watch: Callable[[int, int], object] | None, *, keep: bool
-    ) -> Iterator[tuple[BiScore, Iterator[WordScore]]]:
+        changes the speed only. `watch` is told, as it goes, how many more words were scored and how many there are."""
         vocabulary = self.output_words()
         with tempfile.TemporaryDirectory() as scratch:
             encoded = encode_sentence_file(file, self.settings.text, vocabulary, Path(scratch))
             words, steps = encoded.sentences.words, encoded.sentences.predictions
             text = bilm_text(words, encoded.lexicon, vocabulary, self.settings.model, self.device)
-            kept = np.memmap(Path(scratch) / "nll", np.float32, mode="w+", shape=(steps, 2)) if keep else None
             told = None if watch is None else lambda scored: watch(scored, steps)
-            nll = bilm_nll(self.network, text, lanes=lanes, watch=told, kept=kept)
-            rows = iter(()) if kept is None else _word_rows(encoded, vocabulary, text.bounds, kept)
-            yield BiScore(steps, encoded.sentences.unknown, *nll), rows
+            return BiScore(steps, encoded.sentences.unknown, *bilm_nll(self.network, text, lanes=lanes, watch=told))
+
+    def surprisal(self, text: Texts, **options: Any) -> SurprisalTable:
+        """A row a word: where it stands, its surprisal in bits, the entropy before it, whether it is unknown.
+
+        text      a string, whose lines are sentences; or sentences in a list, each a string or a list of words
+        options   those of `SurprisalOptions`: context ("text" or "sentence"), direction ("forward" or "backward"), rows
+                  ("words" or "whitespace"), ends (whether ends are rows)
+        """
+        asked = SurprisalOptions(**options)
+        return SurprisalTable.of(self.surprisal_rows(given_texts(text), asked), ends=asked.ends)
+
+    def surprisal_rows(self, texts: Iterable[SourceText], options: SurprisalOptions) -> Iterator[WordSurprisal]:
+        """The rows of texts of any size as they come, those of ends always."""
+        predictor = SentencePredictor(self.network, self.output_words(), self.settings, options, self.device)
+        return surprisal_rows(predictor, texts, options)
 
     def log_probs(
         self,
@@ -343,26 +320,3 @@ def distinct_rows(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray,
     places = np.fromiter((index.setdefault(row.tobytes(), len(index)) for row in rows), dtype=np.int64, count=len(rows))
     _, first = np.unique(places, return_index=True)
     return x[first], y[first], places
-
-
-def _word_rows(
-    file: SentenceFile, vocabulary: SentenceVocabulary, bounds: np.ndarray, nll: np.ndarray
-) -> Iterator[WordScore]:
-    """The words of an encoded file, with the negative log-likelihoods (steps, 2) of all steps. Sentences lie between
-    the `bounds`."""
-    for line, (begin, end) in zip(file.lines, pairwise(bounds.tolist()), strict=True):
-        forward, backward = nll[begin:end].T.tolist()
-        yield WordScore(line, 0, BOS, True, None, backward[-1])
-        for i, number in enumerate(file.sentences.words[begin + 1 : end].tolist()):
-            known = number < len(vocabulary) and number != vocabulary.unknown
-            yield WordScore(line, i + 1, file.lexicon[number], known, forward[i], backward[-2 - i])
-        yield WordScore(line, end - begin, EOS, True, forward[-1], None)
-
-
-def _write_table(path: Path, rows: Iterator[WordScore]) -> None:
-    """Words and their scores, a row each, with tabs between the columns."""
-    with atomic(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        file.write("line\tposition\tword\tin_vocabulary\tforward_nll\tbackward_nll\n")
-        for line, position, word, known, *nll in rows:
-            shown = ["" if value is None else f"{value:.6f}" for value in nll]
-            file.write("\t".join([str(line), str(position), word, "yes" if known else "no", *shown]) + "\n")

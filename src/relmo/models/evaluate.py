@@ -146,18 +146,12 @@ def total_nll(
     return float(_totals(network, read, len(ids) - 1, lanes, device, watch))
 
 
-def bilm_nll(
-    network: BiLMNetwork, text: BiText, *, lanes: int, watch: Watch | None = None, kept: np.ndarray | None = None
-) -> tuple[float, float]:
-    """The negative log-likelihood, in nats, of a text read forwards and backwards. `kept` (steps, 2), if given, takes
-    that of each step."""
+def bilm_nll(network: BiLMNetwork, text: BiText, *, lanes: int, watch: Watch | None = None) -> tuple[float, float]:
+    """The negative log-likelihood, in nats, of a text read forwards and backwards."""
 
     def read(places: np.ndarray, state: State) -> tuple[Tensor, State]:
         nll, state = network.nll(text.window(places), state)  # (2, T, B)
-        nll = nll.permute(2, 1, 0)
-        if kept is not None:
-            kept[places[:, :-1]] = nll.cpu().numpy()  # a warm-up is overwritten later, and so is what is run again
-        return nll, state
+        return nll.permute(2, 1, 0), state
 
     forward, backward = _totals(network, read, text.steps, lanes, text.device, watch).tolist()
     return forward, backward

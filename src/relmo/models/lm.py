@@ -6,7 +6,7 @@ model.perplexity("To be, or not to be")
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,20 @@ from torch import Tensor
 from relmo.errors import ModelError, SettingError
 from relmo.models.evaluate import Score, total_nll
 from relmo.models.generate import Sampling, beam_search, sample
+from relmo.models.predictors import StreamPredictor
 from relmo.models.saved import About, SavedFolder, SavedModel
+from relmo.models.surprisal import Texts, WordSurprisal, given_texts, surprisal_rows
+from relmo.models.word_tables import SurprisalTable
 from relmo.networks import make_language_model
 from relmo.networks.language_model import Encoder, NeuralLM, RecurrentLM
 from relmo.networks.ngram import NGramLM
 from relmo.nn.cells import State
 from relmo.settings.arguments import check_seed, check_text, check_whole
 from relmo.settings.lm import LMSettings
+from relmo.settings.surprisal import SurprisalOptions
 from relmo.store.folder import pick_device
 from relmo.text.encode import encode_file, encode_text
+from relmo.text.sources import SourceText
 from relmo.text.tokenize import join
 from relmo.text.vocabulary import Vocabulary
 
@@ -124,6 +129,21 @@ class LanguageModel(SavedModel):
             told = None if watch is None else lambda scored: watch(scored, stream.predictions)
             nll = total_nll(self.network, stream.ids, lanes=lanes, device=self.device, watch=told)
             return Score(stream.predictions, stream.characters, stream.unknown, nll)
+
+    def surprisal(self, text: Texts, **options: Any) -> SurprisalTable:
+        """A row a word: where it stands, its surprisal in bits, the entropy before it, whether it is unknown.
+
+        text      a string, whose lines are sentences; or sentences in a list, each a string or a list of words
+        options   those of `SurprisalOptions`: context ("text" or "sentence"), rows ("words" or "whitespace"), space
+                  ("after" or "before", of characters), ends (whether ends are rows)
+        """
+        asked = SurprisalOptions(**options)
+        return SurprisalTable.of(self.surprisal_rows(given_texts(text), asked), ends=asked.ends)
+
+    def surprisal_rows(self, texts: Iterable[SourceText], options: SurprisalOptions) -> Iterator[WordSurprisal]:
+        """The rows of texts of any size as they come, those of ends always."""
+        predictor = StreamPredictor(self.network, self.vocabulary, self.settings.text, options, self.device)
+        return surprisal_rows(predictor, texts, options)
 
     def generate(self, prompt: str = "", **options: Any) -> str:
         """One text that begins with the prompt. Options as in `stream`, or `beams=` for the most probable text."""

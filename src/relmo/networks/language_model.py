@@ -5,6 +5,8 @@ All of them (recurrent, fixed-window, n-gram) share one face, in ids and never i
     initial_state(batch)               the state before anything was read, a tuple of tensors with the batch first
     nll(inputs, targets, state)        exact negative log-likelihoods (B, T) of the targets, and the state after them
     step(ids, state)                   reads one symbol (B,), gives the log-probabilities (B, V) of the next
+    features(inputs, state)            what the distribution after each symbol depends on (B, T, D), and the state
+    log_probs(features)                that distribution, (N, D) -> (N, V)
 
 Those that are trained by gradients are `NeuralLM`s and have `loss(window, carry)` too.
 
@@ -58,6 +60,12 @@ class Network(Protocol):
     def step(self, ids: Tensor, state: State) -> tuple[Tensor, State]:
         """Reads one symbol (B,): log-probabilities (B, V) of the next, and the new state."""
 
+    def features(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
+        """What the distribution after each symbol depends on: (B, T) ids -> (B, T, D), and the state after the last."""
+
+    def log_probs(self, features: Tensor) -> Tensor:
+        """The distribution over the next symbol: (N, D) -> (N, V)."""
+
 
 class NeuralLM(nn.Module):
     """A language model made of features of the past (`features`, a subclass's own) and an output layer (`softmax`)."""
@@ -88,7 +96,11 @@ class NeuralLM(nn.Module):
     def step(self, ids: Tensor, state: State) -> tuple[Tensor, State]:
         """Reads one symbol (B,): log-probabilities (B, V) of the next, and the new state."""
         x, state = self.features(ids.unsqueeze(1), state)
-        return self.softmax.log_probs(x[:, 0]), state
+        return self.log_probs(x[:, 0]), state
+
+    def log_probs(self, features: Tensor) -> Tensor:
+        """The distribution over the next symbol: (N, D) -> (N, V)."""
+        return self.softmax.log_probs(features)
 
 
 class Encoder(nn.Module):

@@ -108,6 +108,16 @@ class NGramLM(nn.Module):
             p[lane, table.keys[child] % self.vocab_size] += table.probability[child]
         return p.log().float(), (history[:, 1:],)
 
+    def features(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
+        """At each place of `inputs` (B, T) the last `order` ids, which tell the distribution: (B, T, order), new
+        state."""
+        history = self._extend(state, inputs)  # (B, order - 1 + T)
+        return history.unfold(1, self.order, 1), (history[:, inputs.shape[1] :],)
+
+    def log_probs(self, features: Tensor) -> Tensor:
+        """ln p of every next token: (N, order) ids -> (N, V)."""
+        return self.step(features[:, -1], (features[:, :-1],))[0]
+
     def _table(self, k: int) -> NGramTable:
         return NGramTable(*(self.get_buffer(f"{name}_{k}") for name in NGramTable._fields))
 

@@ -17,6 +17,7 @@ import numpy as np
 from relmo.errors import CorpusError
 from relmo.settings.lm import TextSettings
 from relmo.text.corpus import is_conllu, read_conllu, read_lines
+from relmo.text.sources import refuse_table
 from relmo.text.tokenize import words
 from relmo.text.vocabulary import END, Vocabulary
 
@@ -181,6 +182,7 @@ def _number_texts(files: Sequence[str], settings: TextSettings, numbering: Numbe
 
 def _read_symbols(file: str, settings: TextSettings, end: str) -> Iterator[list[str]]:
     """The symbols of a file, a line or a piece of one at a time; characters come joined, as one string a line."""
+    refuse_table(file)
     chars = settings.unit == "char"
     line_end = [end] if settings.text_per == "line" else ["\n"]
     fold: Callable[[str], str] = str.lower if settings.lowercase else str

@@ -9,7 +9,6 @@ before, between and after the sentences:
 The text is read once; memory holds the distinct words, never the text.
 """
 
-from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from relmo.errors import CorpusError
 from relmo.settings.bilm import BiLMTextSettings
 from relmo.text.corpus import is_conllu, read_conllu, read_lines
 from relmo.text.encode import CHUNK, TOKENIZERS, check_numbers, chunks, count, map_numbers, write_numbers
+from relmo.text.sources import refuse_table
 from relmo.text.vocabulary import SentenceVocabulary
 
 BOUNDARY = -1
@@ -83,25 +83,23 @@ def encode_sentence_corpus(
 
 @dataclass
 class SentenceFile:
-    """A file in an existing vocabulary. `lines` are the lines on which its sentences stand, from 1; in CoNLL-U, the
-    numbers of the sentences."""
+    """A file in an existing vocabulary."""
 
     lexicon: list[str]
     sentences: Sentences
-    lines: Sequence[int]
 
 
 def encode_sentence_file(
     file: str, settings: BiLMTextSettings, vocabulary: SentenceVocabulary, folder: Path
 ) -> SentenceFile:
     """Reads one file into `folder`."""
-    index, lines = {"": 0}, array("q")
-    numbers = write_numbers(_number_sentences([file], settings, index, lines), folder / "file.numbers")
+    index = {"": 0}
+    numbers = write_numbers(_number_sentences([file], settings, index), folder / "file.numbers")
     words = list(index)
     lexicon = _make_lexicon(words, vocabulary)
     sentences = _renumber_sentences(numbers, _lexicon_table(words, lexicon), vocabulary, folder / "file")
     (folder / "file.numbers").unlink()
-    return SentenceFile(lexicon, sentences, lines)
+    return SentenceFile(lexicon, sentences)
 
 
 def open_sentences(path: Path) -> np.ndarray:
@@ -116,37 +114,31 @@ def check_sentences(path: Path, words: np.ndarray, lexicon_size: int) -> None:
         raise CorpusError(f"{path}: is damaged (it does not begin and end at the bounds of sentences)")
 
 
-def read_sentence_words(file: str, settings: BiLMTextSettings) -> Iterator[tuple[int, list[str]]]:
-    """The words of each sentence that has any, with its line (of CoNLL-U, its number)."""
+def read_sentence_words(file: str, settings: BiLMTextSettings) -> Iterator[list[str]]:
+    """The words of each sentence that has any."""
+    refuse_table(file)
     if is_conllu(file):
-        for number, sentence in enumerate(read_conllu(file, errors=settings.errors), start=1):
-            yield number, [word.lower() for word in sentence] if settings.lowercase else sentence
+        for sentence in read_conllu(file, errors=settings.errors):
+            yield [word.lower() for word in sentence] if settings.lowercase else sentence
         return
     tokenizer = TOKENIZERS[settings.tokenizer]
-    number = 1
     for line in read_lines(file, errors=settings.errors):
         if words := tokenizer(line.text.lower() if settings.lowercase else line.text):
-            yield number, words
-        number += line.ended
+            yield words
 
 
-def _number_sentences(
-    files: Sequence[str], settings: BiLMTextSettings, index: dict[str, int], lines: "array[int] | None" = None
-) -> Iterator[np.ndarray]:
-    """The words of all files by their order of appearance in `index`, in pieces; boundaries are 0. `lines` takes the
-    line of each sentence."""
+def _number_sentences(files: Sequence[str], settings: BiLMTextSettings, index: dict[str, int]) -> Iterator[np.ndarray]:
+    """The words of all files by their order of appearance in `index`, in pieces; boundaries are 0."""
 
     def numbers(words: list[str]) -> np.ndarray:
         return np.fromiter((index.setdefault(w, len(index)) for w in words), dtype=np.int32, count=len(words))
 
     pending, empty = [""], True
     for file in files:
-        for line, words in read_sentence_words(file, settings):
+        for words in read_sentence_words(file, settings):
             pending += words
             pending.append("")
             empty = False
-            if lines is not None:
-                lines.append(line)
             if len(pending) > CHUNK:
                 yield numbers(pending)
                 pending = []

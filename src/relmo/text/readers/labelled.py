@@ -10,9 +10,19 @@ from relmo.disk.files import is_file
 from relmo.errors import CorpusError
 from relmo.text.corpus import Errors, read_lines
 from relmo.text.readers.lines import filled, filled_lines, first_line, some
-from relmo.text.readers.tables import LABELS, Split, is_jsonl, json_rows, label_of, some_words, table_rows, words_of
+from relmo.text.readers.tables import (
+    LABELS,
+    TEXT,
+    Split,
+    is_csv,
+    is_jsonl,
+    json_rows,
+    label_of,
+    some_words,
+    table_rows,
+    words_of,
+)
 
-TEXT = ("text", "sentence", "review")
 TREE = re.compile(r"\s*(?:\(([^\s()]+)\s*|([^\s()]+)|(\)))")
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}", "``": '"', "''": '"'}
 COLA_COLUMNS = 4
@@ -66,6 +76,8 @@ def labelled_format(path: str | Path, errors: Errors) -> LabelledFormat:
         return "folder"
     if is_jsonl(path):
         return "jsonl"
+    if is_csv(path):
+        return "tsv"
     first = first_line(path, errors)
     if re.match(r"\s*\(\S+\s", first):
         return "trees"

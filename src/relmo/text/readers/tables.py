@@ -1,23 +1,32 @@
 """Tables and JSON lines: rows of values by name.
 
-A table has tabs between its columns and names in its first line; quotes mean nothing in it. The columns and keys that
-are looked for are in LABELS and SCORES here, and in TEXT, FIRST, SECOND, WORDS and TAGS in the files that read them.
+The first line of a table names its columns. The columns and keys that are looked for are in LABELS, SCORES and TEXT
+here, and in FIRST, SECOND, WORDS and TAGS in the files that read them.
+
+- A .csv is read as Python's csv module reads it: a field in quotes may hold separators and line ends. The separator is
+  a comma, a semicolon or a tab, whichever the first line has most of.
+- Any other table has tabs between its columns, and a row is a line. Many such files of the field have quotation marks
+  that mean nothing, at the beginning of a field too. So a line is read with quotes where that gives as many columns as
+  the first line has, and otherwise as it stands.
 """
 
+import csv
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from relmo.disk.files import parse_json
 from relmo.errors import CorpusError
 from relmo.text.corpus import Errors
-from relmo.text.readers.lines import filled_lines
+from relmo.text.readers.lines import filled_lines, whole_lines
 from relmo.text.vocabulary import SURROGATE
 
 SCORES = ("score", "relatedness_score", "similarity")  # before LABELS where numbers are wanted, otherwise after
 LABELS = ("label", "gold_label", "entailment_judgment", "sentiment", "is_duplicate")
+TEXT = ("text", "sentence", "review")
 
 Split = Callable[[str], list[str]]
 
@@ -48,19 +57,83 @@ def json_rows(path: str | Path, errors: Errors) -> Iterator[TableRow]:
         yield TableRow(value, place)
 
 
-def table_rows(path: str | Path, errors: Errors) -> Iterator[TableRow]:
-    """The lines of a table, by the names in its first line; further columns without a name are passed over."""
+def is_csv(path: str | Path) -> bool:
+    """Whether the name says a table with commas: .csv, compressed or not."""
+    return re.search(r"\.csv(\.gz|\.xz|\.zst)?$", str(path), re.IGNORECASE) is not None
+
+
+def is_table(path: str | Path) -> bool:
+    """Whether the name says a table: .csv or .tsv, compressed or not."""
+    return re.search(r"\.[ct]sv(\.gz|\.xz|\.zst)?$", str(path), re.IGNORECASE) is not None
+
+
+def table_rows(path: str | Path, errors: Errors, *, fewest: int = 2) -> Iterator[TableRow]:
+    """The rows of a table, by the names in its first line; further columns without a name are passed over. A table has
+    at least `fewest` columns."""
+    rows = _csv_fields(path, errors) if is_csv(path) else _tab_fields(path, errors)
     names: list[str] | None = None
-    for text, place in filled_lines(path, errors):
-        fields = text.split("\t")
+    for fields, place in rows:
         if names is None:
             names = [name.strip() for name in fields]
-            if len(names) < 2:
-                raise CorpusError(f"{place}: expected the names of columns with tabs between them, found '{text[:60]}'")
+            if len(names) < fewest:
+                between = "commas" if is_csv(path) else "tabs"
+                found = " ".join(fields)[:60]
+                raise CorpusError(
+                    f"{place}: expected the names of columns with {between} between them, found '{found}'"
+                )
             continue
         if len(fields) < len(names):
             raise CorpusError(f"{place}: has {len(fields)} columns, the first line has {len(names)}")
         yield TableRow(dict(zip(names, fields, strict=False)), place)
+
+
+def _csv_fields(path: str | Path, errors: Errors) -> Iterator[tuple[list[str], str]]:
+    """The fields of each row of a .csv, and the line on which it begins."""
+    lines = whole_lines(path, errors)
+    first = next(((text, place) for text, place in lines if text.strip()), None)
+    if first is None:
+        return
+    read: list[str] = []  # the places of the lines of one row
+
+    def fed() -> Iterator[str]:
+        for text, place in chain([first], lines):
+            read.append(place)
+            yield text + "\n"
+
+    rows = csv.reader(fed(), delimiter=max(",;\t", key=first[0].count), strict=True)
+    while True:
+        read.clear()
+        try:
+            fields = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            place = read[0] if read else path
+            raise CorpusError(
+                f'{place}: the quotes of this row are broken ({error}); inside of them write "" for "'
+            ) from error
+        if any(field.strip() for field in fields):
+            yield fields, read[0]
+
+
+def _tab_fields(path: str | Path, errors: Errors) -> Iterator[tuple[list[str], str]]:
+    """The fields of each line of a table with tabs, and its place."""
+    columns = 0
+    for text, place in filled_lines(path, errors):
+        fields = text.split("\t")
+        if '"' in text:
+            quoted = _quoted_fields(text)
+            fields = quoted if len(quoted) in (columns, len(fields)) else fields
+        columns = columns or len(fields)
+        yield fields, place
+
+
+def _quoted_fields(text: str) -> list[str]:
+    """The fields of a line with tabs and quotes; none where the quotes are not those of the csv module."""
+    try:
+        return next(csv.reader([text], delimiter="\t", strict=True))
+    except csv.Error:
+        return []
 
 
 def value_of(row: TableRow, names: Sequence[str], advice: str = "name it so") -> Any:
