@@ -13,11 +13,14 @@ from relmo import loading
 from relmo.cli.terminal import figure, warnings_said
 from relmo.errors import ModelError
 from relmo.models.bilm import BiLM
+from relmo.models.lm import LanguageModel
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
-from relmo.reproduce import REPRODUCTIONS
+from relmo.networks.ngram import NGramLM
+from relmo.reproduce import REPRODUCTIONS, TRAINED
 from relmo.reproduce.perplexity import SETS
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
+from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
 from relmo.text.vocabulary import SentenceVocabulary, Vocabulary
 
 Run = Callable[..., tuple[int, str, str]]
@@ -46,9 +49,9 @@ def options(folder: Path) -> list[object]:
 def test_without_a_name_all_names_are_listed_with_what_they_show(run: Run) -> None:
     status, output, _ = run()
     assert status == 0
-    for name, text in REPRODUCTIONS.items():
+    for name, text in (REPRODUCTIONS | TRAINED).items():
         assert any(line.startswith(f"{name} ") and line.endswith(text) for line in output.splitlines())
-    assert json.loads(run("--json")[1]) == REPRODUCTIONS
+    assert json.loads(run("--json")[1]) == REPRODUCTIONS | TRAINED
 
 
 def test_the_help_has_an_example(run: Run) -> None:
@@ -140,3 +143,26 @@ def test_warnings_come_as_plain_lines_each_once() -> None:
 )
 def test_figures_are_shown_for_people(value: float | None, shown: str) -> None:
     assert figure(value) == shown
+
+
+def test_reading_times_takes_any_language_model_and_needs_no_training(run: Run, tmp_path: Path) -> None:
+    model = LanguageModel(
+        NGramLM.fit(np.array([1, 2, 3, 2, 1]), vocab_size=4, order=2),
+        Vocabulary(["<unk>", "</s>", "a", "b"]),
+        LMSettings(model=LanguageModelSettings(cell="ngram", order=2), text=TextSettings(unit="word")),
+    )
+    model.save_pretrained(tmp_path / "model")
+    header = "story\tposition\tword\treaders\tgeometric_mean_ms\tgoogle_count\tgpt3_surprisal_bits\n"
+    rows = [f"1\t{i}\t{'ab' * (i % 4)}c{'.' * (i % 9 == 8)}\t9\t{300 + i % 7}\t{i}\t{i % 5}\n" for i in range(200)]
+    (tmp_path / "tasks" / "reading_times").mkdir(parents=True)
+    (tmp_path / "tasks" / "reading_times" / "natural_stories_1-5.tsv").write_text(header + "".join(rows))
+    options = ["--data", tmp_path, "--device", "cpu", "--no-train", "--model", tmp_path / "model"]
+    status, output, _ = run("reading-times", *options, "--json", "--quiet")
+    assert status == 0
+    (table,) = json.loads(output)["reproductions"]
+    assert [row["name"] for row in table["rows"]] == [str(tmp_path / "model"), "GPT-3 (davinci, published)"]
+    status, _, errors = run("reading-times", *options[2:], "--data", tmp_path / "none")
+    assert status == 2
+    assert "Natural Stories: " in errors
+    assert "is not there" in errors
+    assert "relmo reproduce reading-times --help" in run("pos", "reading-times", "--data", tmp_path)[2]
