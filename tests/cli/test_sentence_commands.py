@@ -151,3 +151,29 @@ def test_mistakes_are_one_line(
     assert says in said
     assert said.count("\n") == 1
     assert not Path("x").exists()
+
+
+def test_a_users_own_table_is_learnt_from_scored_and_answered(run: Relmo, tmp_path: Path) -> None:
+    rows = "".join(
+        f'{i},"A {"lovely" if i % 2 else "dull"}, quiet film",{"good" if i % 2 else "bad"}\n' for i in range(60)
+    )
+    (tmp_path / "mine.csv").write_text("nr,comment,verdict\n" + rows)
+    names = ["--text-column", "comment", "--column", "verdict"]
+    run("train", "classifier", tmp_path / "mine.csv", *names, *SMALL.split(), "--out", tmp_path / "model")
+    assert float(run("evaluate", tmp_path / "model", tmp_path / "mine.csv", "--quiet")) == 1.0
+    (tmp_path / "new.csv").write_text('comment,other\n"Lovely, lovely",x\n"dull,\ndull",y\n')
+    answers = run("predict", tmp_path / "model", tmp_path / "new.csv").splitlines()
+    assert [answer.split("\t")[0] for answer in answers] == ["good", "bad"]
+    assert len(run("predict", tmp_path / "model", tmp_path / "new.csv", "--column", "other").splitlines()) == 2
+    (tmp_path / "old.csv").write_text("words\nLovely\n")
+    said = run("predict", tmp_path / "model", tmp_path / "old.csv", code=2)
+    assert "old.csv:2: there is no comment; there is words; say which it is with --column" in said
+
+
+def test_pairs_are_taken_from_two_columns_of_a_table(run: Relmo, models: Path, tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text('premise,hypothesis\n"a, b","a, b"\n"a, b",c\n')
+    expected = run("predict", models / "same", tmp_path / "p.csv")
+    (tmp_path / "q.tsv").write_text("one\ttwo\na, b\ta, b\na, b\tc\n")
+    assert run("predict", models / "same", tmp_path / "q.tsv", "--column", "one", "--column", "two") == expected
+    (tmp_path / "plain.txt").write_text("a, b\ta, b\na, b\tc\n")
+    assert run("predict", models / "same", tmp_path / "plain.txt") == expected

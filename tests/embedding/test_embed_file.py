@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from relmo.embedding.files import Layout, PartialFolder, Sentence, embed_file
@@ -395,3 +396,70 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bytes(tmp_path: Path) -
         assert not (tmp_path / "v.safetensors").exists()
     assert subprocess.run(command("--resume"), cwd=tmp_path, check=False).returncode == 0
     assert (tmp_path / "v.safetensors").read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_hdf5_has_tokens_and_offsets_beside_the_vectors_and_the_old_names_alone(
+    text: Path, tmp_path: Path, lowercase: bool
+) -> None:
+    model = make(lowercase=lowercase)
+    embed_file(model, text, tmp_path / "v.h5", EmbedOptions(layers="top"))
+    with h5py.File(tmp_path / "v.h5") as file:
+        assert set(file) == {*map(str, range(6)), "sentence_to_index"}
+        for number, line in enumerate(LINES):
+            tokens, offsets = (file[str(number)].attrs[name] for name in ("tokens", "offsets"))
+            assert tokens.tolist() == model.tokens(line)
+            found = [line[start:end] for start, end in offsets.tolist()]
+            assert [word.lower() if lowercase else word for word in found] == tokens.tolist()
+            assert len(tokens) == len(file[str(number)]) == len(offsets)
+
+
+def test_a_line_of_very_many_words_has_its_tokens_too(model: BiLM, tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("a " * 20_000)
+    embed_file(model, tmp_path / "long.txt", tmp_path / "v.h5", EmbedOptions(layers=0), dtype="float16")
+    with h5py.File(tmp_path / "v.h5") as file:
+        assert file["0"].attrs["tokens"].tolist() == ["a"] * 20_000
+        assert file["0"].attrs["offsets"][-1].tolist() == [39_998, 39_999]
+
+
+@pytest.mark.parametrize("pooling", [None, "mean"])
+def test_a_table_keeps_its_ids_and_parquet_has_offsets(model: BiLM, tmp_path: Path, pooling: Any) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "t.csv").write_text('id,text,n\nx1,"A bank, so",1\nx2,The river.,2\n')
+    for name in ("v.h5", "v.npz", "v.safetensors", "v.parquet"):
+        embed_file(model, tmp_path / "t.csv", tmp_path / name, EmbedOptions(layers="top"), pooling=pooling)
+    rows = parquet.read_table(tmp_path / "v.parquet").to_pylist()
+    texts = ["A bank, so", "The river."]
+    if pooling is None:
+        expected = model.embed(texts, layers="top")
+        assert [(row["id"], row["token"]) for row in rows] == [
+            (name, token) for name, line in zip(("x1", "x2"), texts, strict=True) for token in model.tokens(line)
+        ]
+        assert all(texts[row["line"]][row["start"] : row["end"]] == row["token"] for row in rows)
+    else:
+        expected = list(model.sentence_vectors(texts, layers="top"))
+        assert [(row["id"], row["text"]) for row in rows] == [("x1", texts[0]), ("x2", texts[1])]
+    with h5py.File(tmp_path / "v.h5") as file:
+        ids = file["ids"].asstr()[:].tolist() if pooling else [file[n].attrs["id"] for n in ("0", "1")]
+        assert ids == ["x1", "x2"]
+    with np.load(tmp_path / "v.npz") as archive:
+        assert archive["ids"].tolist() == ["x1", "x2"]
+        first = archive["vectors"][0] if pooling else archive["0"]
+        assert np.array_equal(first, expected[0])
+    with safe_open(tmp_path / "v.safetensors", "np") as file:
+        assert json.loads(file.metadata()["ids"]) == ["x1", "x2"]
+
+
+def test_a_run_over_a_table_goes_on_with_its_ids(model: BiLM, tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text("id\ttext\n" + "".join(f"k{i}\tthe bank {i}\n" for i in range(8)))
+    stop_after(model, tmp_path / "t.tsv", tmp_path / "v.npz", 4)
+    embed_file(model, tmp_path / "t.tsv", tmp_path / "v.npz", resume=True)
+    with np.load(tmp_path / "v.npz") as archive:
+        assert archive["ids"].tolist() == [f"k{i}" for i in range(8)]
+
+
+def test_prose_is_embedded_by_sentences(model: BiLM, tmp_path: Path) -> None:
+    (tmp_path / "prose.txt").write_text("The bank of\nthe river. A bank\nlends money.\n")
+    embed_file(model, tmp_path / "prose.txt", tmp_path / "v.npz", EmbedOptions(layers="top"), split="sentences")
+    expected = model.embed(["The bank of the river.", "A bank lends money."], layers="top")
+    assert [read(tmp_path / "v.npz")[name].tolist() for name in "01"] == [array.tolist() for array in expected]

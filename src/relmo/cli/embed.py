@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite
+from relmo.cli.sources import Columns
 from relmo.cli.terminal import EmbedReporter, duration, print_json, say
 from relmo.errors import StorageError
 from relmo.settings.embedding import EmbedOptions
@@ -38,6 +39,7 @@ def embed(
     model: str = "small",
     options: Annotated[EmbedOptions, Parameter(name="*")] = EmbedOptions(),  # noqa: B008
     stored: Annotated[StoredVectors, Parameter(name="*")] = StoredVectors(),  # noqa: B008
+    columns: Annotated[Columns, Parameter(name="*")] = Columns(),  # noqa: B008
     tokenizer: Literal["words", "whitespace"] | None = None,
     errors: Literal["strict", "replace"] = "strict",
     resume: Annotated[bool, Parameter(negative="")] = False,
@@ -54,13 +56,17 @@ def embed(
 
         relmo embed text.txt --model models/mine --out vectors.h5
 
+        relmo embed reviews.csv --column comment --pooling mean --out reviews.parquet
+
     Parameters
     ----------
     file
-        Text (.gz, .xz, .zst too), a sentence a line, or .conllu; standard input where it is not given.
+        Text (.gz, .xz, .zst too), a sentence a line; .conllu; or a table, .csv or .tsv. Standard input where it is not
+        given.
     out
         Where to; its ending says the format: .h5, .parquet, .npz or .safetensors. Sentences are numbered from 0; .h5,
-        .npz and .safetensors hold an array for each, .parquet has a row for each word.
+        .npz and .safetensors hold an array for each, .parquet has a row for each word. .h5 and .parquet have the words
+        and where they stand, too.
     model
         A model's folder, or original ELMo files; small ships with relmo.
     tokenizer
@@ -89,6 +95,8 @@ def embed(
             options,
             pooling=stored.pooling,
             dtype=stored.dtype,
+            columns=columns.asked(),
+            split=columns.split,
             errors=errors,
             resume=resume,
             overwrite=overwrite,

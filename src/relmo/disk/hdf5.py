@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import h5py
+import numpy as np
 
 from relmo.disk.outputs import atomic
+
+READERS = ("v108", "v110")
+"""Which HDF5 libraries can read the files: those from 1.8 (2008) on. Before it no attribute may be large."""
 
 
 class Patient(io.RawIOBase):
@@ -67,6 +71,13 @@ class NewHDF5:
         self.file.create_dataset(name, **dataset)
         self.check()
 
+    def describe(self, name: str, **attributes: Any) -> None:
+        """Gives attributes to a dataset; an array of objects is one of strings."""
+        for key, value in attributes.items():
+            strings = isinstance(value, np.ndarray) and value.dtype == object
+            self.file[name].attrs.create(key, value, dtype=h5py.string_dtype() if strings else None)
+        self.check()
+
     def check(self) -> None:
         """Raises what went wrong, if anything did."""
         if self.disk.failure is not None:
@@ -78,7 +89,7 @@ def new_hdf5(path: Path) -> Iterator[NewHDF5]:
     """An HDF5 file at `path` to add datasets to; it appears there when all went well."""
     with atomic(path) as temporary, temporary.open("w+b", buffering=0) as raw:
         disk = Patient(raw)
-        with h5py.File(disk, "w") as file:
+        with h5py.File(disk, "w", libver=READERS) as file:
             new = NewHDF5(file, disk)
             yield new
         new.check()

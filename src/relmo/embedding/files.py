@@ -15,14 +15,20 @@ Sentences are numbered from 0 by the lines of the input (a blank line is a sente
 sentences.
 
     .h5             "0", "1", …: (layers, tokens, dim), or (tokens, dim) of one layer; `sentence_to_index`, as the old
-                    `allennlp elmo` wrote it: one JSON object from a line's text to its number, the last of equal ones
+                    `allennlp elmo` wrote it: one JSON object from a line's text to its number, the last of equal ones.
+                    Attributes of each dataset, which the old tools did not have and do not see: `tokens`, and `offsets`
+                    (tokens, 2), where each begins and ends in the line's text, without white space at its ends
     .npz            arrays "0", "1", … of the same shapes
     .safetensors    likewise
-    .parquet        a row a token: line, position, token, vector. With all layers a vector is those of all layers, one
-                    after another: vector.reshape(layers, dim); the schema's metadata says how many there are
+    .parquet        a row a token: line, position, token, start, end, vector. With all layers a vector is those of all
+                    layers, one after another: vector.reshape(layers, dim); the schema's metadata says how many
 
 With pooling, one vector a sentence: an array `vectors` (sentences, dim) or (sentences, layers, dim), in .parquet a row
 a sentence: line, text, vector.
+
+Where the sentences come from a table that has names for its rows, these are kept: in .parquet a column `id`; in .h5 an
+attribute `id` of each dataset or, pooled, a dataset `ids`; in .npz an array `ids`; in .safetensors `ids` in its
+metadata, as JSON.
 """
 
 import json
@@ -46,7 +52,8 @@ from relmo.embedding.formats import WRITERS, import_pyarrow
 from relmo.errors import CorpusError, SettingError, StorageError
 from relmo.settings.embedding import EmbedOptions
 from relmo.store.folder import digest, own_tensors, write_json
-from relmo.text.corpus import STDIN, Errors, is_conllu, read_conllu, read_lines
+from relmo.text.corpus import STDIN, Errors
+from relmo.text.sources import SourceText, Split, TableColumns, read_texts
 
 if TYPE_CHECKING:
     from relmo.models.bilm import BiLM
@@ -61,10 +68,11 @@ CHECKED = 1 << 20  # bytes of vectors that are looked at together
 
 
 class Sentence(NamedTuple):
-    """A line of the input, and the tokens it was split into."""
+    """A line of the input, and the tokens it was split into; of a table, the name of its row."""
 
     text: str
     tokens: list[str]
+    name: str | None = None
 
 
 @dataclass
@@ -125,12 +133,14 @@ def embed_file(
     *,
     pooling: Pooling | None = None,
     dtype: Literal["float32", "float16"] = "float32",
+    columns: TableColumns = TableColumns(),  # noqa: B008
+    split: Split = "lines",
     errors: Errors = "strict",
     resume: bool = False,
     overwrite: bool = False,
     watch: Watch | None = None,
 ) -> Summary:
-    """Embeds the sentences of a text or CoNLL-U file (standard input where it is None) into the file `out`.
+    """Embeds the sentences of a text, a CoNLL-U file or a table (standard input where it is None) into the file `out`.
 
     With `resume`, a run that was broken off goes on after its last whole sentence, and the result is the same. Carried
     states are not kept, so with those a run is done at once or not at all.
@@ -148,9 +158,10 @@ def embed_file(
     )
     partial = PartialFolder(out, layout, note(model, options, pooling, layout), keep=options.state == "reset")
     started, cut = time.monotonic(), model.embedder.cut_words()
-    rest = partial.skip_done(read_source(source, model, errors), source)
+    reading: dict[str, Any] = {"columns": columns, "split": split, "errors": errors}
+    rest = partial.skip_done(read_source(source, model, **reading), source)
     embedded = _embed_each(model, rest, options, cut)
-    total = _count_sentences(source, errors)
+    total = sum(1 for _ in read_texts(source, **reading)) if Path(source).is_file() else None  # errors are found here
     with _only_here(partial.folder):
         with partial.open(resume=resume, overwrite=overwrite):
             progress = EmbedProgress(partial.count, total, resumed=partial.count)
@@ -197,39 +208,17 @@ def note(model: "BiLM", options: EmbedOptions, pooling: Pooling | None, layout: 
     return values | ({"batch_size": options.batch_size} if options.state != "reset" else {})
 
 
-def read_source(source: str | Path, model: "BiLM", errors: Errors) -> Iterator[Sentence]:
-    """The sentences of a file, blank lines too."""
-    if is_conllu(source):
-        for words in read_conllu(source, errors=errors):
-            tokens = [word.lower() for word in words] if model.settings.text.lowercase else words
-            yield Sentence(" ".join(words), tokens)
-        return
-    pieces: list[str] = []
-    for line in read_lines(source, errors=errors):
-        pieces.append(line.text)
-        if line.ended:
-            yield _split_line("".join(pieces), model)
-            pieces = []
-    if pieces:
-        yield _split_line("".join(pieces), model)
+def read_source(source: str | Path, model: "BiLM", **reading: Any) -> Iterator[Sentence]:
+    """The sentences of a file, blank lines too; `reading` is what `read_texts` takes."""
+    return (_split_text(text, model) for text in read_texts(source, **reading))
 
 
-def _split_line(line: str, model: "BiLM") -> Sentence:
-    return Sentence(line.strip(), model.tokens(line))
-
-
-def _count_sentences(source: str | Path, errors: Errors) -> int | None:
-    """How many sentences a file has; None where it can be read but once. What cannot be read is found here, before any
-    work is done."""
-    if not Path(source).is_file():
-        return None
-    if is_conllu(source):
-        return sum(1 for _ in read_conllu(source, errors=errors))
-    count, ended = 0, True
-    for line in read_lines(source, errors=errors):
-        count += line.ended
-        ended = line.ended
-    return count + (not ended)
+def _split_text(source: SourceText, model: "BiLM") -> Sentence:
+    """A text with its tokens; words that are given are kept."""
+    if source.words is None:
+        return Sentence(source.text.strip(), model.tokens(source.text), source.name)
+    lowercase = model.settings.text.lowercase
+    return Sentence(source.text, [word.lower() if lowercase else word for word in source.words], source.name)
 
 
 def _embed_each(
@@ -380,7 +369,7 @@ class PartialFolder:
         with self.lines.open("rb") as file:
             for line in file:
                 value = json.loads(line)
-                yield Sentence(value["text"], value["tokens"])
+                yield Sentence(value["text"], value["tokens"], value.get("name"))
 
     def arrays(self) -> Iterator[tuple[Sentence, np.ndarray]]:
         """Those done, with their vectors, read one after another."""
@@ -405,7 +394,8 @@ class PartialFolder:
 
 
 def _line_of(sentence: Sentence) -> bytes:
-    return json.dumps(sentence._asdict(), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    values = {name: value for name, value in sentence._asdict().items() if value is not None}
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
 def _parse_line(line: bytes) -> tuple[Sentence, int] | None:
@@ -414,12 +404,14 @@ def _parse_line(line: bytes) -> tuple[Sentence, int] | None:
         value = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not line.endswith(b"\n") or not isinstance(value, dict) or value.keys() != {"text", "tokens", "checksum"}:
+    if not line.endswith(b"\n") or not isinstance(value, dict):
         return None
-    text, tokens, checksum = value["text"], value["tokens"], value["checksum"]
+    if value.keys() - {"name"} != {"text", "tokens", "checksum"}:
+        return None
+    text, tokens, name, checksum = value["text"], value["tokens"], value.get("name"), value["checksum"]
     if not isinstance(text, str) or not isinstance(tokens, list) or not all(isinstance(t, str) for t in tokens):
         return None
-    return Sentence(text, tokens), checksum
+    return (Sentence(text, tokens, name), checksum) if name is None or isinstance(name, str) else None
 
 
 def _checksum_of(vectors: BinaryIO, size: int, line: bytes) -> int:

@@ -31,7 +31,7 @@ from relmo.models.evaluate import full_precision
 from relmo.nn.cells import State
 from relmo.settings.arguments import check_sentences
 from relmo.settings.surprisal import SurprisalOptions
-from relmo.text.sources import SourceText, lines_of, words_in
+from relmo.text.sources import SourceText, folded, lines_of, words_in
 from relmo.text.tokenize import Token, split_whitespace, tokenize
 from relmo.text.vocabulary import Vocabulary, escape
 
@@ -250,17 +250,6 @@ def line_tokens(source: SourceText, tokenizer: str) -> list[Token]:
     if source.words is not None:
         return words_in(source.words)
     return tokenize(source.text) if tokenizer == "words" else split_whitespace(source.text)
-
-
-def folded(text: str) -> tuple[str, np.ndarray]:
-    """A text in lower case; and for each character of that, and for its end, which character of the text it is from. A
-    few letters have more than one character in lower case."""
-    low = text.lower()
-    if len(low) == len(text):
-        return low, np.arange(len(text) + 1)
-    parts = [character.lower() for character in text]
-    origins = np.repeat(np.arange(len(text)), [len(part) for part in parts])
-    return "".join(parts), np.append(origins, len(text))
 
 
 def read_tokens(source: SourceText, *, tokenizer: str, rows: str | None, lowercase: bool, ends: list[str]) -> ReadLine:

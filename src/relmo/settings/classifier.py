@@ -24,7 +24,9 @@ class ClassifierTextSettings(TaskTextSettings):
 
     format: Literal["auto", "trees", "cola", "tsv", "jsonl", "folder"] = "auto"
     """How files are laid out, told by name and first line where it is auto: trees in brackets (SST), CoLA's columns, a
-    table with names in its first line, JSON lines, or a folder of texts for each label (IMDB)."""
+    table with names in its first line (.csv, or with tabs), JSON lines, or a folder of texts for each label (IMDB)."""
+    text_column: str | None = None
+    """Tables and JSON lines: the column, or key, that has the text; text, sentence or review where it is not given."""
     subtrees: bool = True
     """Trees only: learn from every phrase that has a label; scores are of whole sentences always."""
 
@@ -58,7 +60,7 @@ class ClassifierSettings:
 
     relmo train classifier train.txt --valid dev.txt --preset sst5 --elmo small --elmo-at both --out models/sst5
 
-    relmo train classifier train.tsv --valid dev.tsv --metric f1 --pool attention --out models/mine
+    relmo train classifier mine.csv --text-column comment --column topic --metric f1 --out models/mine
 
     relmo train classifier reviews.tsv --init models/lm --pool final --out models/reviews
 
@@ -83,6 +85,8 @@ def check_classifier(settings: ClassifierSettings) -> None:
     check_sentences(model)
     check_inputs(settings.input)
     check_task_training(train)
+    if text.format not in ("auto", "tsv", "jsonl"):
+        refuse(text, ["text_column"], f"format {text.format}")
     if text.format not in ("auto", "trees"):
         refuse(text, ["subtrees"], f"format {text.format}")
     if model.network == "bcn":

@@ -26,7 +26,10 @@ class PairsTextSettings(TaskTextSettings):
     correlation."""
     format: Literal["auto", "tsv", "stsb", "jsonl"] = "auto"
     """How files are laid out, told by name and first line where it is auto: a table with names in its first line (SNLI,
-    SICK), STS-B's columns, or JSON lines."""
+    SICK, your own .csv), STS-B's columns, or JSON lines."""
+    text_columns: tuple[str, ...] = ()
+    """Tables and JSON lines: the two columns, or keys, that have the texts, to be given one after the other; sentence1
+    and sentence2, premise and hypothesis and the like where they are not given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +76,10 @@ def check_pairs(settings: PairsSettings) -> None:
     """As `check_tagger`, for pairs."""
     model, task = settings.model, settings.text.task
     check_bounds(settings.text)
+    if len(settings.text.text_columns) not in (0, 2):
+        raise SettingError(f"text_columns are two, not {len(settings.text.text_columns)}")
+    if settings.text.format == "stsb":
+        refuse(settings.text, ["text_columns"], "format stsb")
     check_sentences(model)
     check_inputs(settings.input)
     check_task_training(settings.train)

@@ -113,10 +113,15 @@ class Classifier(Task[Labelled, ChosenLabel]):
                 f"{path}: phrases of one sentence would be on both sides of a part that is held out; give a file to "
                 "validate on with --valid, or learn from whole sentences with --no-subtrees"
             )
+        columns = {"column": text.column, "text_column": text.text_column}
         split = TOKENIZERS[text.tokenizer]
-        return list(
-            read_labelled(path, split=split, layout=layout, subtrees=subtrees, column=text.column, errors=text.errors)
-        )
+        return list(read_labelled(path, split=split, layout=layout, subtrees=subtrees, errors=text.errors, **columns))
+
+    @property
+    def text_columns(self) -> tuple[tuple[str, ...], ...]:
+        """One, as in training."""
+        named = self.settings.text.text_column
+        return super().text_columns if named is None else ((named,),)
 
     @staticmethod
     def texts(example: Labelled) -> Sequence[Words]:

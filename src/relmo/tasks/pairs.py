@@ -25,7 +25,7 @@ from relmo.tasks.features import Words
 from relmo.tasks.scores import TaskReport, class_report, number_report
 from relmo.tasks.task import Labels, Task, Tokenized, count_labels
 from relmo.text.encode import TOKENIZERS
-from relmo.text.readers.pairs import TextPair, read_pairs
+from relmo.text.readers.pairs import FIRST, SECOND, TextPair, read_pairs
 from relmo.text.vocabulary import Vocabulary
 
 
@@ -59,10 +59,16 @@ class SentencePairs(Task[TextPair, ChosenLabel | PairScore]):
 
     @classmethod
     def read(cls, path: str | Path, text: PairsTextSettings, *, training: bool = False) -> list[TextPair]:
-        split, numbers = TOKENIZERS[text.tokenizer], text.task == "score"
-        return list(
-            read_pairs(path, split=split, layout=text.format, column=text.column, numbers=numbers, errors=text.errors)
+        found = read_pairs(
+            path,
+            split=TOKENIZERS[text.tokenizer],
+            layout=text.format,
+            column=text.column,
+            text_columns=text.text_columns,
+            numbers=text.task == "score",
+            errors=text.errors,
         )
+        return list(found)
 
     @staticmethod
     def texts(example: TextPair) -> Sequence[Words]:
@@ -126,6 +132,12 @@ class SentencePairs(Task[TextPair, ChosenLabel | PairScore]):
             raise SettingError("predict takes several pairs: put a single one into a list, predict([(first, second)])")
         first, second = given
         return TextPair(self.split(first, tokenized=tokenized), self.split(second, tokenized=tokenized), "")
+
+    @property
+    def text_columns(self) -> tuple[tuple[str, ...], ...]:
+        """Two columns."""
+        named = self.settings.text.text_columns
+        return tuple((name,) for name in named) if named else (FIRST, SECOND)
 
     def read_line(self, line: str, *, tokenized: bool = False) -> TextPair:
         """Two sentences, with a tab between them; of a blank line, two empty ones."""

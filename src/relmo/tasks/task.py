@@ -26,6 +26,7 @@ from relmo.settings.arguments import check_sentence, check_text
 from relmo.store.folder import pick_device
 from relmo.tasks.features import EncodedSentences, Say, WordFeatures, Words
 from relmo.tasks.scores import TaskReport
+from relmo.text.readers.tables import TEXT
 from relmo.text.tokenize import Token, split_whitespace, tokenize
 from relmo.text.vocabulary import Vocabulary
 from relmo.training.batch import on_device
@@ -310,6 +311,11 @@ class Task(SavedModel, Generic[E, P]):
     def ask(self, given: Any, *, tokenized: bool = False) -> E:
         """What a user gives to `predict`, as an example without its answer; `split` makes words of strings."""
         raise NotImplementedError
+
+    @property
+    def text_columns(self) -> tuple[tuple[str, ...], ...]:
+        """The columns of a table that make a line to predict, with tabs between them: for each, names to look for."""
+        return (TEXT,)
 
     def read_line(self, line: str, *, tokenized: bool = False) -> E:
         """A line of text to predict, as an example without its answer."""

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from relmo.errors import CorpusError, shown
 from relmo.text.corpus import Errors, is_conllu, read_conllu, read_lines
 from relmo.text.readers.tables import TEXT, TableRow, is_table, table_rows
@@ -89,6 +91,32 @@ def words_in(words: Sequence[str]) -> list[Token]:
     for word in words:
         found.append(Token(word, start, start + len(word)))
         start += len(word) + 1
+    return found
+
+
+def folded(text: str) -> tuple[str, np.ndarray]:
+    """A text in lower case; and for each character of that, and for its end, which character of the text it is from. A
+    few letters have more than one character in lower case."""
+    low = text.lower()
+    if len(low) == len(text):
+        return low, np.arange(len(text) + 1)
+    parts = [character.lower() for character in text]
+    origins = np.repeat(np.arange(len(text)), [len(part) for part in parts])
+    return "".join(parts), np.append(origins, len(text))
+
+
+def find_words(text: str, words: Sequence[str], *, lowercase: bool) -> np.ndarray:
+    """Where the words of a text stand in it, which are all of it but its white space: (words, 2), the first character
+    and the one behind the last."""
+    low, origins = folded(text) if lowercase else (text, np.arange(len(text) + 1))
+    found = np.zeros((len(words), 2), dtype=np.int32)
+    place = 0
+    for number, word in enumerate(words):
+        while place < len(low) and low[place].isspace():
+            place += 1
+        end = min(place + len(word), len(low))
+        found[number] = origins[place], origins[max(end - 1, place)] + 1 if end > place else origins[place]
+        place = end
     return found
 
 

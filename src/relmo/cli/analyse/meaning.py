@@ -143,7 +143,7 @@ def _build_from(corpus: CorpusOptions, model: "BiLM", *, quiet: bool) -> dict[st
 
     def sentences() -> Iterator[list[str]]:
         for file in corpus.build:
-            yield from (list(sentence.tokens) for sentence in read_source(file, model, "strict"))
+            yield from (list(sentence.tokens) for sentence in read_source(file, model))
 
     assert corpus.index is not None
     how: dict[str, Any] = {"dtype": corpus.dtype, "overwrite": corpus.overwrite}

@@ -44,18 +44,20 @@ def read_labelled(
     layout: LabelledFormat = "auto",
     subtrees: bool = False,
     column: str | None = None,
+    text_column: str | None = None,
     errors: Errors = "strict",
 ) -> Iterator[Labelled]:
     """Texts with a label each.
 
-    layout     told by the name and the first line where it is "auto"
-    subtrees   trees only: every phrase with its own label, not whole sentences alone
-    column     the name of the column, or the key, with the label, where it is not one of LABELS or SCORES
+    layout       told by the name and the first line where it is "auto"
+    subtrees     trees only: every phrase with its own label, not whole sentences alone
+    column       the name of the column, or the key, with the label, where it is not one of LABELS or SCORES
+    text_column  the same with the text, where it is not one of TEXT
     """
     if layout == "auto":
         layout = labelled_format(path, errors)
-    if column is not None and layout not in ("tsv", "jsonl"):
-        raise CorpusError(f"{path}: column has no meaning for the format {layout}; leave it out")
+    if (column is not None or text_column is not None) and layout not in ("tsv", "jsonl"):
+        raise CorpusError(f"{path}: columns have no meaning for the format {layout}; leave them out")
     if layout == "trees":
         found = _tree_examples(path, subtrees, errors)
     elif layout == "folder":
@@ -64,8 +66,9 @@ def read_labelled(
         found = _cola_examples(path, split, errors)
     else:
         rows = json_rows(path, errors) if layout == "jsonl" else table_rows(path, errors)
+        texts = TEXT if text_column is None else (text_column,)
         found = (
-            Labelled(words_of(row, TEXT, split), filled(label_of(row, column), "label", row.place)) for row in rows
+            Labelled(words_of(row, texts, split), filled(label_of(row, column), "label", row.place)) for row in rows
         )
     yield from some(found, path, "text")
 

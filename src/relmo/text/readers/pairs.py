@@ -1,7 +1,7 @@
 """Pairs of texts with a label or a number each: SNLI, SICK and other tables with a header; STS-B; JSON lines."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -32,33 +32,43 @@ def read_pairs(
     split: Split,
     layout: PairFormat = "auto",
     column: str | None = None,
+    text_columns: Sequence[str] = (),
     numbers: bool = False,
     errors: Errors = "strict",
 ) -> Iterator[TextPair]:
     """Pairs of texts with a label each, or, with `numbers`, a number. SNLI's pairs without a label are left out.
 
-    layout   told by the name and the first line where it is "auto"
-    column   the name of the column, or the key, with the label, where it is not one of LABELS or SCORES
+    layout        told by the name and the first line where it is "auto"
+    column        the name of the column, or the key, with the label, where it is not one of LABELS or SCORES
+    text_columns  the names of those with the two texts, where they are not one of FIRST and one of SECOND
     """
     if layout == "auto":
         layout = "jsonl" if is_jsonl(path) else "stsb" if _looks_like_stsb(path, errors) else "tsv"
     if layout == "stsb":
-        if not numbers or column is not None:
+        if not numbers or column is not None or text_columns:
             raise CorpusError(f"{path}: is STS-B, which has scores; compare with --preset stsb, and without --column")
         rows = _stsb_rows(path, errors)
     else:
         rows = json_rows(path, errors) if layout == "jsonl" else table_rows(path, errors)
-    yield from some(_pair_examples(rows, split, column, numbers), path, "pair")
+    first, second = ((text_columns[0],), (text_columns[1],)) if text_columns else (FIRST, SECOND)
+    found = (
+        TextPair(words_of(row, first, split), words_of(row, second, split), label)
+        for row, label in _labelled_rows(rows, column, numbers)
+    )
+    yield from some(found, path, "pair")
 
 
-def _pair_examples(rows: Iterator[TableRow], split: Split, column: str | None, numbers: bool) -> Iterator[TextPair]:
+def _labelled_rows(
+    rows: Iterator[TableRow], column: str | None, numbers: bool
+) -> Iterator[tuple[TableRow, str | float]]:
+    """The rows that have a label, with it."""
     for row in rows:
         label: str | float = label_of(row, column, numbers)
         if label in NO_LABEL and not numbers:
             continue
         if numbers:
             label = _number_of(str(label), row.place)
-        yield TextPair(words_of(row, FIRST, split), words_of(row, SECOND, split), label)
+        yield row, label
 
 
 def _number_of(text: str, place: str) -> float:

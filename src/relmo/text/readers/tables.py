@@ -152,7 +152,7 @@ def is_words(value: Any) -> bool:
 
 def words_of(row: TableRow, names: Sequence[str], split: Split) -> list[str]:
     """A text, split into words, or a list of words as it is."""
-    value = value_of(row, names)
+    value = value_of(row, names, "name it so, or say which column has the text")
     if is_words(value):
         return list(value)
     if not isinstance(value, str):

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from relmo.errors import CorpusError, shown
 from relmo.text.corpus import Errors, is_conllu
 from relmo.text.readers.lines import DIGITS, filled, some, whole_lines
-from relmo.text.readers.tables import is_jsonl, is_words, json_rows, value_of
+from relmo.text.readers.tables import is_csv, is_jsonl, is_words, json_rows, value_of
 
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags", "labels")
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -37,6 +37,8 @@ def read_tagged(
              Columns: a number from 1 on; the last one where not given, or the third where the first one counts the
              words. JSON lines: a key
     """
+    if is_csv(path):
+        raise CorpusError(f"{path}: is a table; tagged words are CoNLL-U, a word and its tag a line, or JSON lines")
     if layout == "auto":
         layout = "conllu" if is_conllu(path) else "jsonl" if is_jsonl(path) else "columns"
     if layout == "jsonl":
