@@ -167,10 +167,10 @@ def test_the_two_models_are_trained_on_the_beginning_of_the_text_and_kept(
     write_beginning(tmp_path / reading_times.TEXT, tmp_path / "begin.txt", 100)
     assert (tmp_path / "begin.txt").read_text() == lines * 2 + "the old cat saw a dog .\n"
     monkeypatch.setattr(reading_times, "TEXT_BYTES", len(lines) * 40)
-    usual = baselines(0, "cpu")
+    usual = baselines("cpu")
     small = replace(usual["LSTM"].model, hidden=8), replace(usual["LSTM"].train, batch=2, unroll=8, threads=1)
     asked = usual | {"LSTM": replace(usual["LSTM"], model=small[0], train=small[1])}
-    monkeypatch.setattr(reading_times, "baselines", lambda seed, device: asked)
+    monkeypatch.setattr(reading_times, "baselines", lambda device: asked)
     said: list[str] = []
     first = train_baselines(tmp_path, tmp_path / "keep", device="cpu", say=said.append)
     again = train_baselines(tmp_path, tmp_path / "keep", device="cpu", say=said.append)

@@ -26,7 +26,7 @@ def reading_times(
     when surprisal is added to length, frequency and place: of a 5-gram, an LSTM, the model that ships, and GPT-3.
 
     The times are those of Natural Stories 1 to 5 (Futrell et al. 2021). The 5-gram and the LSTM are trained first, on
-    20 MB of text, which takes ten minutes or so on a CPU.
+    20 MB of text, which takes about eight minutes of one core.
 
         relmo reproduce reading-times --keep out/reading-times --plot out/reading-times.png
 
@@ -46,7 +46,7 @@ def reading_times(
     plot
         Draw the gains with their intervals: a .png or .svg file.
     seed
-        The seed of the untrained network's weights and of the LSTM's.
+        The seed of the untrained network's weights.
     device
         Where to compute; auto takes a GPU where there is one.
     json
@@ -63,7 +63,7 @@ def reading_times(
     say = sayer(quiet=quiet)
     stories = read_data(data_folder(data))
     loaded = {name: load(name, kinds=FORWARDS, device=device) for name in model or ["small"]}
-    trained = train_baselines(data_folder(data), keep, seed=seed, device=device, say=say) if train else {}
+    trained = train_baselines(data_folder(data), keep, device=device, say=say) if train else {}
     table = reproduce(stories, trained | loaded, seed=seed, say=say)
     if plot is not None:
         draw(plot, table.rows)

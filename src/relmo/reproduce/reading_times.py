@@ -285,20 +285,20 @@ def _comparisons(gains: dict[str, Gain], stories: Stories, used: np.ndarray) -> 
     return {"differences": found, "words": int(used.sum()), "sentences": len(np.unique(stories.sentence[used]))}
 
 
-def baselines(seed: int, device: Device) -> dict[str, LMSettings]:
+def baselines(device: Device) -> dict[str, LMSettings]:
     """The two models that are trained here, in minutes on a CPU."""
     text = TextSettings(unit="word", vocabulary_size=20_000, valid_fraction=0.01)
     counts = LanguageModelSettings(cell="ngram", order=5)
     lstm = LanguageModelSettings(hidden=256, tied=True, softmax="sampled", samples=2048, dropout=0.1)
-    train = TrainSettings(epochs=1, batch=64, unroll=35, lr=0.004, seed=seed, device=device)
+    train = TrainSettings(epochs=1, batch=64, unroll=35, lr=0.004, device=device)
     return {
-        "5-gram": LMSettings(text=text, model=counts, train=TrainSettings(seed=seed, device=device)),
+        "5-gram": LMSettings(text=text, model=counts, train=TrainSettings(device=device)),
         "LSTM": LMSettings(text=text, model=lstm, train=train),
     }
 
 
 def train_baselines(
-    data: Path, keep: Path | None, *, seed: int = 0, device: Device = "auto", say: Callable[[str], None]
+    data: Path, keep: Path | None, *, device: Device = "auto", say: Callable[[str], None]
 ) -> dict[str, LanguageModel]:
     """The 5-gram and the LSTM, trained on the beginning of the same text; in `keep` they stay, and may be there
     already."""
@@ -306,7 +306,7 @@ def train_baselines(
     found = {}
     with tempfile.TemporaryDirectory() as scratch:
         beginning = Path(scratch) / "text.txt"
-        for name, settings in baselines(seed, device).items():
+        for name, settings in baselines(device).items():
             folder = (Path(scratch) if keep is None else keep) / name
             if not (folder / "config.json").is_file():
                 say(f"reading-times: training the {name} on {TEXT_BYTES // 10**6} MB of {text}")
