@@ -19,6 +19,7 @@ from relmo.networks.bilm import BiLMNetwork
 from relmo.networks.ngram import NGramLM
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
+from relmo.settings.surprisal import SurprisalOptions
 from relmo.text.characters import character_ids
 from relmo.text.tokenize import words
 from relmo.text.vocabulary import SentenceVocabulary, Vocabulary
@@ -61,7 +62,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "BLOCK", 20)
     monkeypatch.setattr(engine, "UNROLL", 7)
     monkeypatch.setattr(engine, "SIDE_BY_SIDE", 2)
-    monkeypatch.setattr(engine, "DISTRIBUTIONS", 64)
+    monkeypatch.setattr(engine, "DISTRIBUTIONS", {"cpu": 64, "cuda": 64})
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -294,7 +295,6 @@ def test_options_that_mean_nothing_for_a_model_are_errors() -> None:
     word, char = model_of("lstm", "word"), model_of("lstm", "char")
     for model, options, message in [
         (word, {"space": "after"}, "space has a meaning for models of characters only"),
-        (char, {"direction": "backward"}, "direction backward goes with a bidirectional model"),
         (char, {"context": "page"}, "context is 'page'; it can be 'text' or 'sentence'"),
         (model_of("lstm", "word", tokenizer="whitespace"), {"rows": "words"}, "rows words are smaller"),
     ]:
@@ -317,3 +317,8 @@ def test_a_table_is_columns_files_and_a_page(tmp_path: Path) -> None:
     table.to_parquet(tmp_path / "t.parquet")
     assert parquet.read_table(tmp_path / "t.parquet").to_pydict() == table.to_dict()
     assert "&lt;b" in table._repr_html_() or "&lt;" in table._repr_html_()
+
+
+def test_a_model_that_reads_forwards_only_has_no_other_direction() -> None:
+    with pytest.raises(SettingError, match="direction backward goes with a bidirectional model"):
+        model_of("lstm", "char").surprisal_rows([], SurprisalOptions(direction="backward"))

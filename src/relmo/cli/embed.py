@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite
-from relmo.cli.sources import Columns
+from relmo.cli.sources import SourceOptions
 from relmo.cli.terminal import EmbedReporter, duration, print_json, say
 from relmo.errors import StorageError
 from relmo.settings.embedding import EmbedOptions
@@ -39,9 +39,8 @@ def embed(
     model: str = "small",
     options: Annotated[EmbedOptions, Parameter(name="*")] = EmbedOptions(),  # noqa: B008
     stored: Annotated[StoredVectors, Parameter(name="*")] = StoredVectors(),  # noqa: B008
-    columns: Annotated[Columns, Parameter(name="*")] = Columns(),  # noqa: B008
+    source: Annotated[SourceOptions, Parameter(name="*")] = SourceOptions(),  # noqa: B008
     tokenizer: Literal["words", "whitespace"] | None = None,
-    errors: Literal["strict", "replace"] = "strict",
     resume: Annotated[bool, Parameter(negative="")] = False,
     overwrite: Overwrite = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
@@ -71,8 +70,6 @@ def embed(
         A model's folder, or original ELMo files; small ships with relmo.
     tokenizer
         How lines are split into words; whitespace for text that is tokenised already. The model's own where not given.
-    errors
-        What to do with bytes that are not UTF-8: stop with the place, or read them as U+FFFD.
     resume
         Go on with a run that was broken off.
     device
@@ -95,9 +92,7 @@ def embed(
             options,
             pooling=stored.pooling,
             dtype=stored.dtype,
-            columns=columns.asked(),
-            split=columns.split,
-            errors=errors,
+            **source.reading(),
             resume=resume,
             overwrite=overwrite,
             watch=reporter.show,

@@ -1,16 +1,13 @@
 """What commands ask of the files that users have: which column of a table, whether to split prose."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-if TYPE_CHECKING:
-    from relmo.text.sources import TableColumns
-
 
 @dataclass(frozen=True, kw_only=True)
-class Columns:
+class SourceOptions:
     """Where the text is in a file."""
 
     column: str | None = None
@@ -19,9 +16,11 @@ class Columns:
     """Tables: the column that names the rows, which is kept; id where it is not given."""
     split: Literal["lines", "sentences"] = "lines"
     """lines: each line is a sentence. sentences: the text is prose, in paragraphs, and is split into its sentences."""
+    errors: Literal["strict", "replace"] = "strict"
+    """What to do with bytes that are not UTF-8: stop with the place, or read them as U+FFFD."""
 
-    def asked(self) -> "TableColumns":
-        """The columns, as readers take them."""
+    def reading(self) -> dict[str, Any]:
+        """The same as keywords of `read_texts`."""
         from relmo.text.sources import TableColumns
 
-        return TableColumns(self.column, self.id_column)
+        return {"columns": TableColumns(self.column, self.id_column), "split": self.split, "errors": self.errors}

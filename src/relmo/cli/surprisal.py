@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite
-from relmo.cli.sources import Columns
+from relmo.cli.sources import SourceOptions
 from relmo.cli.terminal import count_bar, print_json
 from relmo.disk.outputs import refuse_existing
 from relmo.errors import CorpusError
@@ -26,8 +26,7 @@ def surprisal(
     *,
     out: Path | None = None,
     options: Annotated[SurprisalOptions, Parameter(name="*")] = SurprisalOptions(),  # noqa: B008
-    columns: Annotated[Columns, Parameter(name="*")] = Columns(),  # noqa: B008
-    errors: Literal["strict", "replace"] = "strict",
+    source: Annotated[SourceOptions, Parameter(name="*")] = SourceOptions(),  # noqa: B008
     overwrite: Overwrite = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
@@ -54,8 +53,6 @@ def surprisal(
     out
         Where to; its ending says the format: .tsv, .csv or .parquet. Where it is not given, the table is printed with
         tabs between its columns.
-    errors
-        What to do with bytes that are not UTF-8: stop with the place, or read them as U+FFFD.
     device
         Where to compute; auto takes a GPU where there is one.
     json
@@ -72,10 +69,10 @@ def surprisal(
         check_table(out)
         refuse_existing(out, overwrite=overwrite)
     loaded = load(model, kinds=FORWARDS, device=device)
-    source = STDIN if file is None else file
-    texts = read_texts(source, columns=columns.asked(), split=columns.split, errors=errors)
+    path = STDIN if file is None else file
+    texts = read_texts(path, **source.reading())
     with count_bar("words", quiet=quiet or out is None) as bar:
-        counted = _Counted(loaded.surprisal_rows(texts, options), source, ends=options.ends, watch=bar)
+        counted = _Counted(loaded.surprisal_rows(texts, options), path, ends=options.ends, watch=bar)
         if out is not None:
             write_table(out, iter(counted))
         elif json:

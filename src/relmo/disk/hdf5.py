@@ -15,8 +15,8 @@ import numpy as np
 
 from relmo.disk.outputs import atomic
 
-READERS = ("v108", "v110")
-"""Which HDF5 libraries can read the files: those from 1.8 (2008) on. Before it no attribute may be large."""
+LARGE_ATTRIBUTES = ("v108", "v110")
+"""The format of files whose attributes may be larger than 64 kB: libraries from HDF5 1.8 (2008) on read it."""
 
 
 class Patient(io.RawIOBase):
@@ -85,11 +85,11 @@ class NewHDF5:
 
 
 @contextmanager
-def new_hdf5(path: Path) -> Iterator[NewHDF5]:
+def new_hdf5(path: Path, *, large_attributes: bool = False) -> Iterator[NewHDF5]:
     """An HDF5 file at `path` to add datasets to; it appears there when all went well."""
     with atomic(path) as temporary, temporary.open("w+b", buffering=0) as raw:
         disk = Patient(raw)
-        with h5py.File(disk, "w", libver=READERS) as file:
+        with h5py.File(disk, "w", libver=LARGE_ATTRIBUTES if large_attributes else None) as file:
             new = NewHDF5(file, disk)
             yield new
         new.check()

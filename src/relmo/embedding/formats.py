@@ -25,7 +25,7 @@ LARGEST_HEADER = 100_000_000  # what safetensors reads
 def _write_hdf5(partial: "PartialFolder", path: Path) -> None:
     """A dataset a sentence, with its tokens and their offsets; and the index from sentences to numbers."""
     texts = bytearray()
-    with new_hdf5(path) as new:
+    with new_hdf5(path, large_attributes=True) as new:
         for number, (sentence, array) in enumerate(partial.arrays()):
             texts += blake2b(sentence.text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
             if not partial.layout.pooled:

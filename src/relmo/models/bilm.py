@@ -213,15 +213,26 @@ class BiLM(SavedModel):
             told = None if watch is None else lambda scored: watch(scored, steps)
             return BiScore(steps, encoded.sentences.unknown, *bilm_nll(self.network, text, lanes=lanes, watch=told))
 
-    def surprisal(self, text: Texts, **options: Any) -> SurprisalTable:
+    def surprisal(
+        self,
+        text: Texts,
+        *,
+        context: Literal["text", "sentence"] = "text",
+        direction: Literal["forward", "backward"] = "forward",
+        rows: Literal["words", "whitespace"] | None = None,
+        ends: bool = False,
+    ) -> SurprisalTable:
         """A row a word: where it stands, its surprisal in bits, the entropy before it, whether it is unknown.
 
-        text      a string, whose lines are sentences; or sentences in a list, each a string or a list of words
-        options   those of `SurprisalOptions`: context ("text" or "sentence"), direction ("forward" or "backward"), rows
-                  ("words" or "whitespace"), ends (whether ends are rows)
+        text        a string, whose lines are sentences; or sentences in a list, each a string or a list of words
+        context     "text": the state is carried from sentence to sentence; "sentence": each is read by itself
+        direction   a word given those before it ("forward"), or given those after it ("backward")
+        rows        what a row is: "words" as relmo's tokenizer splits text, or what stands between "whitespace"; the
+                    model's own tokenizer where it is not given
+        ends        whether the ends (backwards, the beginnings) of sentences are rows, too
         """
-        asked = SurprisalOptions(**options)
-        return SurprisalTable.of(self.surprisal_rows(given_texts(text), asked), ends=asked.ends)
+        options = SurprisalOptions(context=context, direction=direction, rows=rows, ends=ends)
+        return SurprisalTable.of(self.surprisal_rows(given_texts(text), options), ends=ends)
 
     def surprisal_rows(self, texts: Iterable[SourceText], options: SurprisalOptions) -> Iterator[WordSurprisal]:
         """The rows of texts of any size as they come, those of ends always."""

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -130,15 +130,27 @@ class LanguageModel(SavedModel):
             nll = total_nll(self.network, stream.ids, lanes=lanes, device=self.device, watch=told)
             return Score(stream.predictions, stream.characters, stream.unknown, nll)
 
-    def surprisal(self, text: Texts, **options: Any) -> SurprisalTable:
+    def surprisal(
+        self,
+        text: Texts,
+        *,
+        context: Literal["text", "sentence"] = "text",
+        rows: Literal["words", "whitespace"] | None = None,
+        space: Literal["after", "before"] | None = None,
+        ends: bool = False,
+    ) -> SurprisalTable:
         """A row a word: where it stands, its surprisal in bits, the entropy before it, whether it is unknown.
 
         text      a string, whose lines are sentences; or sentences in a list, each a string or a list of words
-        options   those of `SurprisalOptions`: context ("text" or "sentence"), rows ("words" or "whitespace"), space
-                  ("after" or "before", of characters), ends (whether ends are rows)
+        context   "text": the state is carried from line to line; "sentence": each is read by itself
+        rows      what a row is: "words" as relmo's tokenizer splits text, or what stands between "whitespace"; the
+                  model's own tokenizer where it is not given
+        space     of models of characters: the white space "after" a word counts to it (where it is not given), or that
+                  "before" it
+        ends      whether the ends of lines and texts are rows, too
         """
-        asked = SurprisalOptions(**options)
-        return SurprisalTable.of(self.surprisal_rows(given_texts(text), asked), ends=asked.ends)
+        options = SurprisalOptions(context=context, rows=rows, space=space, ends=ends)
+        return SurprisalTable.of(self.surprisal_rows(given_texts(text), options), ends=ends)
 
     def surprisal_rows(self, texts: Iterable[SourceText], options: SurprisalOptions) -> Iterator[WordSurprisal]:
         """The rows of texts of any size as they come, those of ends always."""

@@ -38,7 +38,7 @@ from relmo.text.vocabulary import Vocabulary, escape
 BLOCK = 1 << 14  # symbols that are read at once
 SIDE_BY_SIDE = 64  # lines in a batch of lines that begin from nothing
 UNROLL = 256  # symbols that a network reads at a time
-DISTRIBUTIONS = 1 << 24  # probabilities that are held at once
+DISTRIBUTIONS = {"cuda": 1 << 26, "cpu": 1 << 22}  # probabilities held at once; on a CPU more of them cost more time
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def _end(line: ReadLine, *, backward: bool) -> tuple[Token, int]:
 
 def _bits(distribution: Callable[[Tensor], Tensor], features: Tensor, targets: Tensor, vocab_size: int) -> SymbolScores:
     """The surprisal of targets (N,) and the entropy of the distributions that features (N, D) give."""
-    at_once = max(1, DISTRIBUTIONS // vocab_size)
+    at_once = max(1, DISTRIBUTIONS["cuda" if features.is_cuda else "cpu"] // vocab_size)
     bits, entropy = [], []
     for x, y in zip(features.split(at_once), targets.split(at_once), strict=True):
         log_p = distribution(x)  # (n, V)

@@ -109,9 +109,7 @@ def _csv_fields(path: str | Path, errors: Errors) -> Iterator[tuple[list[str], s
             return
         except csv.Error as error:
             place = read[0] if read else path
-            raise CorpusError(
-                f'{place}: the quotes of this row are broken ({error}); inside of them write "" for "'
-            ) from error
+            raise CorpusError(f'{place}: this row cannot be read ({error}); inside of quotes write "" for "') from error
         if any(field.strip() for field in fields):
             yield fields, read[0]
 
