@@ -57,7 +57,7 @@ def read_labelled(
     if layout == "auto":
         layout = labelled_format(path, errors)
     if (column is not None or text_column is not None) and layout not in ("tsv", "jsonl"):
-        raise CorpusError(f"{path}: columns have no meaning for the format {layout}; leave them out")
+        raise CorpusError(f"{path}: column has no meaning for the format {layout}; leave it out")
     if layout == "trees":
         found = _tree_examples(path, subtrees, errors)
     elif layout == "folder":
