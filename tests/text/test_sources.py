@@ -12,6 +12,7 @@ from relmo.errors import CorpusError
 from relmo.settings.bilm import BiLMTextSettings
 from relmo.settings.lm import TextSettings
 from relmo.text import sources
+from relmo.text.corpus import STDIN
 from relmo.text.encode import encode_corpus
 from relmo.text.readers.labelled import read_labelled
 from relmo.text.readers.pairs import read_pairs
@@ -169,3 +170,17 @@ def test_sentences_of_a_treebank_are_found(data: Callable[[str], Path], treebank
         split = {(tokens[0].start, tokens[-1].end) for tokens in split_tokens(text, tokenize(text)) if tokens}
         found, right, wanted = found + len(split), right + len(split & spans), wanted + len(spans)
     assert 2 * right / (found + wanted) > least
+
+
+def test_standard_input_is_a_table_where_a_column_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in ('id,said\n1,"a, b"\n', "id\tsaid\n1\ta, b\n"):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        assert [(each.name, each.text) for each in read_texts(STDIN, columns=TableColumns("said"))] == [("1", "a, b")]
+
+
+def test_conllu_has_nothing_to_choose(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conllu", "1\ta" + "\t_" * 8 + "\n")
+    assert [each.words for each in read_texts(path)] == [["a"]]
+    for asked in ({"columns": TableColumns("text")}, {"split": "sentences"}):
+        with pytest.raises(CorpusError, match=r"a.conllu: has sentences and no columns"):
+            read_texts(path, **asked)  # type: ignore[arg-type]

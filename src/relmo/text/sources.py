@@ -56,7 +56,9 @@ def read_texts(
     split: Split = "lines",
     errors: Errors = "strict",
 ) -> Iterator[SourceText]:
-    """The texts of a file. Standard input is a table where a column is asked for."""
+    """The texts of a file. Standard input, and a file of any other name, is a table where a column is asked for."""
+    if is_conllu(path) and (columns != TableColumns() or split != "lines"):
+        raise CorpusError(f"{path}: has sentences and no columns to choose from; leave out --column, --id and --split")
     if is_table(path) or columns != TableColumns():
         texts = _table_texts(path, columns, errors)
         return _sentences_of(texts) if split == "sentences" else texts

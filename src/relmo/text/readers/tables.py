@@ -3,8 +3,8 @@
 The first line of a table names its columns. The columns and keys that are looked for are in LABELS, SCORES and TEXT
 here, and in FIRST, SECOND, WORDS and TAGS in the files that read them.
 
-- A .csv is read as Python's csv module reads it: a field in quotes may hold separators and line ends. The separator is
-  a comma, a semicolon or a tab, whichever the first line has most of.
+- A .csv, and standard input, are read as Python's csv module reads them: a field in quotes may hold separators and line
+  ends. The separator is a comma, a semicolon or a tab, whichever the first line has most of.
 - Any other table has tabs between its columns, and a row is a line. Many such files of the field have quotation marks
   that mean nothing, at the beginning of a field too. So a line is read with quotes where that gives as many columns as
   the first line has, and otherwise as it stands.
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from relmo.disk.files import parse_json
 from relmo.errors import CorpusError
-from relmo.text.corpus import Errors
+from relmo.text.corpus import STDIN, Errors
 from relmo.text.readers.lines import filled_lines, whole_lines
 from relmo.text.vocabulary import SURROGATE
 
@@ -70,13 +70,14 @@ def is_table(path: str | Path) -> bool:
 def table_rows(path: str | Path, errors: Errors, *, fewest: int = 2) -> Iterator[TableRow]:
     """The rows of a table, by the names in its first line; further columns without a name are passed over. A table has
     at least `fewest` columns."""
-    rows = _csv_fields(path, errors) if is_csv(path) else _tab_fields(path, errors)
+    separated = is_csv(path) or path == STDIN
+    rows = _csv_fields(path, errors) if separated else _tab_fields(path, errors)
     names: list[str] | None = None
     for fields, place in rows:
         if names is None:
             names = [name.strip() for name in fields]
             if len(names) < fewest:
-                between = "commas" if is_csv(path) else "tabs"
+                between = "commas" if separated else "tabs"
                 found = " ".join(fields)[:60]
                 raise CorpusError(
                     f"{place}: expected the names of columns with {between} between them, found '{found}'"
