@@ -184,5 +184,5 @@ def as_brackets(tags: Sequence[str]) -> list[str]:
     after = [*tags[1:], OUTSIDE]
     return [
         (f"({tag[2:]}" if tag[:1] == "B" else "") + "*" + (")" if tag != OUTSIDE and following[:1] != "I" else "")
-        for tag, following in zip(tags, after, strict=True)
+        for tag, following in zip(tags, after, strict=False)
     ]
