@@ -65,12 +65,9 @@ class SRLSettings:
     train: TaskTrainSettings = field(default_factory=TaskTrainSettings)
 
 
-SRL_BOUNDS = TASK_BOUNDS | {"mark_dim": (1, 1 << 16), "detector": (0, 1 << 16)}
-
-
 def check_srl(settings: SRLSettings) -> None:
     """Settings that make no sense, alone or together, are errors before anything is read."""
-    check_bounds(settings.text, settings.model, bounds=SRL_BOUNDS)
+    check_bounds(settings.text, settings.model, bounds=TASK_BOUNDS)
     check_inputs(settings.input)
     check_task_training(settings.train)
     refuse(settings.text, ["column"], "semantic roles, which have a column for each predicate")
