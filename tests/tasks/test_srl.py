@@ -10,11 +10,12 @@ import pytest
 import torch
 
 import relmo
-from relmo.errors import CorpusError, SettingError
+from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.runs.reporter import Reporter
 from relmo.runs.train_task import train_task
 from relmo.settings.kinds import check_settings
 from relmo.tasks.srl import PredicateRoles, RoleLabeller, RoleText
+from relmo.tasks.task import Labels
 from relmo.text.readers.roles import LONGEST, read_roles
 from relmo.text.tags import Span
 from roles import roles, settings
@@ -70,7 +71,7 @@ def test_predicates_are_found_in_text_with_their_roles(labeller: RoleLabeller) -
 
 def test_given_predicates_are_labelled_and_no_others(labeller: RoleLabeller) -> None:
     both = labeller.predict([SENTENCE])[0]
-    one, none, odd = labeller.predict([(SENTENCE, [5]), (SENTENCE.split(), []), (SENTENCE, [0, 0])])
+    one, none, odd = labeller.predict([(SENTENCE, [5]), (SENTENCE.split(), []), (SENTENCE, np.array([0, 0]))])
     assert one.predicates == both.predicates[1:]
     assert one.found == both.found
     assert none.predicates == []
@@ -237,6 +238,11 @@ def test_what_makes_no_sense_is_refused(labeller: RoleLabeller, tmp_path: Path) 
     (tmp_path / "a.jsonl").write_text('{"words": ["Hello"], "frames": []}\n' * 20)
     with pytest.raises(CorpusError, match="have no predicate"):
         train_task(RoleLabeller, [str(tmp_path / "a.jsonl")], settings(), tmp_path / "out")
+
+
+def test_labels_without_a_predicate_s_tag_are_no_model_of_roles(labeller: RoleLabeller) -> None:
+    with pytest.raises(ModelError, match="have B-V among them"):
+        RoleLabeller(labeller.settings, labeller.features, {"labels": Labels(["O", "B-ARG0"])}).begin()
 
 
 def test_a_long_sentence_is_labelled_in_portions(labeller: RoleLabeller) -> None:

@@ -36,7 +36,8 @@ class SRLModelSettings:
     mark_dim: int = 100
     """Size of the vector that tells the predicate from the other words."""
     dropout: float = 0.1
-    """Dropout on the layers' states, one mask for all words of a sentence."""
+    """Dropout on the layers' states, and on what the network that finds predicates reads and gives; one mask for all
+    words of a sentence."""
     detector: int = 100
     """Units, in each direction, of the biLSTM that finds predicates in text; with 0 they must always be given."""
 

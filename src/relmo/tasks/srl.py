@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from relmo.errors import CorpusError, SettingError
+from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.networks.inputs import IGNORED, WordInputs
 from relmo.networks.srl import Predicates, RoleBatch, RoleNetwork, RoleScores, RoleTargets, SRLNetwork
 from relmo.settings.arguments import check_sentences
@@ -167,11 +167,13 @@ class RoleLabeller(Task[RoleSentence, RoleText]):
         return {"labels": count_labels([*tags, [OUTSIDE, f"B-{VERB}"]])}
 
     def make_network(self, inputs: WordInputs) -> RoleNetwork:
-        model = self.settings.model
+        model, verb = self.settings.model, self.labels.index.get(f"B-{VERB}")
+        if verb is None:
+            raise ModelError(f"the labels of a model of semantic roles have B-{VERB} among them; these have not")
         body = SRLNetwork(
             input_size=inputs.size,
             legal=torch.from_numpy(legal_transitions(self.labels.symbols)),
-            verb=self.labels.index[f"B-{VERB}"],
+            verb=verb,
             hidden=model.hidden,
             layers=model.layers,
             mark_dim=model.mark_dim,
@@ -226,9 +228,9 @@ class RoleLabeller(Task[RoleSentence, RoleText]):
         check_length(words)
         if places is None:
             return RoleSentence(words, None)
-        if wrong := [at for at in places if not (isinstance(at, int) and 0 <= at < len(words))]:
+        if wrong := [at for at in places if not (isinstance(at, int | np.integer) and 0 <= at < len(words))]:
             raise SettingError(f"a predicate is the number of a word, from 0 to {len(words) - 1}, not {wrong[0]!r:.40}")
-        return RoleSentence(words, [Proposition(at, []) for at in dict.fromkeys(places)])
+        return RoleSentence(words, [Proposition(at, []) for at in dict.fromkeys(map(int, places))])
 
     def as_record(self, example: RoleSentence, prediction: RoleText) -> dict[str, Any]:
         """The text, its tokens with offsets, and for each predicate its roles with their place in the text."""
