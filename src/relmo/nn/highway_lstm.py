@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import dropout, linear
 
 from relmo.nn.cells.base import orthogonal_
@@ -135,6 +136,7 @@ class _Recurrence(torch.autograd.Function):
         return h
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, given: Tensor) -> tuple[Tensor | None, ...]:
         """With a the sum within a gate, dL/da = factor * dL/dc for g, i, f and factor * dL/dh for o, r. The factors are
         known from the forward pass, so that of each step only dL/dh, dL/dc and these products are left."""

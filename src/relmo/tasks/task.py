@@ -36,7 +36,8 @@ AHEAD = 2048  # examples that are read ahead to be sorted by length
 
 
 class Prediction(Protocol):
-    """What a model says of an example: a frozen dataclass, each task's own."""
+    """What a model says of an example: a frozen dataclass, each task's own. One that has `pieces()` too, the text of
+    `as_text` in pieces with the names of their colours, is shown in colours on a terminal."""
 
     def as_text(self) -> str:
         """As the terminal shows it."""
