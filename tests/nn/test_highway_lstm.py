@@ -130,12 +130,14 @@ def orthonormal(block: Tensor) -> bool:
     return torch.allclose(product, torch.eye(small), atol=1e-5)
 
 
-def test_every_block_begins_orthogonal_and_the_forget_gate_open() -> None:
+def test_every_block_begins_orthogonal_the_forget_gate_open_and_the_highway_s_almost_closed() -> None:
     layer = HighwayLSTM(6, 4)
     for weight in (layer.weight_ih, layer.weight_hh, layer.weight_xh):
         assert all(orthonormal(block) for block in weight.data.split(4))
-    assert layer.bias.data.split(4)[GATES.index("f")].eq(1).all()
-    assert layer.bias.sum() == 4
+    bias = dict(zip(GATES, layer.bias.data.split(4), strict=True))
+    assert bias["f"].eq(1).all()
+    assert bias["r"].eq(-2).all()
+    assert layer.bias.abs().sum() == 4 + 8
 
 
 def test_in_mixed_precision_the_recurrence_stays_in_float32() -> None:
