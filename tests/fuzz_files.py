@@ -40,6 +40,7 @@ from relmo.settings.skipgram import (
     SkipgramTrainSettings,
     check_skipgram,
 )
+from relmo.settings.srl import SRLSettings, check_srl
 from relmo.settings.tagger import TaggerSettings, check_tagger
 from relmo.settings.training import TrainSettings
 from relmo.tasks.tagger import Tagger
@@ -48,6 +49,7 @@ from relmo.text.encode import encode_corpus
 from relmo.text.minimal_pairs import read_pairs as read_minimal_pairs
 from relmo.text.readers.labelled import read_labelled
 from relmo.text.readers.pairs import read_pairs
+from relmo.text.readers.roles import read_roles
 from relmo.text.readers.tagged import read_tagged
 from relmo.text.senses import SenseIndex, read_framework, read_semcor
 from relmo.text.sentences import encode_sentence_corpus
@@ -68,6 +70,10 @@ TASK_FILES = {
     "pairs.tsv": "gold_label\tsentence1\tsentence2\nyes\ta b\tc\n-\tx\ty\nno\td\te\n",
     "pairs.jsonl": '{"premise": "a b", "hypothesis": "c", "label": "yes"}\n'
     '{"premise": "d", "hypothesis": "e", "label": 1}\n',
+    "roles.jsonl": '{"words": ["I", "go"], "pos": ["PRP", "VBP"], "frames": [{"verb_index": 1, "frame": "go.01", '
+    '"tags": ["B-ARG0", "B-V"]}]}\n{"words": ["Oh"], "frames": []}\n',
+    "propbank.gold_conll": "d\t0\t0\tI\tPRP\t(S*\t-\t-\t(ARG0*)\nd\t0\t1\tgo\tVBP\t*)\tgo\tgo.01\t(V*)\n",
+    "props.txt": "My - (ARG0* *\ncat - *) *\nsees see (V*) *\nme - (ARG1*) (ARG0*)\ngo go * (V*)\n\nOh -\n",
     "stsb.csv": "genre\tfile\t2012\t0001\t5.000\tThe cat\tA cat\ngenre\tfile\t2012\t0002\t1.5\tThe cat\tA dog\n",
 }
 MINIMAL_PAIRS = {
@@ -101,6 +107,7 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "tagger": (TaggerSettings(), check_tagger),
     "classifier": (ClassifierSettings(), check_classifier),
     "pairs": (PairsSettings(), check_pairs),
+    "srl": (SRLSettings(), check_srl),
 }
 FIGURES = {"pos": {"name": "pos", "title": "parts", "rows": [{"name": "layer 1", "ours": {"all words": 94.5}}]}}
 
@@ -117,9 +124,10 @@ def use_task_files(folder: Path) -> str:
     labelled = [list(read_labelled(folder / name, split=str.split, subtrees=name == "trees.txt")) for name in texts]
     pairs = [list(read_pairs(folder / name, split=str.split)) for name in ("pairs.tsv", "pairs.jsonl")]
     scored = list(read_pairs(folder / "stsb.csv", split=str.split, numbers=True))
+    roles = [list(read_roles(folder / name)) for name in ("roles.jsonl", "propbank.gold_conll", "props.txt")]
     words = list(read_conllu_sentences(folder / "words.conllu"))
     depths = [read_depths(folder / "words.conllu"), read_depths(folder / "trees.txt", "depth")]
-    return digest(tagged, labelled, pairs, scored, words, depths)
+    return digest(tagged, labelled, pairs, scored, roles, words, depths)
 
 
 def make_labels(folder: Path) -> None:

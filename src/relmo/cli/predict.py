@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from relmo.cli.terminal import json_line, say
+from relmo.cli.terminal import coloured, json_line, say
 from relmo.errors import CorpusError
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def predict(
     quiet: bool = False,
 ) -> None:
     """Apply a model to text. A tagger gives each word with its tag, a tab between them, an empty line after a sentence;
-    a classifier the label of each line and its probability; one for pairs the same, or a score.
+    a classifier the label of each line and its probability; one for pairs the same, or a score; one for semantic roles
+    the predicates of each line, with their roles in brackets.
 
     Text has one sentence a line, or two with a tab between them for a model of pairs; what has come so far is answered
     at once, so that it works in a pipe.
@@ -81,7 +82,7 @@ def _answer(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool, jso
         except CorpusError as error:
             raise CorpusError(f"{line.place}: {error}") from error
     answered = zip(asked, model.answer(asked), strict=True)
-    results = [json_line(model.as_record(*each)) if json else each[1].as_text() for each in answered]
+    results = [json_line(model.as_record(*each)) if json else coloured(each[1]) for each in answered]
     sys.stdout.write("\n".join(results) + "\n")
     sys.stdout.flush()
 

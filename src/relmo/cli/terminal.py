@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from relmo.embedding.files import EmbedProgress
     from relmo.reproduce.table import Reproduction
     from relmo.tasks.scores import LabelScore
+    from relmo.tasks.task import Prediction
     from relmo.training.loop import Step
     from relmo.training.plan import Plan
 
@@ -274,6 +275,17 @@ def print_json(value: Any) -> None:
 def json_line(value: Any) -> str:
     """A JSON object as standard output takes it: where that cannot say a character, escaped."""
     return json.dumps(value, ensure_ascii=not takes_everything(sys.stdout))
+
+
+def coloured(prediction: "Prediction") -> str:
+    """A prediction as standard output shows it: in colours where that is a terminal and the prediction has some."""
+    console = make_console(stderr=False)
+    pieces = getattr(prediction, "pieces", None)
+    if pieces is None or not console.is_terminal:
+        return prediction.as_text()
+    with console.capture() as captured:
+        console.print(Text.assemble(*pieces()), soft_wrap=True, end="")
+    return captured.get()
 
 
 def print_table(columns: list[str], rows: list[list[str]]) -> None:

@@ -137,6 +137,8 @@ TASK_BOUNDS = BOUNDS | {
     "tokens_per_batch": (1, 1 << 30),
     **dict.fromkeys(("low", "high"), (-1e9, 1e9)),
     "seeds": (1, 1000),
+    "mark_dim": (1, 1 << 16),
+    "detector": (0, 1 << 16),
 }
 
 

@@ -23,6 +23,7 @@ from relmo.errors import CorpusError
 from relmo.models.saved import About, SavedFolder, SavedModel
 from relmo.networks.inputs import IGNORED, TaskBatch, TaskNetwork, WordInputs
 from relmo.settings.arguments import check_sentence, check_text
+from relmo.settings.kinds import KINDS
 from relmo.store.folder import pick_device
 from relmo.tasks.features import EncodedSentences, Say, WordFeatures, Words
 from relmo.tasks.scores import TaskReport
@@ -35,7 +36,8 @@ AHEAD = 2048  # examples that are read ahead to be sorted by length
 
 
 class Prediction(Protocol):
-    """What a model says of an example: a frozen dataclass, each task's own."""
+    """What a model says of an example: a frozen dataclass, each task's own. One that has `pieces()` too, the text of
+    `as_text` in pieces with the names of their colours, is shown in colours on a terminal."""
 
     def as_text(self) -> str:
         """As the terminal shows it."""
@@ -188,7 +190,8 @@ class Task(SavedModel, Generic[E, P]):
         facts = [f"- {len(found)} {what}: {', '.join(found.symbols[:40])}" for what, found in own]
         facts.append(f"- parameters: {self.parameter_count():,}")
         facts += [f"- {what}: {reference.source}" for what, reference in built_on]
-        return About(f"A {self.kind}, made with relmo.", facts, ["```", f"relmo predict {name} text.txt", "```"])
+        what = f"A{KINDS[self.kind].called[1:]}, made with relmo."  # it is called a tagger, say
+        return About(what, facts, ["```", f"relmo predict {name} text.txt", "```"])
 
     def card_results(self, results: dict[str, Any]) -> list[str]:
         """How it was trained, how well it does, and what it takes of ELMo's layers."""
