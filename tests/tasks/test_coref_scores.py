@@ -12,7 +12,12 @@ KEY = ["a", "bc", "def"]
 BY_HAND = [
     (["a", "bc", "def"], (1, 1), (1, 1), (1, 1)),
     (["a", "ef"], (1 / 3, 1), ((1 + 4 / 3) / 6, 1), (1.8 / 3, 1.8 / 2)),  # something is missing
-    (["a", "bcx", "defy", "z"], (1, 3 / 5), (1, (1 + 4 / 3 + 9 / 4) / 9), ((1 + 0.8 + 6 / 7) / 3, (1 + 0.8 + 6 / 7) / 4)),
+    (
+        ["a", "bcx", "defy", "z"],
+        (1, 3 / 5),
+        (1, (1 + 4 / 3 + 9 / 4) / 9),
+        ((1 + 0.8 + 6 / 7) / 3, (1 + 0.8 + 6 / 7) / 4),
+    ),
     (["abcdef"], (1, 3 / 5), (1, (1 + 4 + 9) / 36), ((6 / 9) / 3, 6 / 9)),  # everything is one
     (["a", "b", "c", "d", "e", "f"], (0, 0), ((1 + 1 + 1) / 6, 1), ((1 + 2 / 3 + 1 / 2) / 3, (1 + 2 / 3 + 1 / 2) / 6)),
     ([], (0, 0), (0, 0), (0, 0)),
@@ -40,18 +45,18 @@ def test_the_worked_example_of_the_reference_implementation() -> None:
 def test_documents_are_summed_before_anything_is_divided() -> None:
     gold, predicted = [["ab"], ["cd", "efg"]], [["ab"], ["cdefg"]]
     report = coref_report(gold, predicted)
-    assert report.values["muc_recall"] == 1
-    assert report.values["muc_precision"] == (1 + 3) / (1 + 4)
-    assert report.values["b3_precision"] == (2 + 4 / 5 + 9 / 5) / 7
-    assert report.values["ceaf_recall"] == pytest.approx((1 + 6 / 8) / 3)
-    assert report.score == pytest.approx(sum(report.values[f"{name}_f1"] for name in ("muc", "b3", "ceaf")) / 3)
+    of_muc, of_b_cubed, of_ceaf, of_mentions = report.labels
+    assert (of_muc.precision, of_muc.recall, of_muc.support) == ((1 + 3) / (1 + 4), 1, 4)
+    assert of_b_cubed.precision == (2 + 4 / 5 + 9 / 5) / 7
+    assert of_ceaf.recall == pytest.approx((1 + 6 / 8) / 3)
+    assert of_mentions.f1 == 1
+    assert report.score == pytest.approx((of_muc.f1 + of_b_cubed.f1 + of_ceaf.f1) / 3)
     assert report.count == 7
 
 
 def test_singletons_count_and_the_other_figure_stands_beside() -> None:
     report = coref_report([["ab", "c", "d"]], [["ab"]])
-    assert report.values["b3_recall"] == 0.5
-    assert report.values["ceaf_recall"] == pytest.approx(1 / 3)
+    assert [label.recall for label in report.labels] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 2])
     assert report.score < report.values["average_f1_no_singletons"] == 1
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from relmo.tasks.scores import TaskReport
+from relmo.tasks.scores import LabelScore, TaskReport
 
 Clusters = Sequence[Sequence[Hashable]]
 
@@ -93,8 +93,8 @@ def _places(clusters: Clusters) -> dict[Hashable, int]:
 def best_pairs(values: np.ndarray) -> list[tuple[int, int]]:
     """The pairs (row, column), no row or column in two of them, whose values (N, M) have the largest sum.
 
-    The Hungarian algorithm, a row at a time: the shortest way from the new row through the pairs so far to a free column
-    under costs that are kept non-negative by a price u of each row and v of each column (Jonker & Volgenant 1987).
+    The Hungarian algorithm, a row at a time: the shortest way from the new row through the pairs so far to a free
+    column, under costs that a price u of each row and v of each column keeps non-negative (Jonker & Volgenant 1987).
     """
     if values.shape[0] > values.shape[1]:
         return [(i, j) for j, i in best_pairs(values.T)]
@@ -131,14 +131,14 @@ AVERAGED = ("muc", "b3", "ceaf")
 
 
 def coref_report(gold: Sequence[Clusters], predicted: Sequence[Clusters]) -> TaskReport:
-    """Of documents: the mean F1 of the three measures; each of them, and how many mentions were found, with precision
-    and recall; and the mean F1 where clusters of one mention are left out on both sides."""
+    """Of documents: the F1 of the three measures and their mean; the mean where clusters of one mention are left out on
+    both sides; and in `labels` each measure, and the finding of mentions, with precision and recall."""
+    summed = {name: _summed(measure, gold, predicted) for name, measure in MEASURES.items()}
+    labels = [LabelScore(name, *each.figures(), round(each.wanted)) for name, each in summed.items()]
     values = {"average_f1": _average(gold, predicted)}
-    for name, measure in MEASURES.items():
-        figures = _summed(measure, gold, predicted).figures()
-        values |= dict(zip((f"{name}_precision", f"{name}_recall", f"{name}_f1"), figures, strict=True))
+    values |= {f"{name}_f1": summed[name].figures()[2] for name in summed}
     values["average_f1_no_singletons"] = _average(*map(without_singletons, (gold, predicted)))
-    return TaskReport("average_f1", values, sum(len(cluster) for clusters in gold for cluster in clusters))
+    return TaskReport("average_f1", values, sum(len(cluster) for clusters in gold for cluster in clusters), labels)
 
 
 def without_singletons(documents: Sequence[Clusters]) -> list[Clusters]:

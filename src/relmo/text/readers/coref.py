@@ -1,9 +1,9 @@
 """Documents with mentions and which of them are of one thing: CoNLL-2012, its short form in OntoGUM, JSON lines.
 
     #begin document (bc/cctv/00/cctv_0000); part 000
-    bc/cctv/00/cctv_0000  0  0  Anna  NNP  …  speaker  *  (7)        document, part, number, word, …, speaker, …, clusters
+    bc/cctv/00/cctv_0000  0  0  Anna  NNP  …  speaker  *  (7)      document, part, number, word, …, speaker, …, clusters
     bc/cctv/00/cctv_0000  0  1  saw   VBD  …  speaker  *  -
-                                                                     an empty line after each sentence
+                                                                   an empty line after each sentence
     #end document
 
 - Columns have tabs or else white space between them; the last one says which mentions begin and end: `(7`, `7)`, `(7)`,
@@ -131,7 +131,9 @@ class _DocumentLines:
         if marks in NONE:
             return
         if not MARKS.fullmatch(marks):
-            raise CorpusError(f"{place}: the last column has clusters such as (7, 7) or (7)|(2, or -; not '{marks[:40]}'")
+            raise CorpusError(
+                f"{place}: the last column has clusters such as (7, 7) or (7)|(2, or -; not '{marks[:40]}'"
+            )
         for begins, cluster, ends in MARK.findall(marks):
             if begins:
                 self.open.setdefault(cluster, []).append(self.count)
@@ -156,7 +158,7 @@ class _DocumentLines:
         for mention in sorted(self.cluster_of):
             clusters.setdefault(self.cluster_of[mention], []).append(mention)
         speakers = self.speakers if any(self.speakers) else ()
-        return Document(self.name, self.part, sentences, list(clusters.values()), speakers)
+        return Document(self.name, self.part, sentences or [[]], list(clusters.values()), speakers)
 
 
 def _json_documents(path: str | Path, errors: Errors) -> Iterator[Document]:
@@ -169,7 +171,8 @@ def _json_documents(path: str | Path, errors: Errors) -> Iterator[Document]:
         if not isinstance(name, str):
             raise CorpusError(f"{row.place}: doc_key is a string")
         clusters = _json_clusters(row, count)
-        yield Document(name, "0", [words for words in sentences if words], clusters, _json_speakers(row, count))
+        sentences = [words for words in sentences if words] or [[]]
+        yield Document(name, "0", sentences, clusters, _json_speakers(row, count))
 
 
 def _json_clusters(row: TableRow, count: int) -> list[list[Place]]:
@@ -195,7 +198,10 @@ def _json_clusters(row: TableRow, count: int) -> list[list[Place]]:
 def _json_speakers(row: TableRow, count: int) -> list[str]:
     """Those of all words."""
     given: Any = row.values.get("speakers") or []
-    speakers = [name for names in given for name in names] if all(isinstance(names, list) for names in given) else [None]
+    if not (isinstance(given, list) and all(isinstance(names, list) for names in given)):
+        raise CorpusError(f"{row.place}: speakers is a list of lists of names")
+    speakers = [name for names in given for name in names]
     if speakers and not (len(speakers) == count and all(isinstance(name, str) for name in speakers)):
         raise CorpusError(f"{row.place}: speakers has a name for each word of each sentence")
-    return ["" if name in NONE else name for name in speakers] if any(n not in NONE for n in speakers) else []
+    known = ["" if name in NONE else name for name in speakers]
+    return known if any(known) else []
