@@ -38,7 +38,7 @@ class CorefModelSettings:
     max_width: int = 10
     """Words of the longest span."""
     spans_per_word: float = 0.4
-    """Lambda: how many spans are kept for each word of a document."""
+    """Lambda: how many spans are kept for each word of a document; of a short one at least 24."""
     antecedents: int = 250
     """How many of the kept spans before a span may be its antecedent."""
     mlp: tuple[int, ...] = (150, 150)
@@ -68,7 +68,7 @@ class CorefTrainSettings(TaskTrainSettings):
 class CorefSettings:
     """Train a model of coreference: who is who in a document; with or without ELMo.
 
-    relmo train coref train.conll --valid dev.conll --preset gum --elmo small --out models/coref
+    relmo train coref train.conll --valid dev.conll --preset lee --elmo small --out models/coref
 
     relmo evaluate models/coref dev.conll
 

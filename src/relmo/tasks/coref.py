@@ -33,6 +33,7 @@ from relmo.text.sentence_ends import split_tokens
 from relmo.text.vocabulary import Vocabulary
 
 GENRES = "genre-vocabulary"
+FEWEST = 24  # spans that are kept of any document that has so many: a short one may be half mentions
 
 
 @dataclass
@@ -95,7 +96,7 @@ class EncodedDocuments:
         """How many spans a document has, and how many are kept."""
         lengths, widths = self._sentence_lengths(i), np.arange(self.model.max_width)
         spans = int((lengths[:, None] - widths).clip(min=0).sum())
-        return spans, min(spans, max(1, int(self.model.spans_per_word * lengths.sum())))
+        return spans, min(spans, max(FEWEST, int(self.model.spans_per_word * lengths.sum())))
 
     def _target(self, i: int) -> np.ndarray:
         """The number of each span's cluster, (T, L), from 1 on."""
@@ -209,8 +210,8 @@ class Coreference(Task[Document, ResolvedText]):
 
     def predict(self, documents: Iterable[str | Sequence[Words] | Document]) -> list[ResolvedText]:
         """The clusters of documents: raw texts, lists of sentences of words, or documents as files have them."""
-        if isinstance(documents, str):
-            raise SettingError("predict takes several documents: put a single one into a list, predict([text])")
+        if isinstance(documents, str | Document) or not isinstance(documents, Iterable):
+            raise SettingError("predict takes a list of documents: put a single one into a list, predict([text])")
         return super().predict(documents)
 
     def ask(self, given: str | Sequence[Words] | Document, *, tokenized: bool = False) -> Document:

@@ -65,7 +65,7 @@ class ResolvedText:
         """The text with mentions in brackets and their clusters' numbers behind, then each cluster."""
         shown = {"text": "{0.text}", "begin": "[", "end": "]{0.cluster}"}
         marked = "".join(shown[piece.kind].format(piece) for piece in self.pieces())
-        return "\n".join([marked.rstrip(), "", *self.summary(), ""])
+        return "\n".join([marked.rstrip(), *([""] if self.clusters else []), *self.summary(), ""])
 
     def summary(self) -> list[str]:
         """A line for each cluster: its number and its mentions."""
