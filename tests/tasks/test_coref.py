@@ -24,7 +24,7 @@ from relmo.settings.task import InputSettings
 from relmo.tasks.coref import GENRES, Coreference, cut
 from relmo.tasks.coref_text import Mention, ResolvedText, conll, page
 from relmo.tasks.features import WordFeatures, WordVocabulary, count_words
-from relmo.text.readers.coref import Document, read_documents
+from relmo.text.readers.coref import CorefDocument, read_documents
 from relmo.text.tokenize import tokenize
 from tagging import tiny_bilm
 
@@ -99,12 +99,12 @@ def test_antecedents_are_followed_to_clusters() -> None:
 
 
 def test_documents_to_learn_from_are_cut_into_pieces() -> None:
-    document = Document(
+    document = CorefDocument(
         "a", "0", [["a", "b"], ["c"], [], ["d", "e"]], [[(0, 1), (3, 4)], [(1, 3), (4, 5)]], list("xxyzz")
     )
     first, second = cut(document, 2)
-    assert first == Document("a", "0", [["a", "b"], ["c"]], [[(0, 1)], [(1, 3)]], list("xxy"))
-    assert second == Document("a", "0", [[], ["d", "e"]], [[(0, 1)], [(1, 2)]], list("zz"))
+    assert first == CorefDocument("a", "0", [["a", "b"], ["c"]], [[(0, 1)], [(1, 3)]], list("xxy"))
+    assert second == CorefDocument("a", "0", [[], ["d", "e"]], [[(0, 1)], [(1, 2)]], list("zz"))
     assert list(cut(document, 4)) == [document]
     model = untrained(train={"max_sentences": 2})
     encoded = model.encode([document], answers=True)
@@ -120,7 +120,7 @@ def test_documents_to_learn_from_are_cut_into_pieces() -> None:
 
 def test_genres_are_known_or_not() -> None:
     model = untrained()
-    documents = [Document(name, "0", [["a"]], []) for name in ("GUM_court_loan", "GUM_bio_x", "x")]
+    documents = [CorefDocument(name, "0", [["a"]], []) for name in ("GUM_court_loan", "GUM_bio_x", "x")]
     assert model.encode(documents).genres.tolist() == [1, 0, 0]
 
 
@@ -148,7 +148,7 @@ def test_texts_are_shown_in_brackets_in_columns_and_as_a_page_that_is_escaped() 
     assert "&lt;b&gt;<span" in shown
     assert "<h2>&lt;i&gt;</h2>" in shown
     assert shown.count("<span") == shown.count("</span>") == 5
-    columns = conll(Document("a b", "1", [words], []), resolved.places).splitlines()
+    columns = conll(CorefDocument("a b", "1", [words], []), resolved.places).splitlines()
     assert columns[0] == "#begin document (ab); part 001"
     assert [line.split("\t")[-1] for line in columns[her + 1 : her + 3]] == ["(1|(0)", "1)"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from relmo.errors import CorpusError
 from relmo.tasks.coref_text import conll
-from relmo.text.readers.coref import Document, read_documents
+from relmo.text.readers.coref import CorefDocument, read_documents
 
 # Two parts of one document, with white space between columns, as OntoNotes writes them.
 CONLL = """\
@@ -71,7 +71,7 @@ def test_json_lines_are_those_of_e2e_coref(tmp_path: Path) -> None:
     }
     path.write_text(json.dumps(row))
     (document,) = read_documents(path)
-    assert document == Document("nw/1", "0", [["A", "b"], ["c"]], [[(0, 2), (2, 3)]], ["x", "x", ""])
+    assert document == CorefDocument("nw/1", "0", [["A", "b"], ["c"]], [[(0, 2), (2, 3)]], ["x", "x", ""])
     assert document.genre == "nw"
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from relmo.tasks.coref import Coreference
     from relmo.tasks.coref_text import ResolvedText
     from relmo.text.corpus import Errors
-    from relmo.text.readers.coref import Document
+    from relmo.text.readers.coref import CorefDocument
 
 
 class Shown(NamedTuple):
@@ -54,7 +54,9 @@ def predict_documents(
             say(f"the page is in {shown.html}")
 
 
-def _documents(model: "Coreference", file: str | None, *, tokenized: bool, errors: "Errors") -> Iterator["Document"]:
+def _documents(
+    model: "Coreference", file: str | None, *, tokenized: bool, errors: "Errors"
+) -> Iterator["CorefDocument"]:
     """The documents of a file: CoNLL-2012 or JSON lines, as its name says; CoNLL-U's sentences as one; or one text."""
     from relmo.text.corpus import STDIN, is_conllu, read_conllu, read_text
     from relmo.text.readers.coref import is_conll, read_documents

@@ -211,8 +211,8 @@ class CorefNetwork(nn.Module):
         return torch.cat([h[start], h[start + more], head, width], dim=1)
 
     def score_pairs(self, g: Tensor, speakers: Tensor, genre: Tensor) -> Tensor:
-        """c(i, j), (M, K), where j is the (k + 1)-th before i: FFNN_c([g_i; g_j; g_i * g_j; …]) for ROWS of i at once,
-        each with all j that one of them needs."""
+        """c(i, j), (M, K), where j is the (k + 1)-th before i: FFNN_c([g_i; g_j; g_i * g_j; …]) for R rows i at once,
+        with all C columns of j that one of them needs."""
         count = len(g)
         most = max(1, min(self.antecedents, count - 1))  # K
         here, there, both, *of_features = self.pair.first_weights()
@@ -220,19 +220,19 @@ class CorefNetwork(nn.Module):
         before = pad(g, (0, 0, most, 0))  # (K + M, G): g_j is in row j + K
         of_here, of_there = g @ here + kind, before @ there
         their_speakers = pad(speakers, (most, 0))
+        row = torch.arange(min(ROWS, count), device=g.device).unsqueeze(1)
+        far = row - torch.arange(len(row) + most - 1, device=g.device) + most  # i - j, the same for any R rows
+        of_distance = embedding(distance_buckets(far.clamp(1, most)), distance)  # (R, C, H)
+        nearest = row + most - 1 - torch.arange(most, device=g.device)  # the column of the (k + 1)-th before a row
         scores = []
         for i in range(0, count, ROWS):
-            rows, columns = slice(i, min(i + ROWS, count)), slice(i, min(i + ROWS, count) + most - 1)
-            width = columns.stop - i
-            products = (g[rows].unsqueeze(1) * both.T).flatten(0, 1) @ before[columns].T  # (R * H, C)
-            first = products.view(-1, both.shape[1], width).transpose(1, 2) + of_here[rows].unsqueeze(1)
-            row = torch.arange(first.shape[0], device=g.device).unsqueeze(1)
-            distances = (row - torch.arange(width, device=g.device) + most).clamp(1, most)  # i - j
-            same = _compare(speakers[rows].unsqueeze(1), their_speakers[columns])
-            first = first + of_there[columns] + embedding(same, speaker)
-            first = first + embedding(distance_buckets(distances), distance)
-            nearest = row + most - 1 - torch.arange(most, device=g.device)  # the column of the (k + 1)-th before a row
-            scores.append(self.pair.finish(first).gather(1, nearest))
+            rows = min(ROWS, count - i)
+            columns = slice(i, i + rows + most - 1)
+            products = (g[i : i + rows].unsqueeze(1) * both.T).flatten(0, 1) @ before[columns].T  # (R * H, C)
+            first = products.view(rows, both.shape[1], -1).transpose(1, 2) + of_here[i : i + rows].unsqueeze(1)
+            same = _compare(speakers[i : i + rows].unsqueeze(1), their_speakers[columns])
+            first = first + of_there[columns] + of_distance[:rows, : rows + most - 1] + embedding(same, speaker)
+            scores.append(self.pair.finish(first).gather(1, nearest[:rows]))
         return torch.cat(scores)
 
     def _features(self, genre: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
@@ -245,7 +245,7 @@ class CorefNetwork(nn.Module):
     def _reach(self, h: Tensor) -> Tensor:
         """(T, L): the words from each one on; the last word where there are no more."""
         words = torch.arange(len(h), device=h.device)
-        return (words.unsqueeze(1) + words.new_tensor(range(self.max_width))).clamp(max=len(h) - 1)
+        return (words.unsqueeze(1) + torch.arange(self.max_width, device=h.device)).clamp(max=len(h) - 1)
 
     def loss(self, links: Sequence[SpanLinks], clusters: Sequence[Tensor]) -> Tensor:
         """The mean over all kept spans of -log p(a right antecedent); with `singletons` also -log p of being a mention

@@ -86,19 +86,9 @@ class CorefSettings:
     train: CorefTrainSettings = field(default_factory=CorefTrainSettings)
 
 
-COREF_BOUNDS = TASK_BOUNDS | {
-    "max_width": (1, 1000),
-    "spans_per_word": (1e-6, 100),
-    "antecedents": (1, 1 << 20),
-    "feature_dim": (1, 1 << 16),
-    "lexical_dropout": (0, 0.999999),
-    "max_sentences": (1, 1 << 40),
-}
-
-
 def check_coref(settings: CorefSettings) -> None:
     """Settings that make no sense, alone or together, are errors before anything is read."""
-    check_bounds(settings.text, settings.model, settings.train, bounds=COREF_BOUNDS)
+    check_bounds(settings.text, settings.model, bounds=TASK_BOUNDS)
     refuse(settings.text, ["column"], "coreference")
     check_inputs(settings.input)
     check_task_training(settings.train)

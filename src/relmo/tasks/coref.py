@@ -28,7 +28,7 @@ from relmo.tasks.coref_text import Mention, ResolvedText, spaced
 from relmo.tasks.features import EncodedSentences, Say, Words, WordVocabulary
 from relmo.tasks.scores import TaskReport
 from relmo.tasks.task import Task
-from relmo.text.readers.coref import Document, Place, read_documents
+from relmo.text.readers.coref import CorefDocument, Place, read_documents
 from relmo.text.sentence_ends import split_tokens
 from relmo.text.vocabulary import Vocabulary
 
@@ -75,7 +75,7 @@ class EncodedDocuments:
         return CorefBatch(words, documents, targets, sum(document.keep for document in documents))
 
     def _document(self, i: int, begin: int, steps: int) -> DocumentBatch:
-        """Document i, whose sentences stand from `begin` on, `steps` places each."""
+        """CorefDocument i, whose sentences stand from `begin` on, `steps` places each."""
         lengths = self._sentence_lengths(i)
         number = np.repeat(np.arange(len(lengths)), lengths)  # each word's sentence
         inside = np.arange(len(number)) - np.repeat(np.cumsum(lengths) - lengths, lengths)  # and its place in it
@@ -109,7 +109,7 @@ class EncodedDocuments:
         return target
 
 
-class Coreference(Task[Document, ResolvedText]):
+class Coreference(Task[CorefDocument, ResolvedText]):
     """A network that finds mentions and their antecedents, with its vocabularies and settings."""
 
     kind = "coref"
@@ -117,7 +117,7 @@ class Coreference(Task[Document, ResolvedText]):
     settings: CorefSettings
 
     @classmethod
-    def read(cls, path: str | Path, text: CorefTextSettings, *, training: bool = False) -> list[Document]:
+    def read(cls, path: str | Path, text: CorefTextSettings, *, training: bool = False) -> list[CorefDocument]:
         """The documents of a file, with or without mentions that are alone."""
         found = list(read_documents(path, errors=text.errors))
         if text.singletons == "keep":
@@ -125,7 +125,7 @@ class Coreference(Task[Document, ResolvedText]):
         return [each._replace(clusters=[mentions for mentions in each.clusters if len(mentions) > 1]) for each in found]
 
     @staticmethod
-    def texts(example: Document) -> Sequence[Words]:
+    def texts(example: CorefDocument) -> Sequence[Words]:
         """Its sentences."""
         return example.sentences
 
@@ -135,7 +135,7 @@ class Coreference(Task[Document, ResolvedText]):
         return {GENRES: WordVocabulary}
 
     @classmethod
-    def make_vocabularies(cls, settings: CorefSettings, examples: Sequence[Document]) -> dict[str, Vocabulary]:
+    def make_vocabularies(cls, settings: CorefSettings, examples: Sequence[CorefDocument]) -> dict[str, Vocabulary]:
         """The genres that documents' names tell; there must also be something to learn."""
         if not any(len(mentions) > 1 for document in examples for mentions in document.clusters):
             raise CorpusError("no cluster of the training documents has two mentions; there is nothing to learn")
@@ -163,7 +163,7 @@ class Coreference(Task[Document, ResolvedText]):
         return DocumentNetwork(inputs, body)
 
     def encode(
-        self, examples: Sequence[Document], *, answers: bool = False, say: Say = lambda _: None
+        self, examples: Sequence[CorefDocument], *, answers: bool = False, say: Say = lambda _: None
     ) -> EncodedDocuments:
         """Documents as numbers; those to learn from in pieces."""
         if answers:
@@ -178,7 +178,7 @@ class Coreference(Task[Document, ResolvedText]):
             clusters=[document.clusters for document in examples] if answers else None,
         )
 
-    def decode(self, output: Sequence[SpanLinks], examples: Sequence[Document]) -> list[ResolvedText]:
+    def decode(self, output: Sequence[SpanLinks], examples: Sequence[CorefDocument]) -> list[ResolvedText]:
         """Clusters of spans and the antecedents that they have."""
         return [_resolve(example, self._clusters(links)) for example, links in zip(examples, output, strict=True)]
 
@@ -204,30 +204,30 @@ class Coreference(Task[Document, ResolvedText]):
         places = [(number // width, number // width + number % width + 1) for number in kept]
         return sorted([places[i] for i in cluster] for cluster in clusters)
 
-    def score(self, examples: Sequence[Document], predictions: Sequence[ResolvedText]) -> TaskReport:
+    def score(self, examples: Sequence[CorefDocument], predictions: Sequence[ResolvedText]) -> TaskReport:
         """MUC, B³ and CEAF-φ4; against all clusters that the documents have."""
         return coref_report([each.clusters for each in examples], [each.places for each in predictions])
 
-    def predict(self, documents: Iterable[str | Sequence[Words] | Document]) -> list[ResolvedText]:
+    def predict(self, documents: Iterable[str | Sequence[Words] | CorefDocument]) -> list[ResolvedText]:
         """The clusters of documents: raw texts, lists of sentences of words, or documents as files have them."""
-        if isinstance(documents, str | Document) or not isinstance(documents, Iterable):
+        if isinstance(documents, str | CorefDocument) or not isinstance(documents, Iterable):
             raise SettingError("predict takes a list of documents: put a single one into a list, predict([text])")
         return super().predict(documents)
 
-    def ask(self, given: str | Sequence[Words] | Document, *, tokenized: bool = False) -> Document:
+    def ask(self, given: str | Sequence[Words] | CorefDocument, *, tokenized: bool = False) -> CorefDocument:
         """A document without its clusters. Raw text is split into words and sentences."""
-        if isinstance(given, Document):
+        if isinstance(given, CorefDocument):
             return given._replace(clusters=[], sentences=given.sentences or [[]])
         if not isinstance(given, str):
             if not isinstance(given, Sequence) or any(isinstance(words, str) for words in given):
                 raise SettingError("a document is a string, or a list of sentences, which are lists of words")
             sentences = [list(check_sentence(words, "a sentence")) for words in given]
-            return Document("", "0", sentences or [[]], [])
+            return CorefDocument("", "0", sentences or [[]], [])
         tokens = self.tokens(given, tokenized=tokenized)
         split = split_tokens(given, tokens)
-        return Document("", "0", [[t.text for t in each] for each in split] or [[]], [], text=given, tokens=tokens)
+        return CorefDocument("", "0", [[t.text for t in each] for each in split] or [[]], [], text=given, tokens=tokens)
 
-    def as_record(self, example: Document, prediction: ResolvedText) -> dict[str, Any]:
+    def as_record(self, example: CorefDocument, prediction: ResolvedText) -> dict[str, Any]:
         """The document with its clusters as e2e-coref's JSON has them, and each mention's place in the text."""
         tokens = prediction.tokens
         return {
@@ -245,7 +245,7 @@ class Coreference(Task[Document, ResolvedText]):
         }
 
 
-def cut(document: Document, most: int) -> Iterator[Document]:
+def cut(document: CorefDocument, most: int) -> Iterator[CorefDocument]:
     """The document in pieces of at most so many sentences, those without words left out. A mention belongs to the piece
     that all of it is in."""
     begin = 0
@@ -255,11 +255,11 @@ def cut(document: Document, most: int) -> Iterator[Document]:
         inside = [[(s - begin, e - begin) for s, e in each if begin <= s and e <= end] for each in document.clusters]
         if end > begin:
             speakers = document.speakers[begin:end]
-            yield Document(document.name, document.part, sentences, list(filter(None, inside)), speakers)
+            yield CorefDocument(document.name, document.part, sentences, list(filter(None, inside)), speakers)
         begin = end
 
 
-def _numbered(document: Document) -> np.ndarray:
+def _numbered(document: CorefDocument) -> np.ndarray:
     """The number of each word's speaker, from 1 on; 0 where nobody knows."""
     numbers: dict[str, int] = {"": 0}
     if document.speakers:
@@ -267,7 +267,7 @@ def _numbered(document: Document) -> np.ndarray:
     return np.zeros(sum(map(len, document.sentences)), dtype=np.int64)
 
 
-def _resolve(document: Document, clusters: Sequence[Sequence[Place]]) -> ResolvedText:
+def _resolve(document: CorefDocument, clusters: Sequence[Sequence[Place]]) -> ResolvedText:
     """A document with these clusters."""
     text, tokens = (document.text, list(document.tokens)) if document.tokens else spaced(document.sentences)
     text = text or document.text

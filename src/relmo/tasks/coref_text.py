@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from relmo.text.readers.coref import Document, Place
+from relmo.text.readers.coref import CorefDocument, Place
 from relmo.text.tokenize import Token
 
 
@@ -90,7 +90,7 @@ def hue(cluster: int) -> int:
     return round(cluster * 137.508) % 360
 
 
-def conll(document: Document, clusters: Sequence[Sequence[Place]]) -> str:
+def conll(document: CorefDocument, clusters: Sequence[Sequence[Place]]) -> str:
     """A document as CoNLL-2012 has it, with these clusters; what we do not know is -."""
     marks: dict[int, list[str]] = defaultdict(list)
     placed = [(start, end - 1, number) for number, cluster in enumerate(clusters) for start, end in cluster]

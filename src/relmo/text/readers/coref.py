@@ -38,7 +38,7 @@ Place = tuple[int, int]
 """A mention: its first word and the word behind its last, counted through the document."""
 
 
-class Document(NamedTuple):
+class CorefDocument(NamedTuple):
     """A document, or a part of one.
 
     clusters    the mentions of each thing, in their order
@@ -72,13 +72,13 @@ def is_conll(path: str | Path) -> bool:
     return re.search(r"[._]conll(\.gz|\.xz|\.zst)?$", str(path), re.IGNORECASE) is not None
 
 
-def read_documents(path: str | Path, *, errors: Errors = "strict") -> Iterator[Document]:
+def read_documents(path: str | Path, *, errors: Errors = "strict") -> Iterator[CorefDocument]:
     """The documents of a file: of JSON lines where its name says so, otherwise of CoNLL-2012."""
     found = _json_documents(path, errors) if is_jsonl(path) else _conll_documents(path, errors)
     yield from some(found, path, "document")
 
 
-def _conll_documents(path: str | Path, errors: Errors) -> Iterator[Document]:
+def _conll_documents(path: str | Path, errors: Errors) -> Iterator[CorefDocument]:
     made: _DocumentLines | None = None
     for text, place in whole_lines(path, errors):
         if begun := BEGIN.match(text):
@@ -147,7 +147,7 @@ class _DocumentLines:
         if self.sentences[-1]:
             self.sentences.append([])
 
-    def finish(self, place: str) -> Document:
+    def finish(self, place: str) -> CorefDocument:
         """The document."""
         if unended := [cluster for cluster, starts in self.open.items() if starts]:
             raise CorpusError(f"{place}: a mention of cluster {unended[0]} has no end in document {self.name[:60]}")
@@ -158,10 +158,10 @@ class _DocumentLines:
         for mention in sorted(self.cluster_of):
             clusters.setdefault(self.cluster_of[mention], []).append(mention)
         speakers = self.speakers if any(self.speakers) else ()
-        return Document(self.name, self.part, sentences or [[]], list(clusters.values()), speakers)
+        return CorefDocument(self.name, self.part, sentences or [[]], list(clusters.values()), speakers)
 
 
-def _json_documents(path: str | Path, errors: Errors) -> Iterator[Document]:
+def _json_documents(path: str | Path, errors: Errors) -> Iterator[CorefDocument]:
     for number, row in enumerate(json_rows(path, errors)):
         sentences = value_of(row, ("sentences",))
         if not (isinstance(sentences, list) and all(map(is_words, sentences))):
@@ -172,7 +172,7 @@ def _json_documents(path: str | Path, errors: Errors) -> Iterator[Document]:
             raise CorpusError(f"{row.place}: doc_key is a string")
         clusters = _json_clusters(row, count)
         sentences = [words for words in sentences if words] or [[]]
-        yield Document(name, "0", sentences, clusters, _json_speakers(row, count))
+        yield CorefDocument(name, "0", sentences, clusters, _json_speakers(row, count))
 
 
 def _json_clusters(row: TableRow, count: int) -> list[list[Place]]:
