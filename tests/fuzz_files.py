@@ -31,6 +31,7 @@ from relmo.runs.train_skipgram import train_skipgram
 from relmo.runs.train_task import train_task
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings, BiLMTrainSettings, check_bilm
 from relmo.settings.classifier import ClassifierSettings, check_classifier
+from relmo.settings.coref import CorefSettings, check_coref
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings, check_lm
 from relmo.settings.pairs import PairsSettings, check_pairs
 from relmo.settings.skipgram import (
@@ -46,6 +47,7 @@ from relmo.tasks.tagger import Tagger
 from relmo.text.conllu import read_conllu_sentences
 from relmo.text.encode import encode_corpus
 from relmo.text.minimal_pairs import read_pairs as read_minimal_pairs
+from relmo.text.readers.coref import read_documents
 from relmo.text.readers.labelled import read_labelled
 from relmo.text.readers.pairs import read_pairs
 from relmo.text.readers.tagged import read_tagged
@@ -68,6 +70,10 @@ TASK_FILES = {
     "pairs.tsv": "gold_label\tsentence1\tsentence2\nyes\ta b\tc\n-\tx\ty\nno\td\te\n",
     "pairs.jsonl": '{"premise": "a b", "hypothesis": "c", "label": "yes"}\n'
     '{"premise": "d", "hypothesis": "e", "label": 1}\n',
+    "people.conll": "#begin document (bc/a); part 000\nbc/a 0 0 Anna - - - - - Lee * (1|(0)\n"
+    "bc/a 0 1 Lee - - - - - Lee * 1)\n\nbc/a 0 0 She - - - - - - * (0)|(1)\n#end document\n",
+    "people.jsonl": '{"sentences": [["A", "cat"], ["It"]], "clusters": [[[0, 1], [2, 2]]], '
+    '"speakers": [["x", "x"], ["y"]]}\n',
     "stsb.csv": "genre\tfile\t2012\t0001\t5.000\tThe cat\tA cat\ngenre\tfile\t2012\t0002\t1.5\tThe cat\tA dog\n",
 }
 MINIMAL_PAIRS = {
@@ -101,6 +107,7 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "tagger": (TaggerSettings(), check_tagger),
     "classifier": (ClassifierSettings(), check_classifier),
     "pairs": (PairsSettings(), check_pairs),
+    "coref": (CorefSettings(), check_coref),
 }
 FIGURES = {"pos": {"name": "pos", "title": "parts", "rows": [{"name": "layer 1", "ours": {"all words": 94.5}}]}}
 
@@ -117,9 +124,10 @@ def use_task_files(folder: Path) -> str:
     labelled = [list(read_labelled(folder / name, split=str.split, subtrees=name == "trees.txt")) for name in texts]
     pairs = [list(read_pairs(folder / name, split=str.split)) for name in ("pairs.tsv", "pairs.jsonl")]
     scored = list(read_pairs(folder / "stsb.csv", split=str.split, numbers=True))
+    coreference = [list(read_documents(folder / name)) for name in ("people.conll", "people.jsonl")]
     words = list(read_conllu_sentences(folder / "words.conllu"))
     depths = [read_depths(folder / "words.conllu"), read_depths(folder / "trees.txt", "depth")]
-    return digest(tagged, labelled, pairs, scored, words, depths)
+    return digest(tagged, labelled, pairs, scored, coreference, words, depths)
 
 
 def make_labels(folder: Path) -> None:

@@ -79,23 +79,26 @@ def _print(resolved: "ResolvedText") -> None:
         sys.stdout.write(resolved.as_text() + "\n")
         sys.stdout.flush()
         return
-    shown, open_mentions = Text(), [Style()]
+    shown, open_mentions, few = Text(), [Style()], console.color_system in (None, "standard", "windows")
     for piece in resolved.pieces():
         if piece.kind == "text":
             shown.append(_printable(piece.text), open_mentions[-1])
         elif piece.kind == "begin":
-            open_mentions.append(_style(piece.cluster))
+            open_mentions.append(_style(piece.cluster, few=few))
             shown.append("[", open_mentions[-1])
         else:
             shown.append(f"]{piece.cluster}", open_mentions.pop())
     console.print(shown, soft_wrap=True)
     for number, line in enumerate(resolved.summary(), start=1):
-        console.print(Text(_printable(line), _style(number)), soft_wrap=True)
+        console.print(Text(_printable(line), _style(number, few=few)), soft_wrap=True)
 
 
-def _style(cluster: int) -> Style:
+def _style(cluster: int, *, few: bool) -> Style:
+    """Black on a cluster's colour; a terminal of few colours has six that are bright."""
     from relmo.tasks.coref_text import hue
 
+    if few:
+        return Style(color="#000000", bgcolor=f"color({9 + cluster % 6})")
     red, green, blue = (round(255 * part) for part in hls_to_rgb(hue(cluster) / 360, 0.75, 0.75))
     return Style(color="#000000", bgcolor=f"#{red:02x}{green:02x}{blue:02x}")
 
