@@ -147,7 +147,7 @@ def test_the_loss_is_the_probability_of_all_right_antecedents() -> None:
 
 
 def test_gradients_reach_every_weight_and_are_finite() -> None:
-    net = network(singletons=True, dropout=0.0, lexical_dropout=0.0).train()
+    net = network(mention_weight=0.5, dropout=0.0, lexical_dropout=0.0).train()
     one = document(LENGTHS, 7)
     targets = torch.zeros(13, WIDTH, dtype=torch.long)
     links = net(Encoded(words(LENGTHS, 7), torch.tensor(LENGTHS)), [one])

@@ -94,7 +94,7 @@ def test_antecedents_are_followed_to_clusters() -> None:
     every = torch.tensor([[1.0, -1.0], [-1.0, 3.0], [1.0, 1.0]])
     links = SpanLinks(every, torch.tensor([0, 1, 3, 4, 5]), scores)
     assert untrained(model={"max_width": 2})._clusters(links) == [[(0, 1), (0, 2), (2, 3), (2, 4)]]
-    alone = untrained(model={"max_width": 2, "learn_singletons": True})
+    alone = untrained(model={"max_width": 2, "output_singletons": True})
     assert alone._clusters(links) == [[(0, 1), (0, 2), (2, 3), (2, 4)], [(1, 3)]]  # m of the span (1, 3) is 3
 
 
@@ -131,7 +131,9 @@ def test_singletons_are_scored_unless_files_are_read_without(tmp_path: Path) -> 
     assert kept[0].clusters == [[(0, 1), (4, 5)], [(2, 3)]]
     assert dropped[0].clusters == [[(0, 1), (4, 5)]]
     with pytest.raises(SettingError, match="needs the singletons"):
-        check_coref(settings(text={"singletons": "drop"}, model={"learn_singletons": True}))
+        check_coref(settings(text={"singletons": "drop"}, model={"output_singletons": True, "mention_weight": 1.0}))
+    with pytest.raises(SettingError, match="give mention_weight"):
+        check_coref(settings(model={"output_singletons": True}))
 
 
 def test_texts_are_shown_in_brackets_in_columns_and_as_a_page_that_is_escaped() -> None:
@@ -196,7 +198,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(tmp_path: Path, monkeyp
     made = settings(
         text={"valid": str(PEOPLE)},
         input={"elmo": str(tmp_path / "bilm"), "elmo_at": "both"},
-        model={"learn_singletons": True},
+        model={"mention_weight": 0.3, "output_singletons": True},
         train={"epochs": 1, "batch": 4, "checkpoint_every": 0.0, "max_sentences": 1},
     )
     train_task(Coreference, [str(PEOPLE)], made, tmp_path / "whole")

@@ -16,6 +16,8 @@ Choices:
   that belong to words. Only the spans that are kept get a g_s.
 - Pairs of some rows i are computed at once, without g_i * g_j: W (g_i * g_j) = (W diag(g_i)) g_j.
 - Dropout on the vectors of widths, distances, speakers and genres has one mask a document.
+- m learns only from the spans that are kept: what is never kept is never found. With much text that does no harm. With
+  little of it a loss of its own for m, over all spans, helps (`mention_loss`); the paper has none.
 - A genre is left out now and then in training, so that the network can do without.
 
     Lee et al. 2017, End-to-end neural coreference resolution
@@ -115,7 +117,7 @@ class CorefNetwork(nn.Module):
     mlp               sizes of the layers of both FFNNs
     genres            how many there are, the unknown one included
     lexical_dropout   on words;  dropout  on everything else
-    singletons        mentions without a cluster are learned too
+    mention_weight    of a loss of its own that m has: whether a span is a mention
     """
 
     def __init__(
@@ -133,11 +135,11 @@ class CorefNetwork(nn.Module):
         genres: int = 1,
         lexical_dropout: float = 0.5,
         dropout: float = 0.2,
-        singletons: bool = False,
+        mention_weight: float = 0.0,
     ):
         super().__init__()
         self.again_size, self.max_width, self.antecedents = again_size, max_width, antecedents
-        self.lexical_dropout, self.p, self.singletons = lexical_dropout, dropout, singletons
+        self.lexical_dropout, self.p, self.mention_weight = lexical_dropout, dropout, mention_weight
         self.recurrent = Recurrent(
             make_cell(cell, hidden),
             input_size=input_size,
@@ -248,11 +250,11 @@ class CorefNetwork(nn.Module):
         return (words.unsqueeze(1) + torch.arange(self.max_width, device=h.device)).clamp(max=len(h) - 1)
 
     def loss(self, links: Sequence[SpanLinks], clusters: Sequence[Tensor]) -> Tensor:
-        """The mean over all kept spans of -log p(a right antecedent); with `singletons` also -log p of being a mention
-        or not, by the sigmoid of m, of all spans."""
+        """The mean over all kept spans of -log p(a right antecedent); with a `mention_weight` so much of the loss of m
+        is added."""
         parts = [antecedent_loss(*each) for each in zip(links, clusters, strict=True)]
-        if self.singletons:
-            parts += [mention_loss(*each) for each in zip(links, clusters, strict=True)]
+        if self.mention_weight:
+            parts += [self.mention_weight * mention_loss(*each) for each in zip(links, clusters, strict=True)]
         return torch.stack(parts).sum() / sum(len(each.kept) for each in links)
 
 
@@ -267,7 +269,7 @@ def antecedent_loss(links: SpanLinks, clusters: Tensor) -> Tensor:
 
 
 def mention_loss(links: SpanLinks, clusters: Tensor) -> Tensor:
-    """- sum log p(mention or not) over all spans."""
+    """- sum log p(s is a mention, or is none) over all spans, p = sigmoid(m(s))."""
     within = links.all_mentions > -torch.inf
     scores = links.all_mentions.masked_fill(~within, 0.0)
     return binary_cross_entropy_with_logits(scores, (clusters > 0).float(), weight=within.float(), reduction="sum")

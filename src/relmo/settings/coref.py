@@ -22,7 +22,7 @@ class CorefTextSettings(TaskTextSettings):
 
     singletons: Literal["keep", "drop"] = "keep"
     """Mentions that are alone in their cluster, in files that have such: keep them, so that they are scored (and, with
-    `learn_singletons`, learned), or read files as if they had none."""
+    `mention_weight`, learned), or read files as if they had none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +45,12 @@ class CorefModelSettings:
     """Sizes of the layers that score spans, and of those that score pairs; may be given several times."""
     feature_dim: int = 20
     """Size of the vectors of widths, distances, speakers and genres."""
-    learn_singletons: bool = False
-    """Learn also which spans are mentions by themselves, and output those that have no antecedent. The published
-    network knows none."""
+    mention_weight: float = 0.0
+    """The weight of a loss of its own for the scores of mentions, over all spans: it finds mentions sooner, and more of
+    them, where there is little to learn from. The published network has none."""
+    output_singletons: bool = False
+    """Output mentions that have no antecedent and are none, as those with a score above 0; for files that have such,
+    and with `mention_weight`. The published network outputs none."""
     lexical_dropout: float = 0.5
     """Dropout on words."""
     dropout: float = 0.2
@@ -95,5 +98,9 @@ def check_coref(settings: CorefSettings) -> None:
     most = TASK_BOUNDS["hidden"][1]
     if not settings.model.mlp or any(not 1 <= size <= most for size in settings.model.mlp):
         raise SettingError(f"mlp has sizes of one layer or more, from 1 to {most:g}, not {shown(settings.model.mlp)}")
-    if settings.model.learn_singletons and settings.text.singletons == "drop":
-        raise SettingError("learn_singletons needs the singletons of the files; leave out singletons drop")
+    if settings.model.output_singletons and not settings.model.mention_weight:
+        raise SettingError(
+            "output_singletons needs a loss that teaches what a mention is; give mention_weight 0.1, say"
+        )
+    if settings.model.output_singletons and settings.text.singletons == "drop":
+        raise SettingError("output_singletons needs the singletons of the files; leave out singletons drop")

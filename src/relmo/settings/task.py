@@ -142,6 +142,7 @@ TASK_BOUNDS = BOUNDS | {
     "antecedents": (1, 1 << 20),
     "feature_dim": (1, 1 << 16),
     "lexical_dropout": (0, 0.999999),
+    "mention_weight": (0, 1e6),
     "max_sentences": (1, 1 << 40),
 }
 

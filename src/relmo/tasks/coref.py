@@ -6,7 +6,7 @@ found = coref.predict(["Anna saw Bob. She waved to him."])[0]
 coref.evaluate("dev.conll").values["average_f1"]
 
 A mention that is in no cluster with another is not put out, as in the published network, unless the model was trained
-with `learn_singletons`. Documents are predicted whole, however long; those to learn from are cut into pieces.
+with `output_singletons`. Documents are predicted whole, however long; those to learn from are cut into pieces.
 """
 
 from collections import Counter
@@ -158,7 +158,7 @@ class Coreference(Task[CorefDocument, ResolvedText]):
             genres=len(self.vocabularies[GENRES]),
             lexical_dropout=model.lexical_dropout,
             dropout=model.dropout,
-            singletons=model.learn_singletons,
+            mention_weight=model.mention_weight,
         )
         return DocumentNetwork(inputs, body)
 
@@ -197,7 +197,7 @@ class Coreference(Task[CorefDocument, ResolvedText]):
                     cluster_of[i - back] = cluster_of[i]
                     clusters.append(cluster_of[i])
                 cluster_of[i].append(i)
-        if self.settings.model.learn_singletons:
+        if self.settings.model.output_singletons:
             alone = (links.all_mentions.flatten()[links.kept] > 0).tolist()
             clusters += [[i] for i, mention in enumerate(alone) if mention and i not in cluster_of]
         width, kept = self.settings.model.max_width, links.kept.tolist()
