@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from relmo.networks.coref import CorefNetwork, DocumentBatch, SpanLinks, antecedent_loss, mention_loss
+from relmo.networks.coref import ROWS, CorefNetwork, DocumentBatch, SpanLinks, antecedent_loss, mention_loss
 from relmo.networks.sentence_encoder import Encoded
 from relmo.nn.spans import distance_buckets, keep_spans
 
@@ -87,7 +87,7 @@ def test_spans_and_pairs_score_as_the_equations_say() -> None:
 def test_pairs_do_not_depend_on_how_many_rows_are_scored_at_once(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     net = network()
     *_, links = read(net, LENGTHS, 9)
-    monkeypatch.setattr("relmo.networks.coref.ROWS", rows)
+    monkeypatch.setitem(ROWS, "cpu", rows)
     assert torch.allclose(read(net, LENGTHS, 9)[2].scores, links.scores, atol=1e-6)
 
 

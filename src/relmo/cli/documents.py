@@ -64,7 +64,7 @@ def _documents(
 
     path = STDIN if file is None else file
     if is_conll(path) or is_jsonl(path):
-        yield from map(model.ask, read_documents(path, errors=errors))
+        yield from map(model.ask, read_documents(path, errors=errors, columns=True))
     elif is_conllu(path):
         yield model.ask(list(read_conllu(path, errors=errors)))
     else:

@@ -40,7 +40,7 @@ from relmo.nn.recurrent import Recurrent
 from relmo.nn.spans import BUCKETS, distance_buckets, keep_spans
 from relmo.settings.cells import CellName
 
-ROWS = 32  # mentions whose antecedents are scored at once
+ROWS = {"cpu": 32, "cuda": 128}  # mentions whose antecedents are scored at once: a GPU wants few and large steps
 
 
 class DocumentBatch(NamedTuple):
@@ -222,13 +222,14 @@ class CorefNetwork(nn.Module):
         before = pad(g, (0, 0, most, 0))  # (K + M, G): g_j is in row j + K
         of_here, of_there = g @ here + kind, before @ there
         their_speakers = pad(speakers, (most, 0))
-        row = torch.arange(min(ROWS, count), device=g.device).unsqueeze(1)
+        at_once = ROWS.get(g.device.type, 32)
+        row = torch.arange(min(at_once, count), device=g.device).unsqueeze(1)
         far = row - torch.arange(len(row) + most - 1, device=g.device) + most  # i - j, the same for any R rows
         of_distance = embedding(distance_buckets(far.clamp(1, most)), distance)  # (R, C, H)
         nearest = row + most - 1 - torch.arange(most, device=g.device)  # the column of the (k + 1)-th before a row
         scores = []
-        for i in range(0, count, ROWS):
-            rows = min(ROWS, count - i)
+        for i in range(0, count, at_once):
+            rows = min(at_once, count - i)
             columns = slice(i, i + rows + most - 1)
             products = (g[i : i + rows].unsqueeze(1) * both.T).flatten(0, 1) @ before[columns].T  # (R * H, C)
             first = products.view(rows, both.shape[1], -1).transpose(1, 2) + of_here[i : i + rows].unsqueeze(1)

@@ -91,7 +91,8 @@ def hue(cluster: int) -> int:
 
 
 def conll(document: CorefDocument, clusters: Sequence[Sequence[Place]]) -> str:
-    """A document as CoNLL-2012 has it, with these clusters; what we do not know is -."""
+    """A document as CoNLL-2012 has it, with these clusters. The other columns are as they were read; those that nobody
+    knows are -."""
     marks: dict[int, list[str]] = defaultdict(list)
     placed = [(start, end - 1, number) for number, cluster in enumerate(clusters) for start, end in cluster]
     for start, last, number in sorted(placed, key=lambda each: (each[0], -each[1])):
@@ -105,8 +106,17 @@ def conll(document: CorefDocument, clusters: Sequence[Sequence[Place]]) -> str:
     for words in document.sentences:
         for number, word in enumerate(words):
             speaker = "".join(document.speakers[place].split()) if document.speakers else ""
-            of_word = [name, str(int(part)) if part.isdecimal() else part, str(number), word]
-            lines.append("\t".join([*of_word, *"-----", speaker or "-", "*", "|".join(marks[place]) or "-"]))
+            own = [
+                name,
+                str(int(part)) if part.isdecimal() else part,
+                str(number),
+                "_".join(word.split()),
+                *"-----",
+                speaker or "-",
+                "*",
+            ]
+            columns = document.columns[place] if document.columns else own
+            lines.append("\t".join([*columns, "|".join(marks[place]) or "-"]))
             place += 1
         lines.append("")
     return "\n".join([*lines, "#end document", ""])

@@ -44,6 +44,7 @@ class CorefDocument(NamedTuple):
     clusters    the mentions of each thing, in their order
     speakers    of each word; "" where nobody knows; none at all where the file has none
     text, tokens    the raw text and where in it its words stand, where there is one
+    columns     all columns of each word but the last, where they were asked for and there are as many as in CoNLL-2012
     """
 
     name: str
@@ -53,6 +54,7 @@ class CorefDocument(NamedTuple):
     speakers: Sequence[str] = ()
     text: str = ""
     tokens: Sequence[Token] = ()
+    columns: Sequence[Sequence[str]] = ()
 
     @property
     def words(self) -> list[str]:
@@ -72,19 +74,20 @@ def is_conll(path: str | Path) -> bool:
     return re.search(r"[._]conll(\.gz|\.xz|\.zst)?$", str(path), re.IGNORECASE) is not None
 
 
-def read_documents(path: str | Path, *, errors: Errors = "strict") -> Iterator[CorefDocument]:
-    """The documents of a file: of JSON lines where its name says so, otherwise of CoNLL-2012."""
-    found = _json_documents(path, errors) if is_jsonl(path) else _conll_documents(path, errors)
+def read_documents(path: str | Path, *, errors: Errors = "strict", columns: bool = False) -> Iterator[CorefDocument]:
+    """The documents of a file: of JSON lines where its name says so, otherwise of CoNLL-2012. With `columns` all of
+    these are kept, so that they can be written again."""
+    found = _json_documents(path, errors) if is_jsonl(path) else _conll_documents(path, errors, columns)
     yield from some(found, path, "document")
 
 
-def _conll_documents(path: str | Path, errors: Errors) -> Iterator[CorefDocument]:
+def _conll_documents(path: str | Path, errors: Errors, columns: bool) -> Iterator[CorefDocument]:
     made: _DocumentLines | None = None
     for text, place in whole_lines(path, errors):
         if begun := BEGIN.match(text):
             if made is not None:
                 yield made.finish(place)
-            made = _DocumentLines(begun[1], begun[2] or "0")
+            made = _DocumentLines(begun[1], begun[2] or "0", columns=columns)
         elif made is None:
             if text.strip() and not END.match(text):
                 raise CorpusError(f"{place}: expected a line such as '#begin document (name); part 000'")
@@ -102,8 +105,9 @@ def _conll_documents(path: str | Path, errors: Errors) -> Iterator[CorefDocument
 class _DocumentLines:
     """A document that is being read, line by line."""
 
-    def __init__(self, name: str, part: str):
+    def __init__(self, name: str, part: str, *, columns: bool):
         self.name, self.part = name, part
+        self.columns: list[list[str]] | None = [] if columns else None
         self.sentences: list[list[str]] = [[]]
         self.speakers: list[str] = []
         self.open: dict[str, list[int]] = {}
@@ -125,6 +129,8 @@ class _DocumentLines:
         self.speakers.append("" if speaker in NONE else speaker)
         self._mark(fields[-1].strip(), place)
         self.count += 1
+        if self.columns is not None and not self.short:
+            self.columns.append(fields[:-1])
 
     def _mark(self, marks: str, place: str) -> None:
         """The mentions that begin and end at this word."""
@@ -158,7 +164,9 @@ class _DocumentLines:
         for mention in sorted(self.cluster_of):
             clusters.setdefault(self.cluster_of[mention], []).append(mention)
         speakers = self.speakers if any(self.speakers) else ()
-        return CorefDocument(self.name, self.part, sentences or [[]], list(clusters.values()), speakers)
+        columns = self.columns if self.columns and len(self.columns) == self.count else ()
+        made = CorefDocument(self.name, self.part, sentences or [[]], list(clusters.values()), speakers)
+        return made._replace(columns=columns)
 
 
 def _json_documents(path: str | Path, errors: Errors) -> Iterator[CorefDocument]:
