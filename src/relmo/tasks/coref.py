@@ -75,7 +75,7 @@ class EncodedDocuments:
         return CorefBatch(words, documents, targets, sum(document.keep for document in documents))
 
     def _document(self, i: int, begin: int, steps: int) -> DocumentBatch:
-        """CorefDocument i, whose sentences stand from `begin` on, `steps` places each."""
+        """Document i, whose sentences stand from `begin` on, `steps` places each."""
         lengths = self._sentence_lengths(i)
         number = np.repeat(np.arange(len(lengths)), lengths)  # each word's sentence
         inside = np.arange(len(number)) - np.repeat(np.cumsum(lengths) - lengths, lengths)  # and its place in it
