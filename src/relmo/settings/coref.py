@@ -46,8 +46,8 @@ class CorefModelSettings:
     feature_dim: int = 20
     """Size of the vectors of widths, distances, speakers and genres."""
     mention_weight: float = 0.0
-    """The weight of a loss of its own for the scores of mentions, over all spans: it finds mentions sooner, and more of
-    them, where there is little to learn from. The published network has none."""
+    """The weight of a loss of its own for the scores of mentions, over all spans: mentions are found sooner where there
+    is little to learn from. The published network has none."""
     output_singletons: bool = False
     """Output mentions that have no antecedent and are none, as those with a score above 0; for files that have such,
     and with `mention_weight`. The published network outputs none."""
