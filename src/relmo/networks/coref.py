@@ -16,8 +16,8 @@ Choices:
   that belong to words. Only the spans that are kept get a g_s.
 - Pairs of some rows i are computed at once, without g_i * g_j: W (g_i * g_j) = (W diag(g_i)) g_j.
 - Dropout on the vectors of widths, distances, speakers and genres has one mask a document.
-- m learns only from the spans that are kept, so that it is slow to find others. A loss of its own for m, over all spans,
-  is quicker where documents are few (`mention_loss`); the paper has none.
+- m learns only from the spans that are kept, so that it is slow to find others. A loss of its own for m, over all
+  spans, is quicker where documents are few (`mention_loss`); the paper has none.
 - A genre is left out now and then in training, so that the network can do without.
 
     Lee et al. 2017, End-to-end neural coreference resolution
