@@ -23,12 +23,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from relmo.text.tokenize import Token, tokenize
+from relmo.text.sentence_ends import sentence_ends
+from relmo.text.tokenize import tokenize
 
 GRAM = 8  # words in a row that may not be shared
 VALID = 1 / 200  # the share of documents to validate on
@@ -151,26 +151,12 @@ def hold_out(parts: Iterable[Path], valid: Path) -> dict[Path, set[int]]:
 def lines(paragraph: str, chance: random.Random) -> Iterator[str]:
     """The paragraph, cut at some of its sentence ends."""
     start, share = 0, chance.choice(CUTS)
-    for end, following in sentence_ends(tokenize(paragraph)) if share else ():
+    tokens = tokenize(paragraph)
+    for end in sentence_ends(tokens) if share else ():
         if chance.random() < share:
-            yield paragraph[start:end]
-            start = following
+            yield paragraph[start : tokens[end].end]
+            start = tokens[end + 1].start
     yield paragraph[start:]
-
-
-def sentence_ends(tokens: list[Token]) -> Iterator[tuple[int, int]]:
-    """Where a sentence ends and where the next begins: after . ! ? and what closes behind it, before a space and what
-    a sentence may begin with. The tokenizer knows abbreviations."""
-    for i, (here, following) in enumerate(pairwise(tokens)):
-        if following.start == here.end or not BEGINNING.match(following.text):
-            continue
-        while i and tokens[i].text in CLOSERS and tokens[i].start == tokens[i - 1].end:
-            i -= 1
-        if TERMINAL.fullmatch(tokens[i].text):
-            yield here.end, following.start
-
-
-BEGINNING, TERMINAL, CLOSERS = re.compile(r"[^\W_a-zß-öø-ÿ]|[\"'“‘(\[«—–-]"), re.compile(r"[.!?…]+"), tuple("\"'”’)]»")
 
 
 def repeated(parts: Iterable[Path]) -> list[set[int]]:

@@ -3,10 +3,13 @@
 import sys
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from relmo.cli.documents import Shown, predict_documents
+from relmo.cli.output import Overwrite
 from relmo.cli.terminal import coloured, json_line, say
-from relmo.errors import CorpusError
+from relmo.errors import CorpusError, SettingError
 
 if TYPE_CHECKING:
     from relmo.tasks.task import Task
@@ -29,15 +32,19 @@ def predict(
     tokenized: bool = False,
     errors: Literal["strict", "replace"] = "strict",
     device: Literal["auto", "cpu", "cuda"] = "auto",
+    format: Literal["text", "conll"] = "text",  # noqa: A002
+    html: Path | None = None,
+    overwrite: Overwrite = False,
     json: bool = False,
     quiet: bool = False,
 ) -> None:
     """Apply a model to text. A tagger gives each word with its tag, a tab between them, an empty line after a sentence;
     a classifier the label of each line and its probability; one for pairs the same, or a score; one for semantic roles
-    the predicates of each line, with their roles in brackets.
+    the predicates of each line, with their roles in brackets; one for coreference the text with its mentions in
+    brackets, those of one thing with one number and, on a terminal, one colour.
 
     Text has one sentence a line, or two with a tab between them for a model of pairs; what has come so far is answered
-    at once, so that it works in a pipe.
+    at once, so that it works in a pipe. A model for coreference takes all of the text as one document.
 
         echo "Anna lives in Berlin." | relmo predict models/ner
 
@@ -45,18 +52,25 @@ def predict(
 
         relmo predict models/pos text.txt --json > tagged.jsonl
 
+        relmo predict models/coref chapter.txt --html chapter.html
+
     Parameters
     ----------
     model
         The model's folder.
     file
         Text: plain, .gz, .xz, .zst, or .conllu, whose words are kept as they are; standard input where it is not given.
+        Coreference also takes documents of CoNLL-2012 (.conll, ._conll) and of JSON lines (.jsonl).
     tokenized
         Words are split at white space, not by the model's tokenizer.
     errors
         What to do with bytes that are not UTF-8: stop with the place, or read them as U+FFFD.
     device
         Where to compute; auto takes a GPU where there is one.
+    format
+        Coreference: text, or the columns of CoNLL-2012.
+    html
+        Coreference: write a page with coloured clusters, which needs nothing else, to this file.
     json
         Print a JSON object a line: with the places of the words in the text, or the probability of each label.
     quiet
@@ -66,8 +80,14 @@ def predict(
     from relmo.settings.kinds import TASKS
 
     loaded: Any = load(model, kinds=TASKS, device=device)
-    for lines in read(file, errors):
-        _answer(loaded, lines, tokenized=tokenized, json=json)
+    if loaded.documents:
+        shown = Shown(json, format, html, overwrite, quiet)
+        predict_documents(loaded, file, shown, tokenized=tokenized, errors=errors)
+    elif html is not None or format != "text":
+        raise SettingError("--html and --format go with a model of coreference")
+    else:
+        for lines in read(file, errors):
+            _answer(loaded, lines, tokenized=tokenized, json=json)
     features = loaded.features
     if features.bilm is not None and features.cut.count and not quiet:
         say(f"warning: {features.cut.message()}")

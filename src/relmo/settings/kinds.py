@@ -32,6 +32,7 @@ KINDS: dict[str, Kind] = {
     "pairs": Kind("PairsSettings", "relmo.tasks.pairs:SentencePairs", "a model of sentence pairs"),
     "srl": Kind("SRLSettings", "relmo.tasks.srl:RoleLabeller", "a labeller of semantic roles"),
     "tagger": Kind("TaggerSettings", "relmo.tasks.tagger:Tagger", "a tagger"),
+    "coref": Kind("CorefSettings", "relmo.tasks.coref:Coreference", "a model of coreference"),
 }
 TASKS = tuple(name for name, kind in KINDS.items() if kind.model.startswith("relmo.tasks."))
 

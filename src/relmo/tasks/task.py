@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -123,6 +123,8 @@ class Task(SavedModel, Generic[E, P]):
     """
 
     network: TaskNetwork
+    documents: ClassVar[bool] = False
+    """Whether it reads whole documents, not lines: `relmo predict` takes a file as one."""
 
     def __init__(
         self,
