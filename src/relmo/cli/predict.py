@@ -3,10 +3,11 @@
 import sys
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from relmo.cli.terminal import json_line, say
-from relmo.errors import CorpusError
+from relmo.errors import CorpusError, SettingError
 
 if TYPE_CHECKING:
     from relmo.tasks.task import Task
@@ -26,6 +27,8 @@ def predict(
     model: str,
     file: str | None = None,
     *,
+    passage: Path | None = None,
+    best: int = 1,
     tokenized: bool = False,
     errors: Literal["strict", "replace"] = "strict",
     device: Literal["auto", "cpu", "cuda"] = "auto",
@@ -33,10 +36,12 @@ def predict(
     quiet: bool = False,
 ) -> None:
     """Apply a model to text. A tagger gives each word with its tag, a tab between them, an empty line after a sentence;
-    a classifier the label of each line and its probability; one for pairs the same, or a score.
+    a classifier the label of each line and its probability; one for pairs the same, or a score; a reader the answer,
+    the characters of the passage where it begins and ends, and its score.
 
-    Text has one sentence a line, or two with a tab between them for a model of pairs; what has come so far is answered
-    at once, so that it works in a pipe.
+    Text has one sentence a line; two with a tab between them for a model of pairs; a passage, a tab and a question for
+    a reader, or, with --passage, a question. What has come so far is answered at once, so that it works in a pipe. A
+    reader answers the questions of a file in SQuAD's format (.json), too.
 
         echo "Anna lives in Berlin." | relmo predict models/ner
 
@@ -44,12 +49,19 @@ def predict(
 
         relmo predict models/pos text.txt --json > tagged.jsonl
 
+        echo "Who founded the town?" | relmo predict models/squad --passage town.txt --best 3
+
     Parameters
     ----------
     model
         The model's folder.
     file
         Text: plain, .gz, .xz, .zst, or .conllu, whose words are kept as they are; standard input where it is not given.
+    passage
+        Readers: a file with the text that all questions are about; each line to answer is then a question alone.
+    best
+        Readers: give so many answers to each question, no two of which share a word, the best first; an empty line
+        follows them.
     tokenized
         Words are split at white space, not by the model's tokenizer.
     errors
@@ -65,21 +77,45 @@ def predict(
     from relmo.settings.kinds import TASKS
 
     loaded: Any = load(model, kinds=TASKS, device=device)
-    for lines in read(file, errors):
-        _answer(loaded, lines, tokenized=tokenized, json=json)
+    if passage is not None or best != 1:
+        loaded = _reader(loaded, passage, best, tokenized=tokenized, errors=errors)
+    if (examples := loaded.read_whole(file, errors=errors)) is not None:
+        _print_answers(loaded, examples, json=json)
+    else:
+        for lines in read(file, errors):
+            _print_answers(loaded, _asked(loaded, lines, tokenized=tokenized), json=json)
     features = loaded.features
     if features.bilm is not None and features.cut.count and not quiet:
         say(f"warning: {features.cut.message()}")
 
 
-def _answer(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool, json: bool) -> None:
-    """Prints the predictions for lines, of which some are tokenised."""
+def _reader(
+    model: "Task[Any, Any]", passage: Path | None, best: int, *, tokenized: bool, errors: Literal["strict", "replace"]
+) -> "Task[Any, Any]":
+    """A reader that gives the so many best answers to questions, about one passage where it is given."""
+    from relmo.tasks.reader import PassageReader
+    from relmo.text.corpus import read_text
+
+    if not isinstance(model, PassageReader):
+        raise SettingError(f"--passage and --best go with a reader, and this is a {model.kind}")
+    if passage is not None:
+        model = model.about_passage(read_text(passage, errors=errors), tokenized=tokenized)
+    return model.giving(best)
+
+
+def _asked(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool) -> list[Any]:
+    """The examples of lines, of which some are tokenised."""
     asked = []
     for line in lines:
         try:
             asked.append(model.read_line(line.text, tokenized=tokenized or line.tokenized))
         except CorpusError as error:
             raise CorpusError(f"{line.place}: {error}") from error
+    return asked
+
+
+def _print_answers(model: "Task[Any, Any]", asked: list[Any], *, json: bool) -> None:
+    """Prints the predictions for examples."""
     answered = zip(asked, model.answer(asked), strict=True)
     results = [json_line(model.as_record(*each)) if json else each[1].as_text() for each in answered]
     sys.stdout.write("\n".join(results) + "\n")
