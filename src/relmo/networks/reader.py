@@ -71,7 +71,7 @@ class SpanReader(nn.Module):
         self.residual = nn.Linear(self.self_attention.output_size, size)
         self.first = SentenceEncoder(input_size=size, hidden=hidden, cell=cell)
         self.last = SentenceEncoder(input_size=2 * size, hidden=hidden, cell=cell)
-        self.start, self.end = nn.Linear(size, 1), nn.Linear(size, 1)
+        self.start, self.end = nn.Linear(size, 1, bias=False), nn.Linear(size, 1, bias=False)
         initialise(self)
 
     def forward(self, passages: Encoded, questions: Encoded, which: Tensor) -> SpanScores:

@@ -11,6 +11,7 @@ Clark & Gardner 2017, Simple and effective multi-paragraph reading comprehension
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from relmo.nn.attention import masked_softmax
 from relmo.nn.pooling import blank, inside
@@ -41,6 +42,7 @@ class PassageQuestionAttention(nn.Module):
     def forward(self, x: Tensor, y: Tensor, lengths_x: Tensor, lengths_y: Tensor) -> Tensor:
         """x (B, S, D), y (B, T, D), lengths (B,) -> (B, S, 4D), zero past a passage's end."""
         x, y = blank(x, lengths_x), blank(y, lengths_y)
+        y = pad(y, (0, 0, 0, 1)) if y.shape[1] == 0 else y  # torch knows no maximum of nothing
         in_x = inside(lengths_x.to(x.device), x.shape[1])  # (B, S)
         in_y = inside(lengths_y.to(x.device), y.shape[1]).unsqueeze(1)  # (B, 1, T)
         s = (x @ self.w_x).unsqueeze(2) + (y @ self.w_y).unsqueeze(1) + (x * self.w_xy) @ y.transpose(1, 2)
