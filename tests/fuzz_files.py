@@ -33,6 +33,7 @@ from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSetting
 from relmo.settings.classifier import ClassifierSettings, check_classifier
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings, check_lm
 from relmo.settings.pairs import PairsSettings, check_pairs
+from relmo.settings.reader import ReaderSettings, check_reader
 from relmo.settings.skipgram import (
     SkipgramModelSettings,
     SkipgramSettings,
@@ -48,6 +49,7 @@ from relmo.text.encode import encode_corpus
 from relmo.text.minimal_pairs import read_pairs as read_minimal_pairs
 from relmo.text.readers.labelled import read_labelled
 from relmo.text.readers.pairs import read_pairs
+from relmo.text.readers.reading import read_questions
 from relmo.text.readers.tagged import read_tagged
 from relmo.text.senses import SenseIndex, read_framework, read_semcor
 from relmo.text.sentences import encode_sentence_corpus
@@ -68,6 +70,9 @@ TASK_FILES = {
     "pairs.tsv": "gold_label\tsentence1\tsentence2\nyes\ta b\tc\n-\tx\ty\nno\td\te\n",
     "pairs.jsonl": '{"premise": "a b", "hypothesis": "c", "label": "yes"}\n'
     '{"premise": "d", "hypothesis": "e", "label": 1}\n',
+    "asked.json": '{"data": [{"paragraphs": [{"context": "A cat sat.", "qas": [{"id": "1", "question": "Who?", '
+    '"answers": [{"text": "A cat", "answer_start": 0}]}, {"id": "2", "question": "Why?", "is_impossible": true}]}]}]}',
+    "asked.jsonl": '{"passage": "A cat sat.", "question": "Who?", "answers": ["A cat", "cat"]}\n',
     "stsb.csv": "genre\tfile\t2012\t0001\t5.000\tThe cat\tA cat\ngenre\tfile\t2012\t0002\t1.5\tThe cat\tA dog\n",
 }
 MINIMAL_PAIRS = {
@@ -101,6 +106,7 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "tagger": (TaggerSettings(), check_tagger),
     "classifier": (ClassifierSettings(), check_classifier),
     "pairs": (PairsSettings(), check_pairs),
+    "reader": (ReaderSettings(), check_reader),
 }
 FIGURES = {"pos": {"name": "pos", "title": "parts", "rows": [{"name": "layer 1", "ours": {"all words": 94.5}}]}}
 
@@ -117,9 +123,10 @@ def use_task_files(folder: Path) -> str:
     labelled = [list(read_labelled(folder / name, split=str.split, subtrees=name == "trees.txt")) for name in texts]
     pairs = [list(read_pairs(folder / name, split=str.split)) for name in ("pairs.tsv", "pairs.jsonl")]
     scored = list(read_pairs(folder / "stsb.csv", split=str.split, numbers=True))
+    asked = [list(read_questions(folder / name)) for name in ("asked.json", "asked.jsonl")]
     words = list(read_conllu_sentences(folder / "words.conllu"))
     depths = [read_depths(folder / "words.conllu"), read_depths(folder / "trees.txt", "depth")]
-    return digest(tagged, labelled, pairs, scored, words, depths)
+    return digest(tagged, labelled, pairs, scored, asked, words, depths)
 
 
 def make_labels(folder: Path) -> None:
