@@ -15,7 +15,7 @@ from relmo.errors import CorpusError, SettingError
 from relmo.runs.reporter import Reporter
 from relmo.runs.train_task import train_task
 from relmo.tasks.features import WordFeatures, count_words
-from relmo.tasks.reader import FoundAnswer, FoundSpan, PassageReader, Reading, span_of
+from relmo.tasks.reader import AskedQuestion, FoundAnswer, FoundSpan, PassageReader, span_of
 from relmo.text.readers.reading import AnswerText
 from tagging import tiny_bilm
 
@@ -28,7 +28,7 @@ def untrained(**sections: dict[str, Any]) -> PassageReader:
     return PassageReader(made, WordFeatures(made.input, count_words([PASSAGE.split()], made.input)), {}).begin()
 
 
-def asked(model: PassageReader, answer: str, passage: str = PASSAGE) -> Reading:
+def asked(model: PassageReader, answer: str, passage: str = PASSAGE) -> AskedQuestion:
     example = model.ask((passage, "What?"))
     return example._replace(answers=(AnswerText(answer, passage.index(answer)),))
 

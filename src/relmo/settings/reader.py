@@ -3,11 +3,16 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from relmo.settings.bounds import BOUNDS, check_bounds
+from relmo.settings.bounds import check_bounds
 from relmo.settings.cells import CellName
-from relmo.settings.task import InputSettings, TaskTextSettings, TaskTrainSettings, check_inputs, check_task_training
-
-READER_BOUNDS = BOUNDS | dict.fromkeys(("max_words", "max_answer"), (1, 1 << 24))
+from relmo.settings.task import (
+    TASK_BOUNDS,
+    InputSettings,
+    TaskTextSettings,
+    TaskTrainSettings,
+    check_inputs,
+    check_task_training,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +66,6 @@ class ReaderSettings:
 
 def check_reader(settings: ReaderSettings) -> None:
     """Settings that make no sense, alone or together, are errors before anything is read."""
-    check_bounds(settings.text, settings.model, bounds=READER_BOUNDS)
+    check_bounds(settings.text, settings.model, bounds=TASK_BOUNDS)
     check_inputs(settings.input)
     check_task_training(settings.train)

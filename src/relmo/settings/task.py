@@ -137,6 +137,7 @@ TASK_BOUNDS = BOUNDS | {
     "tokens_per_batch": (1, 1 << 30),
     **dict.fromkeys(("low", "high"), (-1e9, 1e9)),
     "seeds": (1, 1000),
+    **dict.fromkeys(("max_words", "max_answer"), (1, 1 << 24)),
 }
 
 

@@ -35,7 +35,7 @@ from relmo.text.vocabulary import Vocabulary
 MOST_SPANS = 1000
 
 
-class Reading(NamedTuple):
+class AskedQuestion(NamedTuple):
     """A passage, a question about it, its right answers, and its name in the file it is from."""
 
     passage: Tokenized
@@ -99,7 +99,7 @@ class FoundAnswer:
 
 
 @dataclass
-class EncodedReadings:
+class EncodedQuestions:
     """Questions as numbers, each distinct passage once, which of those a question is about (N,), and in training the
     first and the last word of each answer (N, 2)."""
 
@@ -127,7 +127,7 @@ class EncodedReadings:
         return batch._replace(targets=torch.from_numpy(self.spans[which]), predictions=2 * len(which))
 
 
-class PassageReader(Task[Reading, FoundAnswer]):
+class PassageReader(Task[AskedQuestion, FoundAnswer]):
     """A network that finds answers in passages, with its vocabulary and settings.
 
     best      how many spans it gives for a question
@@ -157,7 +157,7 @@ class PassageReader(Task[Reading, FoundAnswer]):
         return self.copy(passage=self.split(passage, tokenized=tokenized))
 
     @classmethod
-    def read(cls, path: str | Path, text: ReaderTextSettings, *, training: bool = False) -> list[Reading]:
+    def read(cls, path: str | Path, text: ReaderTextSettings, *, training: bool = False) -> list[AskedQuestion]:
         """The questions of a file; those about one passage share it."""
         split = split_whitespace if text.tokenizer == "whitespace" else tokenize
         passages: dict[str, Tokenized] = {}
@@ -166,11 +166,11 @@ class PassageReader(Task[Reading, FoundAnswer]):
             if asked.passage not in passages:
                 passages[asked.passage] = Tokenized(asked.passage, split(asked.passage))
             question = Tokenized(asked.question, split(asked.question))
-            found.append(Reading(passages[asked.passage], question, asked.answers, asked.key))
+            found.append(AskedQuestion(passages[asked.passage], question, asked.answers, asked.key))
         return found
 
     @staticmethod
-    def texts(example: Reading) -> Sequence[Words]:
+    def texts(example: AskedQuestion) -> Sequence[Words]:
         return example.passage, example.question
 
     @classmethod
@@ -179,7 +179,7 @@ class PassageReader(Task[Reading, FoundAnswer]):
         return {}
 
     @classmethod
-    def make_vocabularies(cls, settings: ReaderSettings, examples: Sequence[Reading]) -> dict[str, Vocabulary]:
+    def make_vocabularies(cls, settings: ReaderSettings, examples: Sequence[AskedQuestion]) -> dict[str, Vocabulary]:
         return {}
 
     def make_network(self, inputs: WordInputs) -> TaskNetwork:
@@ -194,8 +194,8 @@ class PassageReader(Task[Reading, FoundAnswer]):
         return ReadingNetwork(inputs, body)
 
     def encode(
-        self, examples: Sequence[Reading], *, answers: bool = False, say: Say = lambda _: None
-    ) -> EncodedReadings:
+        self, examples: Sequence[AskedQuestion], *, answers: bool = False, say: Say = lambda _: None
+    ) -> EncodedQuestions:
         """Questions as numbers. With `answers`, passages are cut, and questions that nothing can be learned from are
         left out, which `say` is told of."""
         spans, most = None, None
@@ -204,14 +204,14 @@ class PassageReader(Task[Reading, FoundAnswer]):
             examples, spans = _learned(examples, most, say)
         passages: dict[tuple[str, ...], int] = {}
         which = [passages.setdefault(tuple(example.passage[:most]), len(passages)) for example in examples]
-        return EncodedReadings(
+        return EncodedQuestions(
             self.features.encode(list(passages), say),
             self.features.encode([example.question for example in examples], say),
             np.array(which, dtype=np.int64),
             spans,
         )
 
-    def decode(self, output: SpanScores, examples: Sequence[Reading]) -> list[FoundAnswer]:
+    def decode(self, output: SpanScores, examples: Sequence[AskedQuestion]) -> list[FoundAnswer]:
         lengths = torch.tensor([len(example.passage) if example.question else 0 for example in examples])
         spans = best_spans(output, lengths, longest=self.settings.model.max_answer, count=self.best)
         rows = zip(*(part.tolist() for part in spans), strict=True)
@@ -222,23 +222,23 @@ class PassageReader(Task[Reading, FoundAnswer]):
             for example, row in zip(examples, rows, strict=True)
         ]
 
-    def score(self, examples: Sequence[Reading], predictions: Sequence[FoundAnswer]) -> TaskReport:
+    def score(self, examples: Sequence[AskedQuestion], predictions: Sequence[FoundAnswer]) -> TaskReport:
         """F1 and exact match."""
         right = [[answer.text for answer in example.answers] for example in examples]
         return answer_report([found.text for found in predictions], right)
 
-    def ask(self, given: tuple[str | Words, str | Words], *, tokenized: bool = False) -> Reading:
+    def ask(self, given: tuple[str | Words, str | Words], *, tokenized: bool = False) -> AskedQuestion:
         """A passage and a question, which two words or letters of one text are not."""
         if isinstance(given, str) or not hasattr(given, "__len__") or len(given) != 2:
             raise SettingError("predict takes several: put a single one into a list, predict([(passage, question)])")
         passage, question = given
-        return Reading(self.split(passage, tokenized=tokenized), self.split(question, tokenized=tokenized))
+        return AskedQuestion(self.split(passage, tokenized=tokenized), self.split(question, tokenized=tokenized))
 
-    def read_line(self, line: str, *, tokenized: bool = False) -> Reading:
+    def read_line(self, line: str, *, tokenized: bool = False) -> AskedQuestion:
         """A question about the one passage; or a passage and a question, with a tab between them, of a blank line two
         empty ones."""
         if self.passage is not None:
-            return Reading(self.passage, self.split(line, tokenized=tokenized))
+            return AskedQuestion(self.passage, self.split(line, tokenized=tokenized))
         texts = line.split("\t") if line.strip() else ["", ""]
         if len(texts) != 2:
             raise CorpusError(
@@ -247,13 +247,13 @@ class PassageReader(Task[Reading, FoundAnswer]):
             )
         return self.ask((texts[0], texts[1]), tokenized=tokenized)
 
-    def read_whole(self, path: str | None, *, errors: Errors) -> list[Reading] | None:
+    def read_whole(self, path: str | None, *, errors: Errors) -> list[AskedQuestion] | None:
         """The questions of a file of SQuAD's; what are their answers is not looked at."""
         if path is None or not is_squad(path) or self.passage is not None:
             return None
         return self.read(path, replace(self.settings.text, format="squad", column=None, errors=errors))
 
-    def as_record(self, example: Reading, prediction: FoundAnswer) -> dict[str, Any]:
+    def as_record(self, example: AskedQuestion, prediction: FoundAnswer) -> dict[str, Any]:
         """The question, its passage unless that is the same for all, and the spans."""
         record: dict[str, Any] = {"id": example.key} if example.key else {}
         if self.passage is None:
@@ -273,7 +273,7 @@ def _cut_out(passage: Tokenized, first: int, last: int, log_score: float) -> Fou
     return FoundSpan(passage.text[start:end], start, end, exp(log_score))
 
 
-def _learned(examples: Sequence[Reading], most: int, say: Say) -> tuple[list[Reading], np.ndarray]:
+def _learned(examples: Sequence[AskedQuestion], most: int, say: Say) -> tuple[list[AskedQuestion], np.ndarray]:
     """The questions whose (first) answer lies within the first `most` words of the passage, and its first and last
     words (N, 2); how many are left out is said."""
     answered = [example for example in examples if example.answers]
@@ -287,7 +287,7 @@ def _learned(examples: Sequence[Reading], most: int, say: Say) -> tuple[list[Rea
     return [example for example, _ in placed], np.array([span for _, span in placed], dtype=np.int64)
 
 
-def span_of(example: Reading) -> tuple[int, int] | None:
+def span_of(example: AskedQuestion) -> tuple[int, int] | None:
     """The first and the last word of the (first) answer; a word of which it is a part belongs to it."""
     tokens, answer = example.passage.tokens, example.answers[0]
     first = bisect_right(tokens, answer.start, key=lambda token: token.end)
