@@ -57,7 +57,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, files: tuple[str, str]) ->
     results = train_task(PassageReader, [files[0]], made, out, reporter=listener)
     assert results["metric"] == "f1"
     assert results["valid_f1"] == results["valid_exact_match"] == 1.0
-    assert "24 questions have no answer and are left out" in listener.heard
+    assert "24 of 72 questions left out: they have no answer" in listener.heard
     return out
 
 
@@ -92,8 +92,8 @@ def test_training_cuts_passages_and_leaves_out_what_lies_beyond_and_answering_cu
     assert encoded.spans.tolist() == [[3, 3], [0, 0]]
     assert encoded.predictions == 4
     assert said == [
-        "1 questions have no answer and are left out",
-        "1 questions have theirs beyond the first 5 words and are left out",
+        "1 of 4 questions left out: they have no answer",
+        "1 of 4 questions left out: the answer is beyond the first 5 words",
     ]
     assert model.encode(examples).lengths.tolist() == [len(model.split(PASSAGE))] * 4
     with pytest.raises(CorpusError, match="no question has an answer within the first 5 words"):
