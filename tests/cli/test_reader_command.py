@@ -74,6 +74,8 @@ def test_a_file_of_squad_is_answered_and_scored(run: Relmo, folder: Path) -> Non
     records = [json.loads(line) for line in run("predict", folder / "m", folder / "dev.json", "--json").splitlines()]
     assert [record["id"] for record in records[:2]] == ["0-Who went?", "0-Where to?"]
     assert all(record["text"] == record["passage"][record["start"] : record["end"]] for record in records)
+    split = json.loads(run("predict", folder / "m", folder / "dev.json", "--json", "--tokenized").splitlines()[1])
+    assert not split["passage"][split["end"] : split["end"] + 1].strip()  # the mark behind a word is a part of it
     two = questions(folder / "two.json", 6, seed=1, impossible=1)
     scores = json.loads(run("evaluate", folder / "m", folder / "dev.json", two, "--json"))["files"]
     assert scores[0]["f1"] > 0.9

@@ -79,7 +79,7 @@ def predict(
     loaded: Any = load(model, kinds=TASKS, device=device)
     if passage is not None or best != 1:
         loaded = _reader(loaded, passage, best, tokenized=tokenized, errors=errors)
-    if (examples := loaded.read_whole(file, errors=errors)) is not None:
+    if (examples := loaded.read_whole(file, tokenized=tokenized, errors=errors)) is not None:
         _print_answers(loaded, examples, json=json)
     else:
         for lines in read(file, errors):

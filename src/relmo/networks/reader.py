@@ -8,8 +8,8 @@
     end   = softmax_i(v . e_i),    e = BiGRU([f; m])
 
 a, h and b are attentions (`nn/trilinear.py`). Dropout is variational: one mask for all words of a text. The loss is
--log start_i - log end_j of the right span; the answer is the span that start_i end_j is the greatest of, among those
-that are not too long.
+-log start_i - log end_j of the right span. The answer is the span with the greatest start_i * end_j among those that
+are not too long.
 
     Clark & Gardner 2017, Simple and effective multi-paragraph reading comprehension
     Peters et al. 2018, Deep contextualized word representations (ELMo at the input and beside the first BiGRU's output)
@@ -112,8 +112,8 @@ def _log_shares(scores: Tensor, lengths: Tensor) -> Tensor:
 
 
 class BestSpans(NamedTuple):
-    """The best spans of B passages, the best first: the first and the last word, and the log of start_i end_j, which is
-    -inf where a passage has no further span; (B, N) each."""
+    """The best spans of B passages, the best first: the first and the last word, and the log of start_i * end_j, which
+    is -inf where a passage has no further span; (B, N) each."""
 
     first: Tensor
     last: Tensor
@@ -121,7 +121,7 @@ class BestSpans(NamedTuple):
 
 
 def best_spans(scores: SpanScores, lengths: Tensor, *, longest: int, count: int = 1) -> BestSpans:
-    """The spans i to j of at most `longest` words with the greatest start_i end_j, no two of which share a word."""
+    """The spans i to j of at most `longest` words with the greatest start_i * end_j, no two of which share a word."""
     steps = scores.start.shape[1]
     width = min(longest, steps)
     first = torch.arange(steps, device=scores.start.device).unsqueeze(1)  # (T, 1)

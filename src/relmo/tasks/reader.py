@@ -247,11 +247,12 @@ class PassageReader(Task[AskedQuestion, FoundAnswer]):
             )
         return self.ask((texts[0], texts[1]), tokenized=tokenized)
 
-    def read_whole(self, path: str | None, *, errors: Errors) -> list[AskedQuestion] | None:
-        """The questions of a file of SQuAD's; what are their answers is not looked at."""
+    def read_whole(self, path: str | None, *, tokenized: bool, errors: Errors) -> list[AskedQuestion] | None:
+        """The questions of a file in SQuAD's format."""
         if path is None or not is_squad(path) or self.passage is not None:
             return None
-        return self.read(path, replace(self.settings.text, format="squad", column=None, errors=errors))
+        text = replace(self.settings.text, format="squad", column=None, errors=errors)
+        return self.read(path, replace(text, tokenizer="whitespace") if tokenized else text)
 
     def as_record(self, example: AskedQuestion, prediction: FoundAnswer) -> dict[str, Any]:
         """The question, its passage unless that is the same for all, and the spans."""

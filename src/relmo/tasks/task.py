@@ -316,9 +316,9 @@ class Task(SavedModel, Generic[E, P]):
         """A line of text to predict, as an example without its answer."""
         return self.ask(line, tokenized=tokenized)
 
-    def read_whole(self, path: str | None, *, errors: Errors) -> list[E] | None:
-        """The examples of a file to predict that is not a text of lines but of a format of the task's own; None where
-        it is a text, as it is of every file where a task does not say otherwise."""
+    def read_whole(self, path: str | None, *, tokenized: bool, errors: Errors) -> list[E] | None:
+        """The examples of a file to predict that has a format of the task's own. None where it is a text of lines, as
+        every file is unless a task says otherwise."""
         return None
 
     def as_record(self, example: E, prediction: P) -> dict[str, Any]:
