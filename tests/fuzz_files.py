@@ -34,6 +34,7 @@ from relmo.settings.classifier import ClassifierSettings, check_classifier
 from relmo.settings.coref import CorefSettings, check_coref
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings, check_lm
 from relmo.settings.pairs import PairsSettings, check_pairs
+from relmo.settings.reader import ReaderSettings, check_reader
 from relmo.settings.skipgram import (
     SkipgramModelSettings,
     SkipgramSettings,
@@ -51,6 +52,7 @@ from relmo.text.minimal_pairs import read_pairs as read_minimal_pairs
 from relmo.text.readers.coref import read_documents
 from relmo.text.readers.labelled import read_labelled
 from relmo.text.readers.pairs import read_pairs
+from relmo.text.readers.reading import read_questions
 from relmo.text.readers.roles import read_roles
 from relmo.text.readers.tagged import read_tagged
 from relmo.text.senses import SenseIndex, read_framework, read_semcor
@@ -80,6 +82,9 @@ TASK_FILES = {
     "bc/a 0 1 Lee - - - - - Lee * 1)\n\nbc/a 0 0 She - - - - - - * (0)|(1)\n#end document\n",
     "people.jsonl": '{"sentences": [["A", "cat"], ["It"]], "clusters": [[[0, 1], [2, 2]]], '
     '"speakers": [["x", "x"], ["y"]]}\n',
+    "asked.json": '{"data": [{"paragraphs": [{"context": "A cat sat.", "qas": [{"id": "1", "question": "Who?", '
+    '"answers": [{"text": "A cat", "answer_start": 0}]}, {"id": "2", "question": "Why?", "is_impossible": true}]}]}]}',
+    "asked.jsonl": '{"passage": "A cat sat.", "question": "Who?", "answers": ["A cat", "cat"]}\n',
     "stsb.csv": "genre\tfile\t2012\t0001\t5.000\tThe cat\tA cat\ngenre\tfile\t2012\t0002\t1.5\tThe cat\tA dog\n",
 }
 MINIMAL_PAIRS = {
@@ -115,6 +120,7 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "pairs": (PairsSettings(), check_pairs),
     "srl": (SRLSettings(), check_srl),
     "coref": (CorefSettings(), check_coref),
+    "reader": (ReaderSettings(), check_reader),
 }
 FIGURES = {"pos": {"name": "pos", "title": "parts", "rows": [{"name": "layer 1", "ours": {"all words": 94.5}}]}}
 
@@ -133,9 +139,10 @@ def use_task_files(folder: Path) -> str:
     scored = list(read_pairs(folder / "stsb.csv", split=str.split, numbers=True))
     roles = [list(read_roles(folder / name)) for name in ("roles.jsonl", "propbank.gold_conll", "props.txt")]
     coreference = [list(read_documents(folder / name)) for name in ("people.conll", "people.jsonl")]
+    asked = [list(read_questions(folder / name)) for name in ("asked.json", "asked.jsonl")]
     words = list(read_conllu_sentences(folder / "words.conllu"))
     depths = [read_depths(folder / "words.conllu"), read_depths(folder / "trees.txt", "depth")]
-    return digest(tagged, labelled, pairs, scored, roles, coreference, words, depths)
+    return digest(tagged, labelled, pairs, scored, roles, coreference, asked, words, depths)
 
 
 def make_labels(folder: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 import original_elmo
+import reading
 import relmo
 import sentence_tasks
 import small_models
@@ -29,6 +30,7 @@ from relmo.store.folder import CONFIG, read_config, write_json
 from relmo.tasks.classifier import Classifier
 from relmo.tasks.features import WordFeatures
 from relmo.tasks.pairs import SentencePairs
+from relmo.tasks.reader import PassageReader
 from relmo.tasks.tagger import Tagger
 from relmo.tasks.task import Labels, Task
 from relmo.text.vocabulary import Vocabulary
@@ -76,7 +78,9 @@ def use_model(folder: Path) -> str:
         return digest(model.matrix, *([model.nearest("cat", 3)] if "cat" in model else ()))
     if isinstance(model, Task):
         asked: list[Any] = [WORDS, ["a"]]
-        return digest(model.predict([(words, words) for words in asked] if model.kind == "pairs" else asked))
+        return digest(
+            model.predict([(words, words) for words in asked] if model.kind in ("pairs", "reader") else asked)
+        )
     ids = torch.tensor([model.vocabulary.end])
     return digest(model.perplexity("the cat"), model.step(ids)[0].numpy(), model.generate(limit=5, seed=1))
 
@@ -167,6 +171,13 @@ def make_pairs(folder: Path) -> None:
     make_task(SentencePairs, sentence_tasks.pairs_settings(model={"network": "esim"}), folder, ["yes", "no"])
 
 
+def make_reader(folder: Path) -> None:
+    torch.manual_seed(4)
+    settings = reading.reader_settings()
+    features = WordFeatures.begin(settings.input, [WORDS], torch.device("cpu"))
+    PassageReader(settings, features, {}).begin().save_pretrained(folder)
+
+
 COVERED = ("*.safetensors", "*vocabulary.txt", "*labels.txt")
 MODELS = [
     Subject("bilm", lambda folder: small_models.bilm().save_pretrained(folder), use_model, COVERED),
@@ -177,6 +188,7 @@ MODELS = [
     Subject("skipgram", make_vectors, use_model, COVERED),
     Subject("classifier", make_classifier, use_model, COVERED),
     Subject("pairs", make_pairs, use_model, COVERED),
+    Subject("reader", make_reader, use_model, COVERED),
     Subject("tagger", lambda folder: make_with_parts(folder, tagging.tiny_bilm()), use_model, COVERED),
     Subject(
         "tagger, tuned bilm",

@@ -29,6 +29,8 @@ def predict(
     model: str,
     file: str | None = None,
     *,
+    passage: Path | None = None,
+    best: int = 1,
     tokenized: bool = False,
     errors: Literal["strict", "replace"] = "strict",
     device: Literal["auto", "cpu", "cuda"] = "auto",
@@ -39,20 +41,23 @@ def predict(
     quiet: bool = False,
 ) -> None:
     """Apply a model to text. A tagger gives each word with its tag, a tab between them, an empty line after a sentence;
-    a classifier the label of each line and its probability; one for pairs the same, or a score; one for semantic roles
-    the predicates of each line, with their roles in brackets; one for coreference the text with its mentions in
-    brackets, those of one thing with one number and, on a terminal, one colour.
+    a classifier the label of each line and its probability; one for pairs the same, or a score; a reader the answer,
+    the characters of the passage where it begins and ends, and its score; one for semantic roles the predicates of each
+    line, with their roles in brackets; one for coreference the text with its mentions in brackets, those of one thing
+    with one number and, on a terminal, one colour.
 
-    Text has one sentence a line, or two with a tab between them for a model of pairs; what has come so far is answered
-    at once, so that it works in a pipe. A model for coreference takes all of the text as one document.
+    Text has one sentence a line; two with a tab between them for a model of pairs; a passage, a tab and a question for
+    a reader, or, with --passage, a question. What has come so far is answered at once, so that it works in a pipe. A
+    reader answers the questions of a file in SQuAD's format (.json), too; a model for coreference takes all of the text
+    as one document.
 
         echo "Anna lives in Berlin." | relmo predict models/ner
-
-        printf "A man sleeps.\\tA person is awake.\\n" | relmo predict models/snli --json
 
         relmo predict models/pos text.txt --json > tagged.jsonl
 
         relmo predict models/coref chapter.txt --html chapter.html
+
+        echo "Who founded the town?" | relmo predict models/squad --passage town.txt --best 3
 
     Parameters
     ----------
@@ -61,6 +66,11 @@ def predict(
     file
         Text: plain, .gz, .xz, .zst, or .conllu, whose words are kept as they are; standard input where it is not given.
         Coreference also takes documents of CoNLL-2012 (.conll, ._conll) and of JSON lines (.jsonl).
+    passage
+        Readers: a file with the text that all questions are about; each line to answer is then a question alone.
+    best
+        Readers: give so many answers to each question, no two of which share a word, the best first; an empty line
+        follows them.
     tokenized
         Words are split at white space, not by the model's tokenizer.
     errors
@@ -80,27 +90,50 @@ def predict(
     from relmo.settings.kinds import TASKS
 
     loaded: Any = load(model, kinds=TASKS, device=device)
+    if not loaded.documents and (html is not None or format != "text"):
+        raise SettingError("--html and --format go with a model for coreference")
+    if passage is not None or best != 1:
+        loaded = _reader(loaded, passage, best, tokenized=tokenized, errors=errors)
     if loaded.documents:
         shown = Shown(json, format, html, overwrite, quiet)
         predict_documents(loaded, file, shown, tokenized=tokenized, errors=errors)
-    elif html is not None or format != "text":
-        raise SettingError("--html and --format go with a model of coreference")
+    elif (examples := loaded.read_whole(file, tokenized=tokenized, errors=errors)) is not None:
+        _print_answers(loaded, examples, json=json)
     else:
         for lines in read(file, errors):
-            _answer(loaded, lines, tokenized=tokenized, json=json)
+            _print_answers(loaded, _asked(loaded, lines, tokenized=tokenized), json=json)
     features = loaded.features
     if features.bilm is not None and features.cut.count and not quiet:
         say(f"warning: {features.cut.message()}")
 
 
-def _answer(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool, json: bool) -> None:
-    """Prints the predictions for lines, of which some are tokenised."""
+def _reader(
+    model: "Task[Any, Any]", passage: Path | None, best: int, *, tokenized: bool, errors: Literal["strict", "replace"]
+) -> "Task[Any, Any]":
+    """A reader that gives the so many best answers to questions, about one passage where it is given."""
+    from relmo.tasks.reader import PassageReader
+    from relmo.text.corpus import read_text
+
+    if not isinstance(model, PassageReader):
+        raise SettingError(f"--passage and --best go with a reader, and this is a {model.kind}")
+    if passage is not None:
+        model = model.about_passage(read_text(passage, errors=errors), tokenized=tokenized)
+    return model.giving(best)
+
+
+def _asked(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool) -> list[Any]:
+    """The examples of lines, of which some are tokenised."""
     asked = []
     for line in lines:
         try:
             asked.append(model.read_line(line.text, tokenized=tokenized or line.tokenized))
         except CorpusError as error:
             raise CorpusError(f"{line.place}: {error}") from error
+    return asked
+
+
+def _print_answers(model: "Task[Any, Any]", asked: list[Any], *, json: bool) -> None:
+    """Prints the predictions for examples."""
     answered = zip(asked, model.answer(asked), strict=True)
     results = [json_line(model.as_record(*each)) if json else coloured(each[1]) for each in answered]
     sys.stdout.write("\n".join(results) + "\n")

@@ -33,6 +33,7 @@ KINDS: dict[str, Kind] = {
     "srl": Kind("SRLSettings", "relmo.tasks.srl:RoleLabeller", "a labeller of semantic roles"),
     "tagger": Kind("TaggerSettings", "relmo.tasks.tagger:Tagger", "a tagger"),
     "coref": Kind("CorefSettings", "relmo.tasks.coref:Coreference", "a model of coreference"),
+    "reader": Kind("ReaderSettings", "relmo.tasks.reader:PassageReader", "a reader"),
 }
 TASKS = tuple(name for name, kind in KINDS.items() if kind.model.startswith("relmo.tasks."))
 

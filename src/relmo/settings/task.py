@@ -146,6 +146,7 @@ TASK_BOUNDS = BOUNDS | {
     "lexical_dropout": (0, 0.999999),
     "mention_weight": (0, 1e6),
     "max_sentences": (1, 1 << 40),
+    **dict.fromkeys(("max_words", "max_answer"), (1, 1 << 24)),
 }
 
 

@@ -27,6 +27,7 @@ from relmo.settings.kinds import KINDS
 from relmo.store.folder import pick_device
 from relmo.tasks.features import EncodedSentences, Say, WordFeatures, Words
 from relmo.tasks.scores import TaskReport
+from relmo.text.corpus import Errors
 from relmo.text.tokenize import Token, split_whitespace, tokenize
 from relmo.text.vocabulary import Vocabulary
 from relmo.training.batch import on_device
@@ -319,6 +320,11 @@ class Task(SavedModel, Generic[E, P]):
     def read_line(self, line: str, *, tokenized: bool = False) -> E:
         """A line of text to predict, as an example without its answer."""
         return self.ask(line, tokenized=tokenized)
+
+    def read_whole(self, path: str | None, *, tokenized: bool, errors: Errors) -> list[E] | None:
+        """The examples of a file to predict that has a format of the task's own. None where it is a text of lines, as
+        every file is unless a task says otherwise."""
+        return None
 
     def as_record(self, example: E, prediction: P) -> dict[str, Any]:
         """What was asked and what is predicted, as a JSON object."""
