@@ -12,7 +12,7 @@ from typing import Any
 
 TEXT = """## Trained on
 
-English of many kinds, openly licensed, in paragraphs; {written} million words of {read} million read.
+English of five kinds, openly licensed, in paragraphs; {written} million words of {read} million read.
 
 | part | what | licence |
 |---|---|---|
@@ -21,32 +21,19 @@ English of many kinds, openly licensed, in paragraphs; {written} million words o
 | | Project Gutenberg fiction (27%) | public domain |
 | pretrain-2, pretrain-3 | English Wikipedia, core topics | CC BY-SA |
 | pretrain-4 | Project Gutenberg books, authors dead by 1955 | public domain |
-| pretrain-5 to pretrain-7 | podcasts of The Changelog, transcribed (22%) | CC BY-SA 4.0 |
-| | eLife: articles, reviews, replies (18%) | CC BY 4.0, CC0 |
-| | US foreign relations 1861-1980 (10%), meetings of the US central bank (9%), government blogs (4%), NASA's \
-transcripts (1%), the District of Columbia's code (1%) | public domain, CC0 |
-| | Project Gutenberg non-fiction (7%) | public domain |
-| | talks and newsletters on Bitcoin (7%) | MIT |
-| | Stack Exchange: questions, answers, comments (4%) | CC BY-SA 3.0, 4.0 |
-| | blogs and handbooks: The Carpentries, rOpenSci, Programming Historian, The Turing Way, Kubernetes, GitHub, .NET, \
-Creative Commons (9%) | CC BY 4.0 |
-| | MDN (2%) | CC BY-SA 2.5 |
-| | web.dev (2%), The Architecture of Open Source Applications (1%) | CC BY 3.0 |
-| | proposals and blogs of Python, Rust, Swift (4%) | public domain, MIT, Apache-2.0 |
 
 Part of the text is under CC BY-SA, which asks that adaptations be shared alike: treat these weights as under
 CC BY-SA 4.0, and name the sources above.
 
 Left out: {shared} million words of paragraphs that share eight words in a row with a text that relmo evaluates on
 (WikiText validation and test, the validation text of the same mix, the development sets of all tasks; test sets that
-are kept aside could not be compared), {repeated} million that stood before, word for word, and {valid} million of whole
-documents of pretrain-5 to pretrain-7, to validate on. A third of the paragraphs are whole, a third are cut at every
-sentence end, a third at every other one, at random."""
+are kept aside could not be compared), and {repeated} million that stood before, word for word. Paragraphs are cut at
+every other sentence end, at random."""
 
-TYPED = """
+AGAIN = """
 
-Of the lines 16% are in lower case, half of these typed in haste, in 6% half of the words are in capitals, and 4% look
-like posts (`recipes/as_typed.py`)."""
+Training had two parts: with the text as it is, and then, from the model this gave, with 16% of the lines in lower case
+and half of the words in capitals in another 6% (`recipes/other_case.py`)."""
 
 USE = {
     "bilm": """## Good for, bad for
@@ -71,7 +58,7 @@ def main() -> None:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     print(f"# {folder.name}\n\n{introduction(config)}\n")
     millions = {name: f"{report.get(key, 0) / 1e6:.1f}" for name, key in KEYS.items()}
-    text = TEXT + TYPED if config["kind"] == "bilm" else TEXT
+    text = TEXT + AGAIN if config["settings"]["train"].get("init") else TEXT
     print(text.format(**millions), USE[config["kind"]], sep="\n\n", end="\n\n")
     if len(sys.argv) > 3 and config["kind"] == "bilm":
         print("## Figures\n")
@@ -85,7 +72,6 @@ KEYS = {
     "written": "words written",
     "shared": "words in paragraphs shared with held-out text",
     "repeated": "words in repeated paragraphs",
-    "valid": "words to validate on",
 }
 
 

@@ -1,14 +1,12 @@
 """Makes the text that the bundled models are trained on: paragraphs in, one or a few sentences a line out.
 
-python recipes/pretraining_text.py data/lm/pretrain-[0-7].txt --held-out data --validate-on 5 6 7 --out out/text
+python recipes/pretraining_text.py data/lm/pretrain-[0-4].txt --held-out data --out out/text
 
-- Of the parts of these numbers, one document in 200 is kept to validate on: valid.txt. Documents have an empty line
-  between them.
-- A paragraph that shares 8 words in a row with that, or with any text we evaluate on (`HELD_OUT`, under the folder
-  `--held-out`), is left out, and so is one that stood before, word for word. Words are compared in lower case, by
-  letters and digits alone. A sentence of fewer than 8 words can hide no paragraph.
-- A third of the paragraphs stay whole, a third are cut at every sentence end, a third at every other one, chosen at
-  random: the network learns how sentences begin and end, and that they may follow one another.
+- A paragraph that shares 8 words in a row with any text we evaluate on (`HELD_OUT`, under the folder `--held-out`) is
+  left out, and so is one that stood before, word for word. Words are compared in lower case, by letters and digits
+  alone. A sentence of fewer than 8 words can hide no paragraph.
+- A paragraph is cut at every other of its sentence ends, chosen at random: the network learns how sentences begin and
+  end, and that they may follow one another.
 
 Writes a file for each part, and report.json: what was read, left out and why.
 """
@@ -23,16 +21,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from relmo.text.sentence_ends import sentence_ends
-from relmo.text.tokenize import tokenize
+from relmo.text.tokenize import Token, tokenize
 
 GRAM = 8  # words in a row that may not be shared
-VALID = 1 / 200  # the share of documents to validate on
-CUTS = (0.0, 0.5, 1.0)  # the share of sentence ends at which a paragraph is cut, drawn for each
 FACTORS = np.array([pow(0x9E3779B97F4A7C15, i + 1, 1 << 64) for i in range(GRAM)], dtype=np.uint64)
 HELD_OUT = [
     "lm/pretrain-valid.txt",
@@ -108,10 +104,9 @@ def strings(value: object) -> Iterator[str]:
             yield from strings(item)
 
 
-def held_out_grams(folder: Path, valid: Path) -> tuple[np.ndarray, dict[str, int]]:
-    """All that may not be shared, sorted; and how much of it the validation text and each of HELD_OUT gives."""
-    found = [grams(words(piece)) for piece in held_out_text(valid)]
-    sizes = {valid.name: sum(map(len, found))}
+def held_out_grams(folder: Path) -> tuple[np.ndarray, dict[str, int]]:
+    """All that may not be shared, sorted; and how much of it each of HELD_OUT gives."""
+    found, sizes = [], {}
     for pattern in HELD_OUT:
         files = sorted(folder.glob(pattern))
         if not files:
@@ -122,41 +117,29 @@ def held_out_grams(folder: Path, valid: Path) -> tuple[np.ndarray, dict[str, int
     return np.unique(np.concatenate(found)), sizes
 
 
-def documents(part: Path) -> Iterator[tuple[int, list[str]]]:
-    """The documents of a part, their paragraphs a line each, and the number of the first line."""
-    number, document = 0, []
-    with part.open(encoding="utf-8") as file:
-        for i, line in enumerate(file):
-            if line.strip():
-                document.append(line)
-                continue
-            yield number, document
-            number, document = i + 1, []
-    yield number, document
-
-
-def hold_out(parts: Iterable[Path], valid: Path) -> dict[Path, set[int]]:
-    """Writes some documents of each part to `valid`. -> the numbers of their lines"""
-    kept: dict[Path, set[int]] = {}
-    with valid.open("w", encoding="utf-8") as target:
-        for part in parts:
-            chance, numbers = random.Random(part.name), kept.setdefault(part, set())
-            for first, document in documents(part):
-                if chance.random() < VALID:
-                    numbers |= set(range(first, first + len(document)))
-                    target.writelines([*document, "\n"])
-    return kept
-
-
 def lines(paragraph: str, chance: random.Random) -> Iterator[str]:
-    """The paragraph, cut at some of its sentence ends."""
-    start, share = 0, chance.choice(CUTS)
-    tokens = tokenize(paragraph)
-    for end in sentence_ends(tokens) if share else ():
-        if chance.random() < share:
-            yield paragraph[start : tokens[end].end]
-            start = tokens[end + 1].start
+    """The paragraph, cut at half of its sentence ends."""
+    start = 0
+    for end, following in sentence_ends(tokenize(paragraph)):
+        if chance.random() < 0.5:
+            yield paragraph[start:end]
+            start = following
     yield paragraph[start:]
+
+
+def sentence_ends(tokens: list[Token]) -> Iterator[tuple[int, int]]:
+    """Where a sentence ends and where the next begins: after . ! ? and what closes behind it, before a space and what
+    a sentence may begin with. The tokenizer knows abbreviations."""
+    for i, (here, following) in enumerate(pairwise(tokens)):
+        if following.start == here.end or not BEGINNING.match(following.text):
+            continue
+        while i and tokens[i].text in CLOSERS and tokens[i].start == tokens[i - 1].end:
+            i -= 1
+        if TERMINAL.fullmatch(tokens[i].text):
+            yield here.end, following.start
+
+
+BEGINNING, TERMINAL, CLOSERS = re.compile(r"[^\W_a-zß-öø-ÿ]|[\"'“‘(\[«—–-]"), re.compile(r"[.!?…]+"), tuple("\"'”’)]»")
 
 
 def repeated(parts: Iterable[Path]) -> list[set[int]]:
@@ -175,7 +158,7 @@ def repeated(parts: Iterable[Path]) -> list[set[int]]:
     return found
 
 
-def make_part(held_out: np.ndarray, out: Path, part: Path, valid: set[int], again: set[int]) -> dict[str, int]:
+def make_part(held_out: np.ndarray, out: Path, part: Path, again: set[int]) -> dict[str, int]:
     """Writes what is left of a part. -> how many words were read, and left out for each reason"""
     counts: Counter[str] = Counter()
     chance = random.Random(part.name)
@@ -184,9 +167,7 @@ def make_part(held_out: np.ndarray, out: Path, part: Path, valid: set[int], agai
         for i, line in enumerate(file):
             text = words(line)
             counts["words read"] += len(text)
-            if i in valid:
-                counts["words to validate on"] += len(text)
-            elif i in again:
+            if i in again:
                 counts["words in repeated paragraphs"] += len(text)
             elif shares(grams(text), held_out):
                 counts["words in paragraphs shared with held-out text"] += len(text)
@@ -211,17 +192,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("parts", type=Path, nargs="+")
     parser.add_argument("--held-out", type=Path, default=Path("data"))
-    parser.add_argument("--validate-on", nargs="*", default=[])
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    valid = hold_out(
-        [part for part in given.parts if part.stem.split("-")[-1] in given.validate_on], given.out / "valid.txt"
-    )
-    held_out, sizes = held_out_grams(given.held_out, given.out / "valid.txt")
-    kept = [valid.get(part, set()) for part in given.parts]
+    held_out, sizes = held_out_grams(given.held_out)
     with ProcessPoolExecutor() as pool:
-        made = list(pool.map(partial(make_part, held_out, given.out), given.parts, kept, repeated(given.parts)))
+        made = list(pool.map(partial(make_part, held_out, given.out), given.parts, repeated(given.parts)))
     report = {"held out": sizes, "parts": {part.name: counts for part, counts in zip(given.parts, made, strict=True)}}
     report["total"] = dict(sum(map(Counter, made), Counter()))
     (given.out / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

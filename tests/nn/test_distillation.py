@@ -4,53 +4,51 @@ import pytest
 import torch
 from torch.nn.functional import log_softmax
 
-from relmo.nn.distillation import LayerMaps, Logits, taught_loss
+from relmo.nn.distillation import LayerMaps
+from relmo.nn.softmax import FullSoftmax, Lesson, SampledSoftmax
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 ROWS, SYMBOLS, SIZE, OTHER_SIZE, SHARE = 300, 50, 7, 11, 0.7
 
 
-def draw(*shape: int, device: str) -> torch.Tensor:
-    return torch.randn(*shape, device=device, requires_grad=True)
-
-
-def defined(student: Logits, teacher: Logits, place: torch.Tensor) -> torch.Tensor:
-    """Rows of all logits, the target's own in a column of its own where it has one."""
-
-    def all_logits(given: Logits) -> torch.Tensor:
-        z = given.x @ given.weight.t() + given.bias
-        if given.own is None:
-            return z
-        own = (given.x * given.own).sum(dim=1) + given.own_bias
-        here = torch.arange(z.shape[1], device=z.device) == place.unsqueeze(1)
-        return torch.cat([z.masked_fill(here, -torch.inf), own.unsqueeze(1)], dim=1)
-
-    log_p, log_q = log_softmax(all_logits(student), 1), log_softmax(all_logits(teacher), 1)
-    y = place if student.own is None else torch.full_like(place, log_p.shape[1] - 1)
-    plain = -log_p.gather(1, y.unsqueeze(1)).mean()
+def defined(log_p: torch.Tensor, log_q: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    plain = -log_p.gather(1, targets.unsqueeze(1)).mean()
     taught = -(log_q.exp() * log_p).nan_to_num(0.0).sum(dim=1).mean()
     return (1 - SHARE) * plain + SHARE * taught
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("sampled", [False, True])
-def test_predictions(device: str, sampled: bool) -> None:
+def test_predictions(device: str, sampled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sample is given: of the symbols outside it only a row's own target counts, all logits lowered."""
     torch.manual_seed(1)
-    place = torch.randint(-1 if sampled else 0, SYMBOLS, (ROWS,), device=device)
-
-    def logits(size: int) -> Logits:
-        own = (draw(ROWS, size, device=device), draw(ROWS, device=device)) if sampled else (None, None)
-        return Logits(
-            draw(ROWS, size, device=device), draw(SYMBOLS, size, device=device), draw(SYMBOLS, device=device), *own
-        )
-
-    student, teacher = logits(SIZE), logits(OTHER_SIZE)
-    expected = defined(student, Logits(*(None if t is None else t.detach() for t in teacher)), place)
-    wanted = torch.autograd.grad(expected, [t for t in student if t is not None])
-    loss = taught_loss(student, teacher, place, SHARE)
-    found = torch.autograd.grad(loss, [t for t in student if t is not None])
+    student: FullSoftmax = SampledSoftmax(SIZE, SYMBOLS, samples=20) if sampled else FullSoftmax(SIZE, SYMBOLS)
+    student, teacher = student.to(device), FullSoftmax(OTHER_SIZE, SYMBOLS).to(device)
+    for softmax in (student, teacher):
+        torch.nn.init.normal_(softmax.bias)
+    x, y = (torch.randn(ROWS, size, device=device, requires_grad=True) for size in (SIZE, OTHER_SIZE))
+    targets = torch.randint(SYMBOLS, (ROWS,), device=device)
+    left_out = torch.zeros(ROWS, SYMBOLS, dtype=torch.bool, device=device)
+    lowered = torch.zeros(SYMBOLS, device=device)
+    if isinstance(student, SampledSoftmax):
+        sample = torch.randperm(SYMBOLS)[:20].to(device)
+        lowered = student.log_count
+        left_out[:] = True
+        left_out[:, sample] = False
+        left_out[torch.arange(ROWS), targets] = False
+        monkeypatch.setattr(torch, "topk", lambda *_, **__: torch.return_types.topk((sample.float(), sample)))
+    log_p, log_q = (
+        log_softmax((softmax.logits(features) - lowered).masked_fill(left_out, -torch.inf), 1)
+        for softmax, features in ((student, x), (teacher, y.detach()))
+    )
+    expected = defined(log_p, log_q.detach(), targets)
+    learned = [x, *student.parameters()]
+    wanted = torch.autograd.grad(expected, learned)
+    loss = student.loss(x, targets, Lesson(y, teacher, SHARE))
+    found = torch.autograd.grad(loss, learned, retain_graph=True)
     torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    assert torch.autograd.grad(loss, [y, *teacher.parameters()], allow_unused=True) == (None, None, None)
 
 
 def test_layers() -> None:

@@ -27,7 +27,7 @@ from relmo.bench.lstms import Shape
 from relmo.bench.textbook import TextbookBiLM, all_columns
 from relmo.models.bilm import bilm_text
 from relmo.networks.bilm import BiLMNetwork, BiWindow
-from relmo.nn.softmax import SampledSoftmax
+from relmo.nn.softmax import Lesson, SampledSoftmax
 from relmo.settings.bilm import BiLMModelSettings, BiLMTrainSettings
 from relmo.text.characters import CHARACTERS
 from relmo.text.sentences import BOUNDARY
@@ -57,9 +57,10 @@ class EndlessWindows:
 
 
 class PlainSampledSoftmax(SampledSoftmax):
-    """The sampled softmax's loss as a cross entropy over all its logits."""
+    """The sampled softmax's loss, without a teacher, as a cross entropy over all its logits."""
 
-    def loss(self, x: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, x: Tensor, targets: Tensor, lesson: Lesson | None = None) -> Tensor:
+        assert lesson is None
         noise = -torch.log(torch.empty_like(self.log_p).exponential_())
         sample = torch.topk(self.log_p + noise, self.samples, sorted=False).indices  # (S,)
         own = (x * embedding(targets, self.weight)).sum(-1) + self.bias[targets] - self.log_count[targets]  # (N,)

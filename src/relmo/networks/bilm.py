@@ -174,13 +174,17 @@ class BiLMNetwork(nn.Module):
         """Runs the LSTMs over a window."""
         return self.lstm(embedding(window.inputs.int(), self.encoder(window.words)), state)
 
+    def forget_some(self, carry: State | None) -> State | None:
+        """In training, the carried state with that of some streams zero."""
+        if carry is None or not self.training or not self.state_dropout:
+            return carry
+        kept = torch.rand(len(carry[0]), 1, 1, device=carry[0].device) >= self.state_dropout  # (B, 1, 1)
+        return tuple(tensor * kept for tensor in carry)
+
     def loss(self, window: BiWindow, carry: State | None) -> Loss:
         """The mean of both directions' training losses. `carry` is the state in which the window before ended."""
         assert self.softmax is not None
-        if carry is not None and self.training and self.state_dropout:
-            kept = torch.rand(len(carry[0]), 1, 1, device=carry[0].device) >= self.state_dropout  # (B, 1, 1)
-            carry = tuple(tensor * kept for tensor in carry)
-        run = self.read(window, carry)
+        run = self.read(window, self.forget_some(carry))
         top = drop(run.layers[-1], self.dropout, self.training)
         mean = self.softmax.loss(top.flatten(0, 2), window.targets.flatten())
         return Loss(mean, window.targets[0].numel(), tuple(tensor.detach() for tensor in run.state))

@@ -8,11 +8,14 @@ log-likelihood of each target (N,); and `log_probs(x)`, the whole distribution (
     adaptive   clusters by frequency, the rarer in fewer dimensions (Grave et al. 2017)
 
 Sampled and adaptive softmax need symbols sorted by falling frequency.
+
+The loss of the first two may be taught (Hinton et al. 2015, Distilling the knowledge in a neural network): with a
+teacher's distribution q and its share a it is (1 - a) * -log p(y) + a * sum_k q(k) * -log p(k), where y is the target.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,15 +41,16 @@ class FullSoftmax(nn.Module):
         """(N, D) -> (N, V)."""
         return linear(x, self.weight, self.bias)
 
-    def loss(self, x: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, x: Tensor, targets: Tensor, lesson: "Lesson | None" = None) -> Tensor:
         """The mean training loss of the targets (N,)."""
-        if not torch.is_grad_enabled():
+        if lesson is None and not torch.is_grad_enabled():
             return self.nll(x, targets).mean()
-        return SoftmaxLoss.apply(autocast(x), self.weight, self.bias, None, None, targets)
+        taught = None if lesson is None else lesson.of_all()
+        return SoftmaxLoss.apply(autocast(x), self.weight, self.bias, None, None, targets, taught)
 
     def nll(self, x: Tensor, targets: Tensor) -> Tensor:
         """The exact negative log-likelihood of each target; (N,)."""
-        rows = rows_at_once(self.weight)
+        rows = _rows_at_once(self.weight)
         chunks = zip(x.split(rows), targets.split(rows), strict=True)
         return torch.cat([cross_entropy(self.logits(a).float(), b, reduction="none") for a, b in chunks])
 
@@ -78,26 +82,54 @@ class SampledSoftmax(FullSoftmax):
         self.register_buffer("log_p", log_p.float(), persistent=False)
         self.register_buffer("log_count", log_count.float(), persistent=False)
 
-    def loss(self, x: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, x: Tensor, targets: Tensor, lesson: "Lesson | None" = None) -> Tensor:
         if not self.training:
-            return super().loss(x, targets)
-        sample, place = self.draw(targets)
-        return SoftmaxLoss.apply(autocast(x), *self.rows(sample, targets), place)
-
-    def draw(self, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """A sample (S,) of the symbols, and where each target stands in it, or -1; (N,)."""
+            return super().loss(x, targets, lesson)
         noise = -torch.log(torch.empty_like(self.log_p).exponential_())  # Gumbel
-        sample = torch.topk(self.log_p + noise, self.samples, sorted=False).indices
+        sample = torch.topk(self.log_p + noise, self.samples, sorted=False).indices  # (S,)
         place = torch.full_like(self.log_p, -1, dtype=torch.int64)
         place[sample] = torch.arange(len(sample), device=sample.device)
-        return sample, place[targets]
-
-    def rows(self, sample: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Weights (S, D) and biases (S,) of a sample, weights (N, D) and biases (N,) of the targets, all lowered."""
         symbols, sizes = torch.cat([sample, targets]), (len(sample), len(targets))  # looked up at once: one gradient
-        weight, own = autocast(embedding(symbols.int(), self.weight)).split(sizes)
+        weight, own = autocast(embedding(symbols.int(), self.weight)).split(sizes)  # (S, D), (N, D)
         bias, own_bias = (self.bias - self.log_count)[symbols].split(sizes)
-        return weight, bias, own, own_bias
+        taught = None if lesson is None else lesson.of_sample(sample, targets, self.log_count)
+        return SoftmaxLoss.apply(autocast(x), weight, bias, own, own_bias, place[targets], taught)
+
+
+class Lesson(NamedTuple):
+    """What a teacher says at the same places: its features (N, E), its output layer over the same symbols, and its
+    share of the loss."""
+
+    x: Tensor
+    softmax: FullSoftmax
+    share: float
+
+    def of_all(self) -> "TeacherLogits":
+        """Of all symbols."""
+        softmax = self.softmax
+        return TeacherLogits(autocast(self.x), autocast(softmax.weight), softmax.bias.float(), None, self.share)
+
+    def of_sample(self, sample: Tensor, targets: Tensor, log_count: Tensor) -> "TeacherLogits":
+        """Of a sample (S,) and of the targets (N,), all lowered."""
+        x, weight, bias = autocast(self.x), autocast(self.softmax.weight), self.softmax.bias - log_count
+        own = (x * weight[targets]).sum(dim=1, dtype=torch.float32) + bias[targets]
+        return TeacherLogits(x, weight[sample], bias[sample].float(), own, self.share)
+
+
+class TeacherLogits(NamedTuple):
+    """A teacher's z = W x + b for W (S, E) and b (S,); with `own` (N,) the target's own."""
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor
+    own: Tensor | None
+    share: float
+
+    def shares(self, part: slice, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q - [y] of some rows (n, S), its column of the target's own symbol (n,), and the sums of its columns (S,)."""
+        q = torch.mm(self.x[part], self.weight.t())
+        _, d_own, columns = _shares(q, self.bias, None if self.own is None else self.own[part], place[part])
+        return q, d_own, columns
 
 
 class SoftmaxLoss(torch.autograd.Function):
@@ -105,6 +137,9 @@ class SoftmaxLoss(torch.autograd.Function):
 
     `place` (N,) is the symbol that is each row's target. With `own` (N, D) and `own_bias` (N,) the target is a further
     symbol with these weights; then the symbol `place` is left out (-1: none is).
+
+    Taught, its gradient by z is p - (1 - a) * [y] - a * q = (p - [y]) - a * (q - [y]), and the loss itself is lower by
+    a * sum_k (q - [y])_k z_k. Autograd does not look into tuples: the teacher gets no gradient.
 
     The gradients are computed in the forward pass, some rows at a time, so that the N x S logits are never all in
     memory."""
@@ -118,9 +153,9 @@ class SoftmaxLoss(torch.autograd.Function):
         own: Tensor | None,
         own_bias: Tensor | None,
         place: Tensor,
+        teacher: TeacherLogits | None,
     ) -> Tensor:
-        rows = rows_at_once(weight)
-        shares = softmax_triton.shares if softmax_triton.available(x) else softmax_shares
+        rows = _rows_at_once(weight)
         total = x.new_zeros((), dtype=torch.float32)
         dx, dw = torch.empty_like(x), torch.zeros_like(weight, dtype=torch.float32)
         db, d_own = torch.zeros_like(bias, dtype=torch.float32), torch.empty_like(place, dtype=torch.float32)
@@ -133,8 +168,16 @@ class SoftmaxLoss(torch.autograd.Function):
             for begin in range(0, len(x), rows):
                 part = slice(begin, begin + rows)
                 share = torch.mm(x[part], low.t(), out=buffer[: len(x) - begin])
-                nll, d_own[part], columns = shares(share, bias32, None if z_own is None else z_own[part], place[part])
+                own_part = None if z_own is None else z_own[part]
+                if teacher is not None:
+                    q, d_teacher, teacher_columns = teacher.shares(part, place)
+                    total -= teacher.share * _expected(q, d_teacher, share, bias32, own_part)
+                nll, d_own[part], columns = _shares(share, bias32, own_part, place[part])
                 total += nll.sum()
+                if teacher is not None:
+                    share.sub_(q, alpha=teacher.share)
+                    d_own[part] -= teacher.share * d_teacher
+                    columns = columns - teacher.share * teacher_columns
                 torch.mm(share, low, out=dx[part])
                 if x.dtype == dw.dtype:
                     dw.addmm_(share.t(), x[part])
@@ -154,7 +197,18 @@ class SoftmaxLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
         d = d / len(ctx.saved_tensors[0])
-        return *(None if g is None else g * d.to(g.dtype) for g in ctx.saved_tensors), None
+        return *(None if g is None else g * d.to(g.dtype) for g in ctx.saved_tensors), None, None
+
+
+def _shares(logits: Tensor, bias: Tensor, own: Tensor | None, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    shares = softmax_triton.shares if softmax_triton.available(logits) else softmax_shares
+    return shares(logits, bias, own, place)
+
+
+def _expected(d: Tensor, d_own: Tensor, z: Tensor, bias: Tensor, own: Tensor | None) -> Tensor:
+    """sum_k d_k (z_k + b_k), the target's own symbol included, over all rows."""
+    inner = (d * z).sum(dtype=torch.float32) + torch.mv(d, bias.to(d.dtype)).sum(dtype=torch.float32)
+    return inner if own is None else inner + (d_own * own).sum()
 
 
 def softmax_shares(logits: Tensor, bias: Tensor, own: Tensor | None, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -185,7 +239,7 @@ def autocast(x: Tensor) -> Tensor:
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
-def rows_at_once(weight: Tensor) -> int:
+def _rows_at_once(weight: Tensor) -> int:
     """How many rows of logits are held at a time."""
     return max(FEWEST_ROWS, LOGITS_AT_ONCE["cuda" if weight.is_cuda else "cpu"] // len(weight))
 
