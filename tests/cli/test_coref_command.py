@@ -7,11 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 
 import relmo
-from relmo.cli import documents, main
-from relmo.cli.terminal import make_console
+from relmo.cli import main
 
 Run = Callable[..., tuple[int, str, str]]
 PEOPLE = Path(relmo.__file__).parent / "data" / "people.conll"
@@ -81,12 +79,9 @@ def test_a_page_holds_the_text_escaped_and_replaces_nothing(run: Run, model: Pat
 def test_a_terminal_gets_colours_and_nothing_that_would_do_something_to_it(
     run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def coloured(**options: bool) -> Console:
-        console = make_console(**options)
-        console._force_terminal, console._color_system = True, 3  # type: ignore[assignment]
-        return console
-
-    monkeypatch.setattr(documents, "make_console", coloured)
+    for name, value in {"FORCE_COLOR": "1", "COLORTERM": "truecolor"}.items():  # as a terminal is to rich
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
     (tmp_path / "a.txt").write_text("Tom has a dog.\x1b]0;gone\x07 It barks when he comes home.\n")
     code, output, errors = run("predict", model, tmp_path / "a.txt", "--device", "cpu")
     assert code == 0, errors
@@ -100,6 +95,9 @@ def test_mistakes_are_one_line(run: Run, model: Path, tmp_path: Path) -> None:
     code, _, errors = run("predict", model, tmp_path / "a.conll", "--device", "cpu")
     assert (code, errors.count("\n")) == (2, 1)
     assert "a mention of cluster 1 has no end" in errors
+    code, _, errors = run("predict", model, PEOPLE, "--json", "--format", "conll")
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "give one of them" in errors
     code, _, errors = run("train", "coref", PEOPLE, "--mlp", "0", "--out", tmp_path / "m")
     assert (code, errors.count("\n")) == (2, 1)
     assert "mlp has sizes" in errors

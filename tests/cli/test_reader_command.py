@@ -105,7 +105,12 @@ def test_mistakes_are_one_line(run: Relmo, folder: Path, tmp_path: Path) -> None
     tagger = conllu(tmp_path / "train.conllu", 20)
     run("train", "tagger", tagger, *TAGGER.split(), "--out", tmp_path / "tagger")
     for options in (["--best", 2], ["--passage", folder / "town.txt"]):
-        assert "go with a reader" in run("predict", tmp_path / "tagger", *options, code=2)
+        assert "has a meaning for a reader alone; this is a tagger" in run(
+            "predict", tmp_path / "tagger", *options, code=2
+        )
+    for options in (["--format", "conll"], ["--html", tmp_path / "a.html"]):
+        said = run("predict", folder / "m", *options, code=2)
+        assert f"{options[0]} has a meaning for a model of coreference alone; this is a reader" in said
     assert "best must be from 1" in run("predict", folder / "m", "--best", 0, code=2)
     assert "no such file" in run("predict", folder / "m", "--passage", tmp_path / "none.txt", code=2)
     (tmp_path / "one.txt").write_text("Who?\n")

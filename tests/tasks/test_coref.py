@@ -161,7 +161,7 @@ def slices(data: Callable[[str], Path], tmp_path: Path) -> str:
     found = list(read_documents(data("tasks/coref_gum/ontogum_dev.conll")))[2:8:2]
     parts = [next(cut(document, 12)) for document in found]
     file = tmp_path / "slice.conll"
-    file.write_text("".join(conll(part, part.clusters) for part in parts), encoding="utf-8")
+    file.write_text("\n".join(conll(part, part.clusters) for part in parts), encoding="utf-8")
     return str(file)
 
 

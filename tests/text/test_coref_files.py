@@ -79,14 +79,14 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "a.conll"
     path.write_text(CONLL)
     documents = list(read_documents(path))
-    path.write_text("".join(conll(document, document.clusters) for document in documents))
+    path.write_text("\n".join(conll(document, document.clusters) for document in documents))
     assert list(read_documents(path)) == documents
 
 
 def test_all_columns_are_written_again_where_they_were_kept(tmp_path: Path) -> None:
     path = tmp_path / "a.conll"
     path.write_text(CONLL)
-    written = "".join(conll(document, document.clusters) for document in read_documents(path, columns=True))
+    written = "\n".join(conll(document, document.clusters) for document in read_documents(path, columns=True))
     before, after = ([line.split() for line in text.splitlines() if line[:1] == "b"] for text in (CONLL, written))
     assert [line[:-1] for line in after] == [line[:-1] for line in before]
     assert [line[-1] for line in after] == ["(0)", "-", "(1|(0)", "1)", "(1)", "-"]

@@ -6,12 +6,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from relmo.cli.documents import Shown, predict_documents
 from relmo.cli.output import Overwrite
 from relmo.cli.terminal import coloured, json_line, say
+from relmo.disk.outputs import atomic, refuse_existing
 from relmo.errors import CorpusError, SettingError
+from relmo.settings.kinds import KINDS, TASKS
 
 if TYPE_CHECKING:
+    from relmo.tasks.coref_text import ResolvedText
+    from relmo.tasks.reader import PassageReader
     from relmo.tasks.task import Task
 
 AT_ONCE = 2048  # lines that are predicted together, where so many have come
@@ -87,38 +90,59 @@ def predict(
         Say nothing of words that were cut.
     """
     from relmo.loading import load
-    from relmo.settings.kinds import TASKS
+    from relmo.text.corpus import STDIN
 
     loaded: Any = load(model, kinds=TASKS, device=device)
-    if not loaded.documents and (html is not None or format != "text"):
-        raise SettingError("--html and --format go with a model for coreference")
-    if passage is not None or best != 1:
+    _check_kind(loaded.kind, "reader", {"--passage": passage is not None, "--best": best != 1})
+    _check_kind(loaded.kind, "coref", {"--format": format != "text", "--html": html is not None})
+    if json and format != "text":
+        raise SettingError(f"--json and --format {format} are two ways to print an answer; give one of them")
+    if html is not None:
+        refuse_existing(html, overwrite=overwrite)
+    if loaded.kind == "reader":
         loaded = _reader(loaded, passage, best, tokenized=tokenized, errors=errors)
-    if loaded.documents:
-        shown = Shown(json, format, html, overwrite, quiet)
-        predict_documents(loaded, file, shown, tokenized=tokenized, errors=errors)
-    elif (examples := loaded.read_whole(file, tokenized=tokenized, errors=errors)) is not None:
-        _print_answers(loaded, examples, json=json)
-    else:
-        for lines in read(file, errors):
-            _print_answers(loaded, _asked(loaded, lines, tokenized=tokenized), json=json)
+    path, found = STDIN if file in (None, "-") else file, []
+    for examples in _examples(loaded, path, tokenized=tokenized, errors=errors):
+        answers = list(loaded.answer(examples))
+        if html is None or json or format != "text":
+            _print_answers(loaded, examples, answers, json=json, columns=format == "conll")
+        if html is not None:
+            found += answers
+    if html is not None:
+        _write_page(html, found, quiet=quiet)
     features = loaded.features
     if features.bilm is not None and features.cut.count and not quiet:
         say(f"warning: {features.cut.message()}")
 
 
+def _check_kind(kind: str, wanted: str, options: dict[str, bool]) -> None:
+    """Raises where an option was given that has a meaning for one kind of model alone, and this is another."""
+    given = [option for option, is_given in options.items() if is_given]
+    if given and kind != wanted:
+        raise SettingError(f"{given[0]} has a meaning for {KINDS[wanted].called} alone; this is {KINDS[kind].called}")
+
+
 def _reader(
-    model: "Task[Any, Any]", passage: Path | None, best: int, *, tokenized: bool, errors: Literal["strict", "replace"]
-) -> "Task[Any, Any]":
+    model: "PassageReader", passage: Path | None, best: int, *, tokenized: bool, errors: Literal["strict", "replace"]
+) -> "PassageReader":
     """A reader that gives the so many best answers to questions, about one passage where it is given."""
-    from relmo.tasks.reader import PassageReader
     from relmo.text.corpus import read_text
 
-    if not isinstance(model, PassageReader):
-        raise SettingError(f"--passage and --best go with a reader, and this is a {model.kind}")
     if passage is not None:
         model = model.about_passage(read_text(passage, errors=errors), tokenized=tokenized)
     return model.giving(best)
+
+
+def _examples(
+    model: "Task[Any, Any]", path: str, *, tokenized: bool, errors: Literal["strict", "replace"]
+) -> Iterator[list[Any]]:
+    """What a file asks, a portion at a time: all of it where the model reads it as a whole, otherwise line by line."""
+    whole = model.read_whole(path, tokenized=tokenized, errors=errors)
+    if whole is not None:
+        yield whole
+        return
+    for lines in read(path, errors):
+        yield _asked(model, lines, tokenized=tokenized)
 
 
 def _asked(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool) -> list[Any]:
@@ -132,20 +156,35 @@ def _asked(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool) -> l
     return asked
 
 
-def _print_answers(model: "Task[Any, Any]", asked: list[Any], *, json: bool) -> None:
-    """Prints the predictions for examples."""
-    answered = zip(asked, model.answer(asked), strict=True)
-    results = [json_line(model.as_record(*each)) if json else coloured(each[1]) for each in answered]
+def _print_answers(model: "Task[Any, Any]", asked: list[Any], answers: list[Any], *, json: bool, columns: bool) -> None:
+    """Prints what was answered: as JSON lines, in the columns of CoNLL-2012, or as text."""
+    if json:
+        results = [json_line(model.as_record(*each)) for each in zip(asked, answers, strict=True)]
+    elif columns:
+        from relmo.tasks.coref_text import conll
+
+        results = [conll(document, found.places) for document, found in zip(asked, answers, strict=True)]
+    else:
+        results = list(map(coloured, answers))
     sys.stdout.write("\n".join(results) + "\n")
     sys.stdout.flush()
 
 
-def read(file: str | None, errors: Literal["strict", "replace"]) -> Iterator[list[Input]]:
+def _write_page(path: Path, found: "list[ResolvedText]", *, quiet: bool) -> None:
+    """Writes documents with their clusters as one page."""
+    from relmo.tasks.coref_text import page
+
+    with atomic(path) as temporary:
+        temporary.write_text(page(found), encoding="utf-8", errors="backslashreplace")
+    if not quiet:
+        say(f"the page is in {path}")
+
+
+def read(path: str, errors: Literal["strict", "replace"]) -> Iterator[list[Input]]:
     """The lines of a file, or its sentences, a portion at a time: of a pipe, what has come so far."""
-    from relmo.text.corpus import STDIN, is_conllu, read_conllu
+    from relmo.text.corpus import is_conllu, read_conllu
     from relmo.text.readers.lines import blocks_of_lines
 
-    path = STDIN if file is None else file
     if is_conllu(path):
         sentences = enumerate(read_conllu(path, errors=errors), start=1)
         yield from _portions(Input(" ".join(words), True, f"{path}: sentence {number}") for number, words in sentences)

@@ -12,6 +12,7 @@ Texts, names and labels are the user's: nothing in them is markup, an emoji, or 
 
 import json
 import os
+import re
 import sys
 import time
 import warnings
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 PLAIN_EVERY = 10.0  # seconds between lines of progress where there is no terminal
 GRACE = 5.0  # seconds
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # characters that do something to a terminal
 
 
 class PlainConsole(Console):
@@ -283,8 +285,9 @@ def coloured(prediction: "Prediction") -> str:
     pieces = getattr(prediction, "pieces", None)
     if pieces is None or not console.is_terminal:
         return prediction.as_text()
+    shown = Text.assemble(*((CONTROLS.sub("\ufffd", text), colour) for text, colour in pieces()))
     with console.capture() as captured:
-        console.print(Text.assemble(*pieces()), soft_wrap=True, end="")
+        console.print(shown, soft_wrap=True, end="")
     return captured.get()
 
 

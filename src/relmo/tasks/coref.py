@@ -24,11 +24,13 @@ from relmo.networks.inputs import WordInputs
 from relmo.settings.arguments import check_sentence
 from relmo.settings.coref import CorefModelSettings, CorefSettings, CorefTextSettings
 from relmo.tasks.coref_scores import coref_report
-from relmo.tasks.coref_text import Mention, ResolvedText, spaced
+from relmo.tasks.coref_text import Mention, ResolvedText
 from relmo.tasks.features import EncodedSentences, Say, Words, WordVocabulary
 from relmo.tasks.scores import TaskReport
-from relmo.tasks.task import Task
-from relmo.text.readers.coref import CorefDocument, Place, read_documents
+from relmo.tasks.task import Task, Tokenized
+from relmo.text.corpus import STDIN, Errors, is_conllu, read_conllu, read_text
+from relmo.text.readers.coref import CorefDocument, Place, is_conll, read_documents
+from relmo.text.readers.tables import is_jsonl
 from relmo.text.sentence_ends import split_tokens
 from relmo.text.vocabulary import Vocabulary
 
@@ -113,7 +115,6 @@ class Coreference(Task[CorefDocument, ResolvedText]):
     """A network that finds mentions and their antecedents, with its vocabularies and settings."""
 
     kind = "coref"
-    documents = True
     settings: CorefSettings
 
     @classmethod
@@ -227,20 +228,28 @@ class Coreference(Task[CorefDocument, ResolvedText]):
         split = split_tokens(given, tokens)
         return CorefDocument("", "0", [[t.text for t in each] for each in split] or [[]], [], text=given, tokens=tokens)
 
+    def read_whole(self, path: str, *, tokenized: bool, errors: Errors) -> list[CorefDocument]:
+        """The documents of a file: CoNLL-2012 or JSON lines, as its name says; CoNLL-U's sentences as one; or one
+        text."""
+        if is_conll(path) or is_jsonl(path):
+            return [self.ask(document) for document in read_documents(path, errors=errors, columns=True)]
+        if is_conllu(path):
+            document = self.ask(list(read_conllu(path, errors=errors)))
+        else:
+            document = self.ask(read_text(path, errors=errors), tokenized=tokenized)
+        return [document._replace(name="" if path == STDIN else Path(path).name)]
+
     def as_record(self, example: CorefDocument, prediction: ResolvedText) -> dict[str, Any]:
         """The document with its clusters as e2e-coref's JSON has them, and each mention's place in the text."""
-        tokens = prediction.tokens
+        words = Tokenized(prediction.text, prediction.tokens)
         return {
             "doc_key": example.name,
             "text": prediction.text,
             "sentences": example.sentences,
             "clusters": [[[mention.start, mention.end - 1] for mention in each] for each in prediction.clusters],
             "mentions": [
-                [
-                    {"text": each.text, "start": tokens[each.start].start, "end": tokens[each.end - 1].end}
-                    for each in cluster
-                ]
-                for cluster in prediction.clusters
+                [words.stretch(mention.start, mention.end)._asdict() for mention in each]
+                for each in prediction.clusters
             ],
         }
 
@@ -268,11 +277,11 @@ def _numbered(document: CorefDocument) -> np.ndarray:
 
 
 def _resolve(document: CorefDocument, clusters: Sequence[Sequence[Place]]) -> ResolvedText:
-    """A document with these clusters."""
-    text, tokens = (document.text, list(document.tokens)) if document.tokens else spaced(document.sentences)
-    text = text or document.text
-    found = [
-        [Mention(start, end, text[tokens[start].start : tokens[end - 1].end]) for start, end in cluster]
-        for cluster in clusters
-    ]
-    return ResolvedText(document.name, text, tokens, found)
+    """A document with these clusters. Where it has no text, one is made, with a sentence a line."""
+    if document.tokens:
+        words = Tokenized(document.text, document.tokens)
+    else:
+        lines = "\n".join(map(" ".join, filter(None, document.sentences)))
+        words = Tokenized(lines or document.text, Tokenized.of(document.words).tokens)
+    found = [[Mention(start, end, words.stretch(start, end).text) for start, end in cluster] for cluster in clusters]
+    return ResolvedText(document.name, words.text, list(words.tokens), found)

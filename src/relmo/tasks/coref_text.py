@@ -6,6 +6,7 @@
 import html
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from colorsys import hls_to_rgb
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -21,8 +22,8 @@ class Mention(NamedTuple):
     text: str
 
 
-class Piece(NamedTuple):
-    """A piece of a marked text: characters, or where a mention of a cluster, counted from 1, begins or ends."""
+class MarkedPart(NamedTuple):
+    """A part of a marked text: characters, or where a mention of a cluster, counted from 1, begins or ends."""
 
     kind: Literal["text", "begin", "end"]
     text: str
@@ -43,7 +44,7 @@ class ResolvedText:
         """The clusters as words alone."""
         return [[(mention.start, mention.end) for mention in cluster] for cluster in self.clusters]
 
-    def pieces(self) -> Iterator[Piece]:
+    def parts(self) -> Iterator[MarkedPart]:
         """The text with the beginnings and ends of mentions. Where several begin, the longest is first; where several
         end, the one that began last."""
         begins: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -55,39 +56,43 @@ class ResolvedText:
                 ends[last].append((-first, -number))
         before = 0
         for place in sorted({*begins, *ends}):
-            yield Piece("text", self.text[before:place])
-            yield from (Piece("end", "", -number) for _, number in sorted(ends[place]))
-            yield from (Piece("begin", "", number) for _, number in sorted(begins[place]))
+            yield MarkedPart("text", self.text[before:place])
+            yield from (MarkedPart("end", "", -number) for _, number in sorted(ends[place]))
+            yield from (MarkedPart("begin", "", number) for _, number in sorted(begins[place]))
             before = place
-        yield Piece("text", self.text[before:])
+        yield MarkedPart("text", self.text[before:].rstrip())
 
     def as_text(self) -> str:
-        """The text with mentions in brackets and their clusters' numbers behind, then each cluster."""
-        shown = {"text": "{0.text}", "begin": "[", "end": "]{0.cluster}"}
-        marked = "".join(shown[piece.kind].format(piece) for piece in self.pieces())
-        return "\n".join([marked.rstrip(), *([""] if self.clusters else []), *self.summary(), ""])
+        """The text with mentions in brackets and their clusters' numbers behind, then a line for each cluster."""
+        return "".join(text for text, _ in self.pieces())
 
-    def summary(self) -> list[str]:
-        """A line for each cluster: its number and its mentions."""
-        return [
-            f"{number}: {' | '.join(' '.join(mention.text.split()) for mention in cluster)}"
-            for number, cluster in enumerate(self.clusters, start=1)
-        ]
-
-
-def spaced(sentences: Sequence[Sequence[str]]) -> tuple[str, list[Token]]:
-    """A text for words that have none: a space between them, a sentence a line; and where they stand in it."""
-    tokens, place = [], 0
-    for words in sentences:
-        for word in words:
-            tokens.append(Token(word, place, place + len(word)))
-            place += len(word) + 1
-    return "\n".join(" ".join(words) for words in sentences if words), tokens
+    def pieces(self) -> Iterator[tuple[str, str]]:
+        """The same in pieces, each with the name of its colour; none where it has no colour."""
+        colours = [""]
+        for part in self.parts():
+            if part.kind == "text":
+                yield part.text, colours[-1]
+            elif part.kind == "begin":
+                colours.append(_colour(part.cluster))
+                yield "[", colours[-1]
+            else:
+                yield f"]{part.cluster}", colours.pop()
+        yield "\n\n" if self.clusters else "\n", ""
+        for number, cluster in enumerate(self.clusters, start=1):
+            yield f"{number}: {' | '.join(' '.join(mention.text.split()) for mention in cluster)}", _colour(number)
+            yield "\n", ""
 
 
-def hue(cluster: int) -> int:
+def _hue(cluster: int) -> int:
     """The colour of a cluster, in degrees: those of neighbours are far apart."""
     return round(cluster * 137.508) % 360
+
+
+def _colour(cluster: int) -> str:
+    """Black on a cluster's colour. It is light enough to be read on, and strong enough to be told from others on a
+    terminal that has few colours and takes the nearest."""
+    red, green, blue = (round(255 * part) for part in hls_to_rgb(_hue(cluster) / 360, 0.65, 0.75))
+    return f"#000000 on #{red:02x}{green:02x}{blue:02x}"
 
 
 def conll(document: CorefDocument, clusters: Sequence[Sequence[Place]]) -> str:
@@ -119,7 +124,7 @@ def conll(document: CorefDocument, clusters: Sequence[Sequence[Place]]) -> str:
             lines.append("\t".join([*columns, "|".join(marks[place]) or "-"]))
             place += 1
         lines.append("")
-    return "\n".join([*lines, "#end document", ""])
+    return "\n".join([*lines, "#end document"])
 
 
 PAGE = """<!doctype html>
@@ -155,15 +160,15 @@ def page(resolved: Sequence[ResolvedText]) -> str:
 def _section(resolved: ResolvedText) -> str:
     """A document: its text with coloured mentions, and a list of its clusters."""
     marked = []
-    for piece in resolved.pieces():
-        if piece.kind == "text":
-            marked.append(html.escape(piece.text))
-        elif piece.kind == "begin":
-            marked.append(f'<span data-cluster="{piece.cluster}" style="--hue: {hue(piece.cluster)}">')
+    for part in resolved.parts():
+        if part.kind == "text":
+            marked.append(html.escape(part.text))
+        elif part.kind == "begin":
+            marked.append(f'<span data-cluster="{part.cluster}" style="--hue: {_hue(part.cluster)}">')
         else:
-            marked.append(f"<sub>{piece.cluster}</sub></span>")
+            marked.append(f"<sub>{part.cluster}</sub></span>")
     rows = [
-        f'<li><span data-cluster="{number}" style="--hue: {hue(number)}">'
+        f'<li><span data-cluster="{number}" style="--hue: {_hue(number)}">'
         + html.escape(" | ".join(mention.text for mention in cluster))
         + "</span></li>"
         for number, cluster in enumerate(resolved.clusters, start=1)

@@ -217,7 +217,12 @@ class PassageReader(Task[AskedQuestion, FoundAnswer]):
         rows = zip(*(part.tolist() for part in spans), strict=True)
         return [
             FoundAnswer(
-                [_cut_out(example.passage, *span) for span in zip(*row, strict=True) if span[2] > -inf], self.best
+                [
+                    FoundSpan(*example.passage.stretch(first, last + 1), exp(score))
+                    for first, last, score in zip(*row, strict=True)
+                    if score > -inf
+                ],
+                self.best,
             )
             for example, row in zip(examples, rows, strict=True)
         ]
@@ -247,9 +252,9 @@ class PassageReader(Task[AskedQuestion, FoundAnswer]):
             )
         return self.ask((texts[0], texts[1]), tokenized=tokenized)
 
-    def read_whole(self, path: str | None, *, tokenized: bool, errors: Errors) -> list[AskedQuestion] | None:
+    def read_whole(self, path: str, *, tokenized: bool, errors: Errors) -> list[AskedQuestion] | None:
         """The questions of a file in SQuAD's format."""
-        if path is None or not is_squad(path) or self.passage is not None:
+        if not is_squad(path) or self.passage is not None:
             return None
         text = replace(self.settings.text, format="squad", column=None, errors=errors)
         return self.read(path, replace(text, tokenizer="whitespace") if tokenized else text)
@@ -266,12 +271,6 @@ class PassageReader(Task[AskedQuestion, FoundAnswer]):
         """As every task's, with a passage in the example."""
         command = f'echo "Who founded the town?" | relmo predict {name} --passage town.txt --best 3'
         return super().about(name)._replace(example=["```", command, "```"])
-
-
-def _cut_out(passage: Tokenized, first: int, last: int, log_score: float) -> FoundSpan:
-    """Words of a passage as the text has them."""
-    start, end = passage.tokens[first].start, passage.tokens[last].end
-    return FoundSpan(passage.text[start:end], start, end, exp(log_score))
 
 
 def _learned(examples: Sequence[AskedQuestion], most: int, say: Say) -> tuple[list[AskedQuestion], np.ndarray]:

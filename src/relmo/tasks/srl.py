@@ -235,20 +235,17 @@ class RoleLabeller(Task[RoleSentence, RoleText]):
     def as_record(self, example: RoleSentence, prediction: RoleText) -> dict[str, Any]:
         """The text, its tokens with offsets, and for each predicate its roles with their place in the text."""
         words = Tokenized.of(example.words)
-
-        def stretch(start: int, end: int) -> dict[str, Any]:
-            first, last = words.tokens[start].start, words.tokens[end - 1].end
-            return {"text": words.text[first:last], "start": first, "end": last}
-
         return {
             "text": words.text,
             "tokens": [token._asdict() for token in words.tokens],
             "predicates": [
                 {
                     "token": predicate.place,
-                    **stretch(predicate.place, predicate.place + 1),
+                    **words.tokens[predicate.place]._asdict(),
                     "tags": predicate.tags,
-                    "roles": [{"label": label} | stretch(start, end) for start, end, label in predicate.roles],
+                    "roles": [
+                        words.stretch(start, end)._asdict() | {"label": label} for start, end, label in predicate.roles
+                    ],
                 }
                 for predicate in prediction.predicates
             ],

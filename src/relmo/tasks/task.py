@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -89,6 +89,11 @@ class Tokenized(list[str]):
         tokens = [Token(word, end - len(word) - 1, end - 1) for word, end in zip(words, ends, strict=True)]
         return cls(" ".join(words), tokens)
 
+    def stretch(self, start: int, end: int) -> Token:
+        """The words from number `start` up to number `end`, as one piece of the text."""
+        first, last = self.tokens[start].start, self.tokens[end - 1].end
+        return Token(self.text[first:last], first, last)
+
 
 @dataclass
 class EncodedTexts:
@@ -124,8 +129,6 @@ class Task(SavedModel, Generic[E, P]):
     """
 
     network: TaskNetwork
-    documents: ClassVar[bool] = False
-    """Whether it reads whole documents, not lines: `relmo predict` takes a file as one."""
 
     def __init__(
         self,
@@ -321,9 +324,9 @@ class Task(SavedModel, Generic[E, P]):
         """A line of text to predict, as an example without its answer."""
         return self.ask(line, tokenized=tokenized)
 
-    def read_whole(self, path: str | None, *, tokenized: bool, errors: Errors) -> list[E] | None:
-        """The examples of a file to predict that has a format of the task's own. None where it is a text of lines, as
-        every file is unless a task says otherwise."""
+    def read_whole(self, path: str, *, tokenized: bool, errors: Errors) -> list[E] | None:
+        """The examples of a file to predict, without their answers, where the file is read as a whole. None where each
+        of its lines is an example, as in every file unless a task says otherwise."""
         return None
 
     def as_record(self, example: E, prediction: P) -> dict[str, Any]:
