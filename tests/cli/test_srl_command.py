@@ -73,6 +73,13 @@ def test_records_have_the_places_of_predicates_and_roles(run: Run, folder: Path,
     assert hello["predicates"] == []
 
 
+def test_of_json_lines_the_predicates_are_those_of_the_file(run: Run, folder: Path, tmp_path: Path) -> None:
+    given = {"words": SENTENCE.split(), "frames": [{"verb_index": 5, "tags": ["O"] * 7}]}
+    (tmp_path / "given.jsonl").write_text(json.dumps(given))
+    (record,) = map(json.loads, run("predict", folder / "m", tmp_path / "given.jsonl", "--json")[1].splitlines())
+    assert [each["text"] for each in record["predicates"]] == ["hears"]
+
+
 def test_the_field_s_scores_of_a_file(run: Run, folder: Path) -> None:
     _, shown, _ = run("evaluate", folder / "m", folder / "dev.jsonl", "--confusion")
     assert "verb_f1" in shown

@@ -43,24 +43,23 @@ def predict(
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Apply a model to text. A tagger gives each word with its tag, a tab between them, an empty line after a sentence;
-    a classifier the label of each line and its probability; one for pairs the same, or a score; a reader the answer,
-    the characters of the passage where it begins and ends, and its score; one for semantic roles the predicates of each
-    line, with their roles in brackets; one for coreference the text with its mentions in brackets, those of one thing
-    with one number and, on a terminal, one colour.
+    """Apply a model to text. Each line is answered as it comes, so that it works in a pipe.
 
-    Text has one sentence a line; two with a tab between them for a model of pairs; a passage, a tab and a question for
-    a reader, or, with --passage, a question. What has come so far is answered at once, so that it works in a pipe. A
-    reader answers the questions of a file in SQuAD's format (.json), too; a model for coreference takes all of the text
-    as one document.
+    - tagger: a sentence a line. It gives each word with its tag, a tab between them, an empty line after a sentence.
+    - classifier: a text a line. It gives the label and its probability.
+    - pairs: two sentences a line with a tab between them. It gives the label and its probability, or a score.
+    - reader: a passage, a tab and a question a line; with --passage a question a line; or a file of SQuAD (.json). It
+      gives the answer, the characters of the passage where it begins and ends, and its score.
+    - srl: a sentence a line, or JSON lines with predicates (.jsonl). It gives each predicate with its roles.
+    - coref: a whole text; or several, as CoNLL-2012 (.conll, ._conll) or JSON lines (.jsonl). It gives the text with
+      mentions in brackets; those of one thing have one number and, on a terminal, one colour.
+
+    For example:
 
         echo "Anna lives in Berlin." | relmo predict models/ner
-
         relmo predict models/pos text.txt --json > tagged.jsonl
-
-        relmo predict models/coref chapter.txt --html chapter.html
-
         echo "Who founded the town?" | relmo predict models/squad --passage town.txt --best 3
+        relmo predict models/coref chapter.txt --html chapter.html
 
     Parameters
     ----------
@@ -68,12 +67,10 @@ def predict(
         The model's folder.
     file
         Text: plain, .gz, .xz, .zst, or .conllu, whose words are kept as they are; standard input where it is not given.
-        Coreference also takes documents of CoNLL-2012 (.conll, ._conll) and of JSON lines (.jsonl).
     passage
-        Readers: a file with the text that all questions are about; each line to answer is then a question alone.
+        reader: a file with the text that all questions are about.
     best
-        Readers: give so many answers to each question, no two of which share a word, the best first; an empty line
-        follows them.
+        reader: give so many answers to each question, the best first, and then an empty line. No two share a word.
     tokenized
         Words are split at white space, not by the model's tokenizer.
     errors
@@ -81,35 +78,31 @@ def predict(
     device
         Where to compute; auto takes a GPU where there is one.
     format
-        Coreference: text, or the columns of CoNLL-2012.
+        coref: print text, or the columns of CoNLL-2012.
     html
-        Coreference: write a page with coloured clusters, which needs nothing else, to this file.
+        coref: write a page with coloured clusters, which needs nothing else, to this file, and print no text.
     json
         Print a JSON object a line: with the places of the words in the text, or the probability of each label.
     quiet
-        Say nothing of words that were cut.
+        Say nothing of words that were cut, or of where a page is.
     """
     from relmo.loading import load
-    from relmo.text.corpus import STDIN
 
     loaded: Any = load(model, kinds=TASKS, device=device)
     _check_kind(loaded.kind, "reader", {"--passage": passage is not None, "--best": best != 1})
     _check_kind(loaded.kind, "coref", {"--format": format != "text", "--html": html is not None})
-    if json and format != "text":
-        raise SettingError(f"--json and --format {format} are two ways to print an answer; give one of them")
+    if json + (format != "text") + (html is not None) > 1:
+        raise SettingError("--json, --format and --html are three ways to show an answer; give one of them")
     if html is not None:
         refuse_existing(html, overwrite=overwrite)
     if loaded.kind == "reader":
         loaded = _reader(loaded, passage, best, tokenized=tokenized, errors=errors)
-    path, found = STDIN if file in (None, "-") else file, []
-    for examples in _examples(loaded, path, tokenized=tokenized, errors=errors):
-        answers = list(loaded.answer(examples))
-        if html is None or json or format != "text":
-            _print_answers(loaded, examples, answers, json=json, columns=format == "conll")
-        if html is not None:
-            found += answers
-    if html is not None:
-        _write_page(html, found, quiet=quiet)
+    portions = _examples(loaded, file, tokenized=tokenized, errors=errors)
+    if html is None:
+        for examples in portions:
+            _print_answers(loaded, examples, json=json, columns=format == "conll")
+    else:
+        _write_page(html, [found for examples in portions for found in loaded.answer(examples)], quiet=quiet)
     features = loaded.features
     if features.bilm is not None and features.cut.count and not quiet:
         say(f"warning: {features.cut.message()}")
@@ -134,9 +127,12 @@ def _reader(
 
 
 def _examples(
-    model: "Task[Any, Any]", path: str, *, tokenized: bool, errors: Literal["strict", "replace"]
+    model: "Task[Any, Any]", file: str | None, *, tokenized: bool, errors: Literal["strict", "replace"]
 ) -> Iterator[list[Any]]:
     """What a file asks, a portion at a time: all of it where the model reads it as a whole, otherwise line by line."""
+    from relmo.text.corpus import STDIN
+
+    path = STDIN if file in (None, "-") else file
     whole = model.read_whole(path, tokenized=tokenized, errors=errors)
     if whole is not None:
         yield whole
@@ -156,16 +152,17 @@ def _asked(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool) -> l
     return asked
 
 
-def _print_answers(model: "Task[Any, Any]", asked: list[Any], answers: list[Any], *, json: bool, columns: bool) -> None:
-    """Prints what was answered: as JSON lines, in the columns of CoNLL-2012, or as text."""
+def _print_answers(model: "Task[Any, Any]", asked: list[Any], *, json: bool, columns: bool) -> None:
+    """Prints the predictions for examples: as JSON lines, in the columns of CoNLL-2012, or as text."""
+    answered = zip(asked, model.answer(asked), strict=True)
     if json:
-        results = [json_line(model.as_record(*each)) for each in zip(asked, answers, strict=True)]
+        results = [json_line(model.as_record(*each)) for each in answered]
     elif columns:
         from relmo.tasks.coref_text import conll
 
-        results = [conll(document, found.places) for document, found in zip(asked, answers, strict=True)]
+        results = [conll(document, found.places) for document, found in answered]
     else:
-        results = list(map(coloured, answers))
+        results = [coloured(found) for _, found in answered]
     sys.stdout.write("\n".join(results) + "\n")
     sys.stdout.flush()
 

@@ -21,8 +21,8 @@ class CorefTextSettings(TaskTextSettings):
     """What is read of the files."""
 
     singletons: Literal["keep", "drop"] = "keep"
-    """Mentions that are alone in their cluster, in files that have such: keep them, so that they are scored (and, with
-    `mention_weight`, learned), or read files as if they had none."""
+    """Mentions that are alone in their cluster, in files that have such. keep: they are scored and, with
+    `mention_weight`, learned. drop: files are read as if they had none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +46,11 @@ class CorefModelSettings:
     feature_dim: int = 20
     """Size of the vectors of widths, distances, speakers and genres."""
     mention_weight: float = 0.0
-    """The weight of a loss of its own for the scores of mentions, over all spans: mentions are found sooner where there
-    is little to learn from. The published network has none."""
+    """The weight of a second loss, which teaches of every span whether it is a mention. With few documents the network
+    then learns sooner. The published network has none."""
     output_singletons: bool = False
-    """Output mentions that have no antecedent and are none, as those with a score above 0; for files that have such,
-    and with `mention_weight`. The published network outputs none."""
+    """Output a mention that is in no cluster with another, too, where its score is above 0. This is for files that have
+    such mentions, and needs `mention_weight`. The published network outputs none."""
     lexical_dropout: float = 0.5
     """Dropout on words."""
     dropout: float = 0.2

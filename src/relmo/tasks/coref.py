@@ -34,7 +34,7 @@ from relmo.text.readers.tables import is_jsonl
 from relmo.text.sentence_ends import split_tokens
 from relmo.text.vocabulary import Vocabulary
 
-GENRES = "genre-vocabulary"
+GENRES = "genres-vocabulary"
 FEWEST = 24  # spans that are kept of any document that has so many: a short one may be half mentions
 
 

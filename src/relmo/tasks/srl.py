@@ -24,7 +24,9 @@ from relmo.tasks.features import EncodedSentences, Say, Words
 from relmo.tasks.role_scores import Marks, role_report
 from relmo.tasks.scores import TaskReport
 from relmo.tasks.task import Task, Tokenized, count_labels
+from relmo.text.corpus import Errors
 from relmo.text.readers.roles import VERB, Proposition, RoleSentence, as_brackets, check_length, read_roles
+from relmo.text.readers.tables import is_jsonl
 from relmo.text.tags import OUTSIDE, Span, legal_transitions, spans
 from relmo.text.vocabulary import Vocabulary
 
@@ -163,7 +165,7 @@ class RoleLabeller(Task[RoleSentence, RoleText]):
         """The tags; O and B-V are always among them."""
         tags = [each.tags for example in examples for each in example.propositions or ()]
         if not tags:
-            raise CorpusError("the training sentences have no predicate")
+            raise CorpusError("the training sentences have no predicate; there is nothing to learn")
         return {"labels": count_labels([*tags, [OUTSIDE, f"B-{VERB}"]])}
 
     def make_network(self, inputs: WordInputs) -> RoleNetwork:
@@ -231,6 +233,10 @@ class RoleLabeller(Task[RoleSentence, RoleText]):
         if wrong := [at for at in places if not (isinstance(at, int | np.integer) and 0 <= at < len(words))]:
             raise SettingError(f"a predicate is the number of a word, from 0 to {len(words) - 1}, not {wrong[0]!r:.40}")
         return RoleSentence(words, [Proposition(at, []) for at in dict.fromkeys(map(int, places))])
+
+    def read_whole(self, path: str, *, tokenized: bool, errors: Errors) -> list[RoleSentence] | None:
+        """The sentences of JSON lines, with the predicates that they have."""
+        return list(read_roles(path, errors=errors)) if is_jsonl(path) else None
 
     def as_record(self, example: RoleSentence, prediction: RoleText) -> dict[str, Any]:
         """The text, its tokens with offsets, and for each predicate its roles with their place in the text."""

@@ -193,7 +193,10 @@ class Task(SavedModel, Generic[E, P]):
 
     def about(self, name: str) -> About:
         own, built_on = self.vocabularies.items(), self.features.references.items()
-        facts = [f"- {len(found)} {what}: {', '.join(found.symbols[:40])}" for what, found in own]
+        facts = []
+        for what, found in own:
+            if known := found.symbols[len(found.specials) :]:
+                facts.append(f"- {len(known)} {what.removesuffix('-vocabulary')}: {', '.join(known[:40])}")
         facts.append(f"- parameters: {self.parameter_count():,}")
         facts += [f"- {what}: {reference.source}" for what, reference in built_on]
         what = f"A{KINDS[self.kind].called[1:]}, made with relmo."  # it is called a tagger, say

@@ -113,7 +113,10 @@ def _column_sentences(path: str | Path, errors: Errors) -> Iterator[RoleSentence
             began = began or place
             rows.append(fields)
             if len(fields) != len(rows[0]):
-                raise CorpusError(f"{place}: has {len(fields)} columns where the lines before have {len(rows[0])}")
+                raise CorpusError(
+                    f"{place}: has {len(fields)} columns where the lines before have {len(rows[0])}; expected a word a "
+                    "line, with a column of brackets for each predicate"
+                )
         elif rows:
             yield _column_sentence(rows, began)
             rows, began = [], ""
