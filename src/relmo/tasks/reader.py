@@ -23,7 +23,7 @@ from relmo.networks.inputs import TaskNetwork, WordInputs
 from relmo.networks.reader import ReadingBatch, ReadingNetwork, SpanReader, SpanScores, best_spans
 from relmo.settings.arguments import check_whole, typed
 from relmo.settings.reader import ReaderSettings, ReaderTextSettings
-from relmo.tasks.answers import answer_report
+from relmo.tasks.answer_scores import answer_report
 from relmo.tasks.features import EncodedSentences, Say, Words
 from relmo.tasks.scores import TaskReport
 from relmo.tasks.task import Task, Tokenized

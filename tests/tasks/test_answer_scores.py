@@ -2,7 +2,7 @@
 
 import pytest
 
-from relmo.tasks.answers import answer_report, exact_match, plain_words, word_f1
+from relmo.tasks.answer_scores import answer_report, exact_match, plain_words, word_f1
 
 
 @pytest.mark.parametrize(
