@@ -11,7 +11,6 @@ import torch
 import relmo
 from relmo.errors import CorpusError, SettingError
 from relmo.networks.coref import SpanLinks
-from relmo.runs.reporter import Reporter
 from relmo.runs.train_task import train_task
 from relmo.settings.coref import (
     CorefModelSettings,
@@ -26,7 +25,7 @@ from relmo.tasks.coref_text import Mention, ResolvedText, conll, page
 from relmo.tasks.features import WordFeatures, WordVocabulary, count_words
 from relmo.text.readers.coref import CorefDocument, read_documents
 from relmo.text.tokenize import tokenize
-from tagging import tiny_bilm
+from tagging import StopAfter, tiny_bilm
 
 PEOPLE = Path(relmo.__file__).parent / "data" / "people.conll"
 TEXTS = ["Anna saw Bob. She waved to him.", "It rained", "", "The dog (old as it was) saw the cat. Mr. Lee slept."]
@@ -178,18 +177,6 @@ def test_real_documents_are_learned(slices: str, tmp_path: Path) -> None:
     report = model.evaluate(slices)
     assert report.score == pytest.approx(results["valid_average_f1"])
     assert [label.label for label in report.labels] == ["muc", "b3", "ceaf", "mentions"]
-
-
-class StopAfter(Reporter):
-    """Breaks a run off after some steps, as a kill would."""
-
-    def __init__(self, steps: int):
-        self.steps = steps
-
-    def stepped(self, step: Any, total: int) -> None:
-        self.steps -= 1
-        if self.steps == 0:
-            raise KeyboardInterrupt
 
 
 def test_a_run_that_was_killed_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from relmo.runs.train_task import train_task
 from relmo.tasks.features import WordFeatures, count_words
 from relmo.tasks.reader import AskedQuestion, FoundAnswer, FoundSpan, PassageReader, span_of
 from relmo.text.readers.reading import AnswerText
-from tagging import tiny_bilm
+from tagging import StopAfter, tiny_bilm
 
 PASSAGE = "Anna’s  14-story house 🏠 is\nin New\tYork. It has two doors, and a cat."
 
@@ -208,20 +208,12 @@ def test_with_elmo_the_folder_gives_the_same_scores(
 
 
 def test_a_run_that_was_killed_goes_on_to_the_same_bytes(files: tuple[str, str], tmp_path: Path) -> None:
-    class Killed(Reporter):
-        steps = 4
-
-        def stepped(self, step: object, total: int) -> None:
-            self.steps -= 1
-            if not self.steps:
-                raise KeyboardInterrupt
-
     made = reader_settings(
         text={"valid": files[1]}, model={"dropout": 0.3}, train={"epochs": 2, "checkpoint_every": 0.0, "average": 0.9}
     )
     train_task(PassageReader, [files[0]], made, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        train_task(PassageReader, [files[0]], made, tmp_path / "broken", reporter=Killed())
+        train_task(PassageReader, [files[0]], made, tmp_path / "broken", reporter=StopAfter(4))
     train_task(PassageReader, [files[0]], made, tmp_path / "broken", resume=True)
     one, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "broken"))
     assert one == other

@@ -11,7 +11,6 @@ import torch
 
 import relmo
 from relmo.errors import CorpusError, ModelError, SettingError
-from relmo.runs.reporter import Reporter
 from relmo.runs.train_task import train_task
 from relmo.settings.kinds import check_settings
 from relmo.tasks.srl import PredicateRoles, RoleLabeller, RoleText
@@ -19,21 +18,9 @@ from relmo.tasks.task import Labels
 from relmo.text.readers.roles import LONGEST, read_roles
 from relmo.text.tags import Span
 from roles import roles, settings
-from tagging import tiny_bilm, word_bilm
+from tagging import StopAfter, tiny_bilm, word_bilm
 
 SENTENCE = "Anna sees Bob today who hears Carl ."
-
-
-class StopAfter(Reporter):
-    """Breaks a run off after some steps, as a kill would."""
-
-    def __init__(self, steps: int):
-        self.steps = steps
-
-    def stepped(self, step: Any, total: int) -> None:
-        self.steps -= 1
-        if self.steps == 0:
-            raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="module")
