@@ -13,7 +13,7 @@ from relmo.cli import main
 
 Run = Callable[..., tuple[int, str, str]]
 PEOPLE = Path(relmo.__file__).parent / "data" / "people.conll"
-SMALL = "--preset small --hidden 16 --mlp 24 --lr 0.005 --lexical-dropout 0.1 --epochs 6 --device cpu"
+SMALL = "--preset small --hidden 16 --mlp 24 --lr 0.005 --lexical-dropout 0.1 --epochs 4 --device cpu"
 TEXT = "Anna has <a dog>. It barks when she comes home.\n"
 
 

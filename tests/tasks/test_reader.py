@@ -224,10 +224,10 @@ def test_real_questions_are_learned(data: Callable[[str], Path], tmp_path: Path)
     paragraphs = [p for article in squad["data"] for p in article["paragraphs"] if len(p["context"]) < 250][:3]
     (tmp_path / "some.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
     file = str(tmp_path / "some.json")
-    made = reader_settings(text={"valid": file}, train={"epochs": 16, "lr": 0.02})
+    made = reader_settings(text={"valid": file}, train={"epochs": 12, "lr": 0.02})
     results = train_task(PassageReader, [file], made, tmp_path / "out")
     scores = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     first = next(record["valid_f1"] for record in scores if "valid_f1" in record)
     assert results["train_examples"] > 20
     assert first < 0.4
-    assert results["valid_f1"] > first + 0.25
+    assert results["valid_f1"] > first + 0.15
