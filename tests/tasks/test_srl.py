@@ -65,6 +65,10 @@ def test_given_predicates_are_labelled_and_no_others(labeller: RoleLabeller) -> 
     assert [(each.place, each.tags[0]) for each in odd.predicates] == [(0, "B-V")]
     with pytest.raises(SettingError, match="from 0 to 7, not 8"):
         labeller.predict([(SENTENCE, [8])])
+    with pytest.raises(SettingError, match="a list of numbers of words, not 5"):
+        labeller.predict([(SENTENCE, 5)])  # type: ignore[list-item]
+    with pytest.raises(SettingError, match="takes a list of sentences, not 5"):
+        labeller.predict(5)  # type: ignore[arg-type]
 
 
 def test_the_sentence_is_shown_with_brackets_and_as_a_record(labeller: RoleLabeller) -> None:

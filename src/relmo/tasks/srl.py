@@ -18,7 +18,7 @@ import torch
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.networks.inputs import IGNORED, WordInputs
 from relmo.networks.srl import Predicates, RoleBatch, RoleNetwork, RoleScores, RoleTargets, SRLNetwork
-from relmo.settings.arguments import check_sentences
+from relmo.settings.arguments import check_sentences, typed
 from relmo.settings.srl import SRLSettings, SRLTextSettings
 from relmo.tasks.features import EncodedSentences, Say, Words
 from relmo.tasks.role_scores import Marks, role_report
@@ -143,9 +143,9 @@ class RoleLabeller(Task[RoleSentence, RoleText]):
     def predict(self, given: Iterable[str | Words | tuple[str | Words, Sequence[int]]]) -> list[RoleText]:
         """The predicates of sentences with their roles. A sentence is a string or a list of words; with the numbers of
         its predicates, counted from 0, it is a pair of both."""
-        if isinstance(given, str):
-            check_sentences(given, "predict")
-        return list(self.answer(map(self.ask, given)))
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            check_sentences(given, "predict")  # which says what is wrong
+        return super().predict(given)
 
     @classmethod
     def read(cls, path: str | Path, text: SRLTextSettings, *, training: bool = False) -> list[RoleSentence]:
@@ -230,6 +230,8 @@ class RoleLabeller(Task[RoleSentence, RoleText]):
         check_length(words)
         if places is None:
             return RoleSentence(words, None)
+        if not isinstance(places, Iterable):
+            raise SettingError(f"the predicates of a sentence are a list of numbers of words, not {typed(places)}")
         if wrong := [at for at in places if not (isinstance(at, int | np.integer) and 0 <= at < len(words))]:
             raise SettingError(f"a predicate is the number of a word, from 0 to {len(words) - 1}, not {wrong[0]!r:.40}")
         return RoleSentence(words, [Proposition(at, []) for at in dict.fromkeys(map(int, places))])
