@@ -232,8 +232,9 @@ def test_what_makes_no_sense_is_refused(labeller: RoleLabeller, tmp_path: Path) 
 
 
 def test_labels_without_a_predicate_s_tag_are_no_model_of_roles(labeller: RoleLabeller) -> None:
-    with pytest.raises(ModelError, match="have B-V among them"):
-        RoleLabeller(labeller.settings, labeller.features, {"labels": Labels(["O", "B-ARG0"])}).begin()
+    for wrong in (["O", "B-ARG0"], ["B-V", "I-V", "B-ARG0"]):
+        with pytest.raises(ModelError, match="have O and B-V among them"):
+            RoleLabeller(labeller.settings, labeller.features, {"labels": Labels(wrong)}).begin()
 
 
 def test_a_long_sentence_is_labelled_in_portions(labeller: RoleLabeller) -> None:

@@ -25,7 +25,7 @@ from relmo.tasks.role_scores import Marks, role_report
 from relmo.tasks.scores import TaskReport
 from relmo.tasks.task import Task, Tokenized, count_labels
 from relmo.text.corpus import Errors
-from relmo.text.readers.roles import VERB, Proposition, RoleSentence, as_brackets, check_length, read_roles
+from relmo.text.readers.roles import BEGIN_VERB, Proposition, RoleSentence, as_brackets, check_length, read_roles
 from relmo.text.readers.tables import is_jsonl
 from relmo.text.tags import OUTSIDE, Span, legal_transitions, spans
 from relmo.text.vocabulary import Vocabulary
@@ -166,16 +166,16 @@ class RoleLabeller(Task[RoleSentence, RoleText]):
         tags = [each.tags for example in examples for each in example.propositions or ()]
         if not tags:
             raise CorpusError("the training sentences have no predicate; there is nothing to learn")
-        return {"labels": count_labels([*tags, [OUTSIDE, f"B-{VERB}"]])}
+        return {"labels": count_labels([*tags, [OUTSIDE, BEGIN_VERB]])}
 
     def make_network(self, inputs: WordInputs) -> RoleNetwork:
-        model, verb = self.settings.model, self.labels.index.get(f"B-{VERB}")
-        if verb is None:
-            raise ModelError(f"the labels of a model of semantic roles have B-{VERB} among them; these have not")
+        model, known = self.settings.model, self.labels.index
+        if not {OUTSIDE, BEGIN_VERB} <= known.keys():
+            raise ModelError(f"labels of semantic roles have {OUTSIDE} and {BEGIN_VERB} among them; these have not")
         body = SRLNetwork(
             input_size=inputs.size,
             legal=torch.from_numpy(legal_transitions(self.labels.symbols)),
-            verb=verb,
+            verb=known[BEGIN_VERB],
             hidden=model.hidden,
             layers=model.layers,
             mark_dim=model.mark_dim,

@@ -23,6 +23,7 @@ from relmo.text.tags import OUTSIDE, bio, is_span_tag
 PLACE, FRAMES, TAGS = ("verb_index", "predicate"), ("frames",), ("tags", "roles")
 AUXILIARIES = ("be.03", "do.01", "have.01")
 VERB = "V"
+BEGIN_VERB = f"B-{VERB}"
 LONGEST = 1000  # words of a sentence: time and memory grow with the words times the predicates
 NONE = ("-", "_")
 BRACKETS = re.compile(r"(?:\(([^()*\s]+))?\*(\))?")  # one begins, the word, it ends
@@ -96,9 +97,9 @@ def _proposition(at: int, tags: list[str], known: tuple[Any, Any], place: str) -
             raise CorpusError(f"{place}: '{tag[:40]}' is no tag of a span such as B-ARG0, I-ARG0 or O")
     tags = bio(tags)
     if tags[at] == OUTSIDE:
-        tags[at] = f"B-{VERB}"
+        tags[at] = BEGIN_VERB
     if tags[at][2:] != VERB:
-        raise CorpusError(f"{place}: it has the role {tags[at][2:][:40]} for itself; expected B-{VERB} or O")
+        raise CorpusError(f"{place}: it has the role {tags[at][2:][:40]} for itself; expected {BEGIN_VERB} or O")
     pos, frame = known
     verb = pos.startswith("V") and frame not in AUXILIARIES if isinstance(pos, str) else None
     return Proposition(at, tags, verb)
@@ -138,8 +139,8 @@ def _column_sentence(rows: list[list[str]], place: str) -> RoleSentence:
     found = []
     for number, column in zip(at, columns[first:], strict=False):  # CoNLL-2012 has one more, of coreference
         tags, where = _from_brackets(column, place), f"{place}, predicate '{words[number][:40]}'"
-        begun = f"B-{VERB}"  # a predicate of two words is marked at both, and has two columns, which are the same
-        own = tags.index(begun) if begun in tags else number
+        # a predicate of two words is marked at both, and has two columns, which are the same
+        own = tags.index(BEGIN_VERB) if BEGIN_VERB in tags else number
         found.append(_proposition(own, tags, (pos[own] if pos else None, marks[number]), where))
     return RoleSentence(list(words), found)
 
