@@ -328,8 +328,8 @@ class Task(SavedModel, Generic[E, P]):
         return self.ask(line, tokenized=tokenized)
 
     def read_whole(self, path: str, *, tokenized: bool, errors: Errors) -> list[E] | None:
-        """The examples of a file to predict, without their answers, where the file is read as a whole. None where each
-        of its lines is an example, as in every file unless a task says otherwise."""
+        """The examples of a file to predict that is read as a whole. None where each of its lines is an example, as in
+        every file unless a task says otherwise."""
         return None
 
     def as_record(self, example: E, prediction: P) -> dict[str, Any]:
