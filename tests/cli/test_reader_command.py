@@ -76,6 +76,9 @@ def test_a_file_of_squad_is_answered_and_scored(run: Relmo, folder: Path) -> Non
     assert all(record["text"] == record["passage"][record["start"] : record["end"]] for record in records)
     split = json.loads(run("predict", folder / "m", folder / "dev.json", "--json", "--tokenized").splitlines()[1])
     assert not split["passage"][split["end"] : split["end"] + 1].strip()  # the mark behind a word is a part of it
+    (folder / "asked.jsonl").write_text('{"id": "x", "passage": "Carl went to Rome!", "question": "Who went?"}\n')
+    found = json.loads(run("predict", folder / "m", folder / "asked.jsonl", "--json"))
+    assert (found["id"], found["text"]) == ("x", "Carl")
     two = questions(folder / "two.json", 6, seed=1, impossible=1)
     scores = json.loads(run("evaluate", folder / "m", folder / "dev.json", two, "--json"))["files"]
     assert scores[0]["f1"] > 0.9

@@ -48,8 +48,8 @@ def predict(
     - tagger: a sentence a line. It gives each word with its tag, a tab between them, an empty line after a sentence.
     - classifier: a text a line. It gives the label and its probability.
     - pairs: two sentences a line with a tab between them. It gives the label and its probability, or a score.
-    - reader: a passage, a tab and a question a line; with --passage a question a line; or a file of SQuAD (.json). It
-      gives the answer, the characters of the passage where it begins and ends, and its score.
+    - reader: a passage, a tab and a question a line; with --passage a question a line; or SQuAD (.json), JSON lines
+      (.jsonl). It gives the answer, the characters of the passage where it begins and ends, and its score.
     - srl: a sentence a line, or JSON lines with predicates (.jsonl). It gives each predicate with its roles.
     - coref: a whole text; or several, as CoNLL-2012 (.conll, ._conll) or JSON lines (.jsonl). It gives the text with
       mentions in brackets; those of one thing have one number and, on a terminal, one colour.

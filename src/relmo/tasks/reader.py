@@ -9,7 +9,7 @@ reader.predict([(passage, "Where is it?")], best=3)[0].spans
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from math import exp, inf
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -28,7 +28,8 @@ from relmo.tasks.features import EncodedSentences, Say, Words
 from relmo.tasks.scores import TaskReport
 from relmo.tasks.task import Task, Tokenized
 from relmo.text.corpus import Errors
-from relmo.text.readers.reading import AnswerText, is_squad, read_questions
+from relmo.text.readers.reading import AnswerText, PassageQuestion, is_squad, read_questions
+from relmo.text.readers.tables import is_jsonl
 from relmo.text.tokenize import split_whitespace, tokenize
 from relmo.text.vocabulary import Vocabulary
 
@@ -158,16 +159,9 @@ class PassageReader(Task[AskedQuestion, FoundAnswer]):
 
     @classmethod
     def read(cls, path: str | Path, text: ReaderTextSettings, *, training: bool = False) -> list[AskedQuestion]:
-        """The questions of a file; those about one passage share it."""
-        split = split_whitespace if text.tokenizer == "whitespace" else tokenize
-        passages: dict[str, Tokenized] = {}
-        found = []
-        for asked in read_questions(path, layout=text.format, column=text.column, errors=text.errors):
-            if asked.passage not in passages:
-                passages[asked.passage] = Tokenized(asked.passage, split(asked.passage))
-            question = Tokenized(asked.question, split(asked.question))
-            found.append(AskedQuestion(passages[asked.passage], question, asked.answers, asked.key))
-        return found
+        """The questions of a file."""
+        found = read_questions(path, layout=text.format, column=text.column, errors=text.errors)
+        return _split(found, tokenized=text.tokenizer == "whitespace")
 
     @staticmethod
     def texts(example: AskedQuestion) -> Sequence[Words]:
@@ -253,11 +247,11 @@ class PassageReader(Task[AskedQuestion, FoundAnswer]):
         return self.ask((texts[0], texts[1]), tokenized=tokenized)
 
     def read_whole(self, path: str, *, tokenized: bool, errors: Errors) -> list[AskedQuestion] | None:
-        """The questions of a file in SQuAD's format."""
-        if not is_squad(path) or self.passage is not None:
+        """The questions of a file in SQuAD's format, or of JSON lines."""
+        if not (is_squad(path) or is_jsonl(path)) or self.passage is not None:
             return None
-        text = replace(self.settings.text, format="squad", column=None, errors=errors)
-        return self.read(path, replace(text, tokenizer="whitespace") if tokenized else text)
+        found = read_questions(path, errors=errors, answers=False)
+        return _split(found, tokenized=tokenized or self.settings.text.tokenizer == "whitespace")
 
     def as_record(self, example: AskedQuestion, prediction: FoundAnswer) -> dict[str, Any]:
         """The question, its passage unless that is the same for all, and the spans."""
@@ -271,6 +265,18 @@ class PassageReader(Task[AskedQuestion, FoundAnswer]):
         """As every task's, with a passage in the example."""
         command = f'echo "Who founded the town?" | relmo predict {name} --passage town.txt --best 3'
         return super().about(name)._replace(example=["```", command, "```"])
+
+
+def _split(questions: Iterable[PassageQuestion], *, tokenized: bool) -> list[AskedQuestion]:
+    """Questions and passages in words, those of one passage once."""
+    split = split_whitespace if tokenized else tokenize
+    passages: dict[str, Tokenized] = {}
+    found = []
+    for passage, question, answers, key in questions:
+        if passage not in passages:
+            passages[passage] = Tokenized(passage, split(passage))
+        found.append(AskedQuestion(passages[passage], Tokenized(question, split(question)), answers, key))
+    return found
 
 
 def _learned(examples: Sequence[AskedQuestion], most: int, say: Say) -> tuple[list[AskedQuestion], np.ndarray]:

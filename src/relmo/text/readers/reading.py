@@ -39,12 +39,18 @@ class PassageQuestion(NamedTuple):
 
 
 def read_questions(
-    path: str | Path, *, layout: QuestionFormat = "auto", column: str | None = None, errors: Errors = "strict"
+    path: str | Path,
+    *,
+    layout: QuestionFormat = "auto",
+    column: str | None = None,
+    errors: Errors = "strict",
+    answers: bool = True,
 ) -> Iterator[PassageQuestion]:
     """Questions with their passages and answers.
 
-    layout   told by the name where it is "auto": .json is SQuAD's, .jsonl JSON lines, others are tables
-    column   the column, or the key, with the answers, where it is not one of ANSWER; not of SQuAD
+    layout    told by the name where it is "auto": .json is SQuAD's, .jsonl JSON lines, others are tables
+    column    the column, or the key, with the answers, where it is not one of ANSWER; not of SQuAD
+    answers   whether tables and JSON lines must have answers; where they need not, none is read
     """
     if layout == "auto":
         layout = "jsonl" if is_jsonl(path) else "squad" if is_squad(path) else "tsv"
@@ -54,7 +60,7 @@ def read_questions(
         found = _squad_questions(path, errors)
     else:
         rows = json_rows(path, errors) if layout == "jsonl" else table_rows(path, errors)
-        found = (_row_question(row, column) for row in rows)
+        found = (_row_question(row, column, answers) for row in rows)
     yield from some(found, path, "question")
 
 
@@ -83,12 +89,12 @@ def _squad_question(passage: str, asked: Any, place: str) -> PassageQuestion:
     return PassageQuestion(passage, question, _answers(given, passage, place), str(asked.get("id", "")))
 
 
-def _row_question(row: TableRow, column: str | None) -> PassageQuestion:
+def _row_question(row: TableRow, column: str | None, answers: bool) -> PassageQuestion:
     """The question of a line of a table or of JSON."""
     passage = _text(value_of(row, PASSAGE), "passage", row.place)
     question = _text(value_of(row, QUESTION), "question", row.place)
     names = ANSWER if column is None else (column,)
-    given = value_of(row, names, "give the column of answers with --column")
+    given = value_of(row, names, "give the column of answers with --column") if answers else []
     if isinstance(given, str):
         given = [given] if given.strip() else []
     return PassageQuestion(passage, question, _answers(given or [], passage, row.place), str(row.values.get("id", "")))
