@@ -137,11 +137,11 @@ def coref_report(gold: Sequence[Clusters], predicted: Sequence[Clusters]) -> Tas
     labels = [LabelScore(name, *each.figures(), round(each.wanted)) for name, each in summed.items()]
     values = {"average_f1": _average(gold, predicted)}
     values |= {f"{name}_f1": summed[name].figures()[2] for name in summed}
-    values["average_f1_no_singletons"] = _average(*map(without_singletons, (gold, predicted)))
+    values["average_f1_no_singletons"] = _average(*map(_without_singletons, (gold, predicted)))
     return TaskReport("average_f1", values, sum(len(cluster) for clusters in gold for cluster in clusters), labels)
 
 
-def without_singletons(documents: Sequence[Clusters]) -> list[Clusters]:
+def _without_singletons(documents: Sequence[Clusters]) -> list[Clusters]:
     """Of each document the clusters of two mentions or more."""
     return [[cluster for cluster in clusters if len(cluster) > 1] for clusters in documents]
 

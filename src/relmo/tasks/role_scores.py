@@ -61,7 +61,7 @@ def figures(gold: set[Placed], found: set[Placed], name: str = "") -> dict[str, 
     return {f"{name}f1": f1, f"{name}precision": precision, f"{name}recall": recall}
 
 
-def label_scores(gold: set[Placed], found: set[Placed]) -> list[LabelScore]:
+def _label_scores(gold: set[Placed], found: set[Placed]) -> list[LabelScore]:
     """Each role by itself."""
     right, given, wanted = (Counter(each.argument.label for each in side) for side in (gold & found, found, gold))
     return [
@@ -70,7 +70,7 @@ def label_scores(gold: set[Placed], found: set[Placed]) -> list[LabelScore]:
     ]
 
 
-def role_confusion(gold: set[Placed], found: set[Placed]) -> Confusion:
+def _role_confusion(gold: set[Placed], found: set[Placed]) -> Confusion:
     """Which role was taken for which where the words are the same; arguments that were missed or made up are taken for,
     or instead of, `none`."""
     wanted, given = (
@@ -110,7 +110,7 @@ def role_report(gold: Sequence[Marks], given: Sequence[Marks], found: Sequence[M
         values["found_f1"] = figures(wanted, _placed(found))["f1"]
         places, there = ({each[:2] for each in side} for side in (found, gold))
         *_, values["predicate_f1"] = f1_score(len(places & there), len(places), len(there))
-    return TaskReport("f1", values, len(wanted), label_scores(wanted, answered), role_confusion(wanted, answered))
+    return TaskReport("f1", values, len(wanted), _label_scores(wanted, answered), _role_confusion(wanted, answered))
 
 
 def _placed(marks: Iterable[Marks]) -> set[Placed]:
