@@ -55,7 +55,7 @@ def arguments(tags: Sequence[str]) -> list[Argument]:
     return [argument for argument in found if argument.label != VERB]
 
 
-def figures(gold: set[Placed], found: set[Placed], name: str = "") -> dict[str, float]:
+def _figures(gold: set[Placed], found: set[Placed], name: str = "") -> dict[str, float]:
     """F1, precision and recall by name."""
     precision, recall, f1 = f1_score(len(gold & found), len(found), len(gold))
     return {f"{name}f1": f1, f"{name}precision": precision, f"{name}recall": recall}
@@ -101,13 +101,13 @@ def role_report(gold: Sequence[Marks], given: Sequence[Marks], found: Sequence[M
     predicate_f1                those predicates themselves
     """
     wanted, answered = _placed(gold), _placed(given)
-    values = figures(wanted, answered)
+    values = _figures(wanted, answered)
     if any(each.verb is not None for each in gold):
         verbs = {(each.sentence, each.place) for each in gold if each.verb}
         of_verbs = [{one for one in side if one[:2] in verbs} for side in (wanted, answered)]
-        values |= figures(of_verbs[0], of_verbs[1], "verb_")
+        values |= _figures(of_verbs[0], of_verbs[1], "verb_")
     if found is not None:
-        values["found_f1"] = figures(wanted, _placed(found))["f1"]
+        values["found_f1"] = _figures(wanted, _placed(found))["f1"]
         places, there = ({each[:2] for each in side} for side in (found, gold))
         *_, values["predicate_f1"] = f1_score(len(places & there), len(places), len(there))
     return TaskReport("f1", values, len(wanted), _label_scores(wanted, answered), _role_confusion(wanted, answered))
