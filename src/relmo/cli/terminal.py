@@ -288,11 +288,11 @@ def coloured(prediction: "Prediction") -> str:
     return captured.get()
 
 
-def print_table(columns: list[str], rows: list[list[str]]) -> None:
-    """A table on standard output; the first column is text, the others numbers."""
+def print_table(columns: list[str], rows: list[list[str]], left: tuple[int, ...] = (0,)) -> None:
+    """A table on standard output; the columns `left` are text, the others numbers."""
     table = RichTable(box=None, pad_edge=False, header_style="bold")
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+        table.add_column(column, justify="left" if i in left else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     console = make_console(stderr=False)
@@ -306,7 +306,7 @@ def print_tables(*tables: "Table") -> None:
     for number, table in enumerate(tables):
         if table.title:
             print(f"\n{table.title}" if number else table.title)
-        print_table(table.columns, table.rows)
+        print_table(table.columns, table.rows, table.left)
         for note in table.notes:
             print(f"- {note}")
 
