@@ -67,11 +67,11 @@ def elmo_table(
     """
     from relmo.reproduce.data import data_folder
     from relmo.reproduce.elmo_table.make import commands, make_tables
-    from relmo.reproduce.elmo_table.plan import TABLES, Plan, chosen_names, name_bilms
+    from relmo.reproduce.elmo_table.plan import TABLES, TablePlan, chosen_names, name_bilms
     from relmo.reproduce.elmo_table.rows import ROWS
 
     sources = name_bilms(model)
-    plan = Plan(
+    plan = TablePlan(
         chosen_names("--tables", tables, TABLES), chosen_names("--rows", rows, ROWS), list(sources), seeds, reduced
     )
     folder = data_folder(data)

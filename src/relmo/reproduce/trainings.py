@@ -32,7 +32,7 @@ RUN = "run"  # the folder that only an unfinished training has
 LAST_WORDS = 4096  # bytes of a log
 
 
-class Training(NamedTuple):
+class TrainingRun(NamedTuple):
     """`relmo train TEXT --out OUT/NAME`. The text names places in braces, {data} or the name of a biLM, so that it says
     the same wherever these lie."""
 
@@ -61,7 +61,7 @@ class Trained:
     unfinished: list[str] = field(default_factory=list)
 
 
-def find_results(training: Training, out: Path) -> dict[str, Any] | None:
+def find_results(training: TrainingRun, out: Path) -> dict[str, Any] | None:
     """The results of a training that is finished. An error where the folder holds another one under its name."""
     record, folder = out / f"{training.name}.json", out / training.name
     advice = f"remove it and {folder}, and it is trained again"
@@ -92,13 +92,13 @@ def score_of(results: Mapping[str, Any]) -> Any:
     return results.get(f"valid_{results.get('metric')}")
 
 
-def _write_record(training: Training, out: Path, results: dict[str, Any] | None = None) -> None:
+def _write_record(training: TrainingRun, out: Path, results: dict[str, Any] | None = None) -> None:
     record: dict[str, Any] = {"asked": training.text}
     write_json(out / f"{training.name}.json", sealed(record if results is None else record | {"results": results}))
 
 
 def run_trainings(
-    trainings: Iterable[Training],
+    trainings: Iterable[TrainingRun],
     places: Mapping[str, str],
     out: Path,
     *,
@@ -128,16 +128,16 @@ class Runner:
 
     def __init__(
         self,
-        command: Callable[[Training], list[str]],
+        command: Callable[[TrainingRun], list[str]],
         out: Path,
         jobs: int,
         done: Trained,
         say: Callable[[str], None],
     ):
         self.command, self.out, self.jobs, self.done, self.say = command, out, jobs, done, say
-        self.running: dict[Training, subprocess.Popen[bytes]] = {}
+        self.running: dict[TrainingRun, subprocess.Popen[bytes]] = {}
 
-    def run(self, trainings: list[Training], until: float | None) -> list[Training]:
+    def run(self, trainings: list[TrainingRun], until: float | None) -> list[TrainingRun]:
         """-> those that are not finished because the time is over"""
         waiting = list(trainings)
         self.total = len(waiting) + len(self.done.results)
@@ -154,7 +154,7 @@ class Runner:
                 stopped = self._stop()
         return [*stopped, *waiting]
 
-    def _start(self, training: Training) -> None:
+    def _start(self, training: TrainingRun) -> None:
         folder = self.out / training.name
         command = self.command(training)
         if (folder / RUN).exists():
@@ -173,7 +173,7 @@ class Runner:
                 del self.running[training]
                 self._take(training, process.returncode)
 
-    def _take(self, training: Training, status: int) -> None:
+    def _take(self, training: TrainingRun, status: int) -> None:
         log = self.out / f"{training.name}.log"
         results = find_results(training, self.out) if status == 0 else None
         if results is None:
@@ -184,7 +184,7 @@ class Runner:
         counted = f"{len(self.done.results)} of {self.total}"
         self.say(f"{training.name}: {100 * score_of(results):.2f} after {results.get('seconds', 0):g} s ({counted})")
 
-    def _stop(self) -> list[Training]:
+    def _stop(self) -> list[TrainingRun]:
         """Asks those that run to write a checkpoint and end. -> those that were not finished"""
         self._look()
         asked = list(self.running)

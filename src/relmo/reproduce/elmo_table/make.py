@@ -15,7 +15,7 @@ from relmo.errors import SettingError
 from relmo.reproduce.data import required
 from relmo.reproduce.elmo_table.bilms import describe_bilms
 from relmo.reproduce.elmo_table.pictures import draw
-from relmo.reproduce.elmo_table.plan import Plan
+from relmo.reproduce.elmo_table.plan import TablePlan
 from relmo.reproduce.elmo_table.rows import ROWS
 from relmo.reproduce.elmo_table.slices import write_slices
 from relmo.reproduce.elmo_table.tables import ElmoTables, markdown
@@ -24,19 +24,19 @@ from relmo.reproduce.trainings import Trained, run_trainings
 MARKDOWN, SLICES = "elmo-table.md", "data"
 
 
-def places_of(plan: Plan, sources: Mapping[str, str], data: Path, out: Path) -> dict[str, str]:
+def places_of(plan: TablePlan, sources: Mapping[str, str], data: Path, out: Path) -> dict[str, str]:
     """What the names in braces stand for in the commands of a plan."""
     return {"data": str(out / SLICES if plan.reduced else data), **sources}
 
 
-def commands(plan: Plan, sources: Mapping[str, str], data: Path, out: Path, device: str = "auto") -> list[str]:
+def commands(plan: TablePlan, sources: Mapping[str, str], data: Path, out: Path, device: str = "auto") -> list[str]:
     """Every training of a plan as a user would type it."""
     places = places_of(plan, sources, data, out)
     return [shlex.join(["relmo", *each.command(places, out, device)]) for each in plan.trainings()]
 
 
 def make_tables(
-    plan: Plan,
+    plan: TablePlan,
     sources: Mapping[str, str],
     data: Path,
     out: Path,

@@ -57,7 +57,9 @@ def draw_scores(tables: ElmoTables, path: Path) -> bool:
         right.axhline(0, color="black", linewidth=0.8)
         for panel in (left, right):
             panel.set_xticks(range(len(rows)), [ROWS[name].title for name in rows])
-            panel.legend(fontsize=8)
+        (marks, names), (bars, others) = left.get_legend_handles_labels(), right.get_legend_handles_labels()
+        legend = dict(zip(names, marks, strict=True)) | dict(zip(others, bars, strict=True))
+        figure.legend(legend.values(), legend, loc="outside lower center", ncols=len(legend))
     return True
 
 
@@ -90,7 +92,7 @@ def _draw_columns(tables: ElmoTables, path: Path, table: str, title: str) -> boo
                 panel.plot(titles, scores, marker="o", color=_colour(tables, bilm), label=bilm)
             panel.plot(titles, published[name], marker="D", color=PAPER, linestyle=":", label="paper")
             panel.set(title=ROWS[name].title, ylabel=f"{ROWS[name].score}, percent")
-            panel.tick_params(axis="x", labelrotation=25, labelsize=8)
+            panel.set_xticks(range(len(titles)), titles, rotation=20, ha="right", size=8)
             panel.grid(axis="y", alpha=0.3)
             panel.legend(fontsize=8)
     return True
@@ -106,7 +108,8 @@ def draw_weights(tables: ElmoTables, path: Path) -> bool:
     }
     if not found:
         return False
-    count = max(len(mix.weights) for mixes in found.values() for mix in mixes if mix is not None)
+    drawn = [mix for mixes in found.values() for mix in mixes if mix is not None]
+    count, greatest = max(len(mix.weights) for mix in drawn), max(max(mix.weights) for mix in drawn)
     with picture(path, 8, 1.4 + 0.34 * len(found)) as figure:
         panels = figure.subplots(1, 2, sharey=True)
         for k, (panel, place) in enumerate(zip(panels, PLACES, strict=True)):
@@ -115,11 +118,17 @@ def draw_weights(tables: ElmoTables, path: Path) -> bool:
                 mix = mixes[k]
                 if mix is not None:
                     row[: len(mix.weights)] = mix.weights
-            image = panel.imshow(shares, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+            image = panel.imshow(shares, cmap="viridis", vmin=0, vmax=greatest, aspect="auto")
             for (y, x), share in np.ndenumerate(shares):
                 if not math.isnan(share):
                     panel.text(
-                        x, y, f"{share:.2f}", ha="center", va="center", color="w" if share < 0.6 else "k", size=8
+                        x,
+                        y,
+                        f"{share:.2f}",
+                        ha="center",
+                        va="center",
+                        color="w" if share < 0.7 * greatest else "k",
+                        size=8,
                     )
             panel.set(title=f"ELMo at the {place}", xticks=range(count), xticklabels=layer_names(count))
         panels[0].set(yticks=range(len(found)), yticklabels=list(found))

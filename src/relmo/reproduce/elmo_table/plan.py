@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from relmo.errors import SettingError
 from relmo.reproduce.elmo_table.rows import REDUCED, ROWS, TaskRow
-from relmo.reproduce.trainings import Training
+from relmo.reproduce.trainings import TrainingRun
 
 TABLES = {
     "1": "plain and with ELMo",
@@ -89,7 +89,7 @@ def variants(table: str, row: TaskRow, bilms: Sequence[str]) -> Iterator[Variant
             yield weights_variant(row, bilm)
 
 
-class Plan(NamedTuple):
+class TablePlan(NamedTuple):
     """What was asked for: tables and rows by their names, the names of biLMs, how many seeds (as the rows have it where
     there is none), and whether everything is tiny."""
 
@@ -103,7 +103,7 @@ class Plan(NamedTuple):
         """The seeds that a row's networks are trained with."""
         return range(1, 1 + (self.seeds or (1 if self.reduced else ROWS[row].seeds)))
 
-    def trainings(self) -> list[Training]:
+    def trainings(self) -> list[TrainingRun]:
         """All of them, each once: the first seed of everything first, and of that Table 1."""
         cells = (
             (seed, row, variant)
@@ -115,7 +115,7 @@ class Plan(NamedTuple):
         )
         return [self.training(row, variant, seed) for seed, row, variant in dict.fromkeys(cells)]
 
-    def training(self, row: str, variant: Variant, seed: int) -> Training:
+    def training(self, row: str, variant: Variant, seed: int) -> TrainingRun:
         """The training of one network with one seed."""
         task = ROWS[row]
         chosen = flags(task.settings)
@@ -130,7 +130,7 @@ class Plan(NamedTuple):
             chosen |= flags(task.reduced) | flags(REDUCED)
         files = f"{{data}}/{task.train} --valid {{data}}/{task.valid}"
         words = [word for flag, value in chosen.items() for word in (flag, value) if word]
-        return Training(training_name(row, variant, seed), f"{task.kind} {files} {' '.join(words)} --seed {seed}")
+        return TrainingRun(training_name(row, variant, seed), f"{task.kind} {files} {' '.join(words)} --seed {seed}")
 
 
 def training_name(row: str, variant: Variant, seed: int) -> str:
@@ -139,13 +139,13 @@ def training_name(row: str, variant: Variant, seed: int) -> str:
 
 
 def flags(text: str) -> dict[str, str]:
-    """Flags and their values, in order; a flag that takes none has an empty one."""
+    """Flags and their values; a flag that takes none has an empty one, and of two of one name the last counts."""
     found: dict[str, str] = {}
+    flag = ""
     for word in shlex.split(text):
         if word.startswith("--"):
-            found[word] = ""
-        else:
-            found[next(reversed(found))] = word
+            flag, word = word, ""
+        found[flag] = word
     return found
 
 

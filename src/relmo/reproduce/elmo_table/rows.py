@@ -128,4 +128,7 @@ ROWS = {
 
 REDUCED = "--epochs 1 --threads 1"  # of every row
 VECTORS = "static vectors are relmo's own skip-gram (words) where the paper has GloVe or Senna"
-PAPER_BILM = "the paper's biLM: 93.6M parameters without its output layer, ten epochs of a billion words, perplexity 39.7 on other text"
+PAPER_BILM = (
+    "the paper's biLM: 93.6M parameters without its output layer, ten epochs of a billion words, perplexity 39.7 on "
+    "other text"
+)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from relmo.analysis.core.show import Table
 from relmo.reproduce.elmo_table.plan import (
     PLAIN,
-    Plan,
+    TablePlan,
     Variant,
     has_row,
     layer_variants,
@@ -57,7 +57,7 @@ def increase(plain: float, with_elmo: float) -> Increase:
     return Increase(with_elmo - plain, 100 * (with_elmo - plain) / error if error else 0.0)
 
 
-class Mix(NamedTuple):
+class LayerMix(NamedTuple):
     """The mean over seeds of the weights that the layers have at a place, from the characters' layer up, and gamma."""
 
     weights: list[float]
@@ -69,7 +69,7 @@ class ElmoTables:
     """The tables of a plan, from the results of those of its trainings that are finished. `bilms` says of each biLM
     what it is."""
 
-    plan: Plan
+    plan: TablePlan
     results: Mapping[str, Mapping[str, Any]]
     bilms: Mapping[str, str]
 
@@ -88,13 +88,13 @@ class ElmoTables:
         plain, other = self.score(row, PLAIN), self.score(row, variant)
         return None if plain is None or other is None else increase(plain.mean, other.mean)
 
-    def mix(self, row: str, bilm: str, place: str) -> Mix | None:
+    def mix(self, row: str, bilm: str, place: str) -> LayerMix | None:
         """The weights of the layers that a row's network has learned at a place."""
         mixes = [each["elmo_mix"][place] for each in self.found(row, weights_variant(ROWS[row], bilm))]
         if not mixes:
             return None
         weights = [sum(column) / len(mixes) for column in zip(*(mix["weights"] for mix in mixes), strict=True)]
-        return Mix(weights, sum(mix["gamma"] for mix in mixes) / len(mixes))
+        return LayerMix(weights, sum(mix["gamma"] for mix in mixes) / len(mixes))
 
     def tables(self) -> list[Table]:
         """Those that were asked for."""
@@ -214,11 +214,11 @@ def _said(value: SeedScores | Increase | None) -> str:
     return "" if value is None else str(value)
 
 
-def _plain(value: SeedScores | Mix | None) -> dict[str, Any] | None:
+def _plain(value: SeedScores | LayerMix | None) -> dict[str, Any] | None:
     return None if value is None else value._asdict()
 
 
-def _mix(mix: Mix | None, count: int) -> list[str]:
+def _mix(mix: LayerMix | None, count: int) -> list[str]:
     if mix is None:
         return [""] * (count + 1)
     empty = [""] * (count - len(mix.weights))
