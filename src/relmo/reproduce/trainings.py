@@ -81,15 +81,15 @@ def find_results(training: TrainingRun, out: Path) -> dict[str, Any] | None:
 
 
 def _checked(results: Any, path: Path, advice: str) -> dict[str, Any]:
-    """Results that have a score."""
-    if isinstance(results, dict) and isinstance(score_of(results), int | float):
+    """Results; those of a task have a score."""
+    if isinstance(results, dict) and ("metric" not in results or isinstance(score_of(results), int | float)):
         return results
     raise ModelError(f"{path}: has no score in its results; {advice}")
 
 
 def score_of(results: Mapping[str, Any]) -> Any:
-    """The score that the best epoch was chosen by, from 0 to 1."""
-    return results.get(f"valid_{results.get('metric')}")
+    """The score that a task's best epoch was chosen by, from 0 to 1."""
+    return results.get(f"valid_{results['metric']}")
 
 
 def _write_record(training: TrainingRun, out: Path, results: dict[str, Any] | None = None) -> None:
@@ -181,8 +181,9 @@ class Runner:
             self.say(f"{training.name}: failed: {why}")
             return
         self.done.results[training.name] = results
-        counted = f"{len(self.done.results)} of {self.total}"
-        self.say(f"{training.name}: {100 * score_of(results):.2f} after {results.get('seconds', 0):g} s ({counted})")
+        score = f"{100 * score_of(results):.2f}" if "metric" in results else "done"
+        seconds = f" after {results['seconds']:g} s" if "seconds" in results else ""
+        self.say(f"{training.name}: {score}{seconds} ({len(self.done.results)} of {self.total})")
 
     def _stop(self) -> list[TrainingRun]:
         """Asks those that run to write a checkpoint and end. -> those that were not finished"""

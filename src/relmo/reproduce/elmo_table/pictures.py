@@ -5,6 +5,7 @@ finished is drawn.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from relmo.analysis.core.show import picture
 from relmo.reproduce.elmo_table.plan import PLAIN, Variant, layer_variants, own_variant, place_variants
 from relmo.reproduce.elmo_table.rows import ROWS
-from relmo.reproduce.elmo_table.tables import PLACES, ElmoTables, increase, layer_names
+from relmo.reproduce.elmo_table.tables import PLACES, ElmoTables, LayerMix, increase, layer_names
 
 PAPER, NO_ELMO = "#777777", "#c9d6e3"
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
@@ -99,37 +100,35 @@ def _draw_columns(tables: ElmoTables, path: Path, table: str, title: str) -> boo
 
 
 def draw_weights(tables: ElmoTables, path: Path) -> bool:
-    """Figure 2: a map of the layers' weights, at the input and at the output."""
+    """Figure 2."""
     found = {
-        f"{ROWS[name].title} ({bilm})": mixes
+        f"{ROWS[name].title} ({bilm})": [tables.mix(name, bilm, place) for place in PLACES]
         for name in tables.plan.rows
         for bilm in tables.plan.bilms
-        if any(mixes := [tables.mix(name, bilm, place) for place in PLACES])
     }
+    return draw_mixes(found, path)
+
+
+def draw_mixes(mixes: Mapping[str, Sequence[LayerMix | None]], path: Path) -> bool:
+    """A map of the layers' weights at the input and at the output, a row for each network that has some. -> there was
+    something to draw"""
+    found = {name: both for name, both in mixes.items() if any(both)}
     if not found:
         return False
-    drawn = [mix for mixes in found.values() for mix in mixes if mix is not None]
+    drawn = [mix for both in found.values() for mix in both if mix is not None]
     count, greatest = max(len(mix.weights) for mix in drawn), max(max(mix.weights) for mix in drawn)
     with picture(path, 8, 1.4 + 0.34 * len(found)) as figure:
         panels = figure.subplots(1, 2, sharey=True)
         for k, (panel, place) in enumerate(zip(panels, PLACES, strict=True)):
             shares = np.full((len(found), count), np.nan)
-            for row, mixes in zip(shares, found.values(), strict=True):
-                mix = mixes[k]
-                if mix is not None:
+            for row, both in zip(shares, found.values(), strict=True):
+                if (mix := both[k]) is not None:
                     row[: len(mix.weights)] = mix.weights
             image = panel.imshow(shares, cmap="viridis", vmin=0, vmax=greatest, aspect="auto")
             for (y, x), share in np.ndenumerate(shares):
                 if not math.isnan(share):
-                    panel.text(
-                        x,
-                        y,
-                        f"{share:.2f}",
-                        ha="center",
-                        va="center",
-                        color="w" if share < 0.7 * greatest else "k",
-                        size=8,
-                    )
+                    colour = "w" if share < 0.7 * greatest else "k"
+                    panel.text(x, y, f"{share:.2f}", ha="center", va="center", color=colour, size=8)
             panel.set(title=f"ELMo at the {place}", xticks=range(count), xticklabels=layer_names(count))
         panels[0].set(yticks=range(len(found)), yticklabels=list(found))
         figure.colorbar(image, ax=panels, label="share of the mix")

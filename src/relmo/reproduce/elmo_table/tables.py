@@ -64,6 +64,20 @@ class LayerMix(NamedTuple):
     gamma: float
 
 
+def seed_scores(scores: Sequence[float]) -> SeedScores | None:
+    """Of scores from 0 to 1, where there is one."""
+    return SeedScores(*spread([100 * score for score in scores]), len(scores)) if scores else None
+
+
+def mean_mix(results: Sequence[Mapping[str, Any]], place: str) -> LayerMix | None:
+    """Of networks that have ELMo at this place, where there is one."""
+    mixes = [each["elmo_mix"][place] for each in results if place in each.get("elmo_mix", ())]
+    if not mixes:
+        return None
+    weights = [sum(column) / len(mixes) for column in zip(*(mix["weights"] for mix in mixes), strict=True)]
+    return LayerMix(weights, sum(mix["gamma"] for mix in mixes) / len(mixes))
+
+
 @dataclass(frozen=True)
 class ElmoTables:
     """The tables of a plan, from the results of those of its trainings that are finished. `bilms` says of each biLM
@@ -80,8 +94,7 @@ class ElmoTables:
 
     def score(self, row: str, variant: Variant) -> SeedScores | None:
         """What a network scored, where one seed of it is finished."""
-        scores = [100 * score_of(results) for results in self.found(row, variant)]
-        return SeedScores(*spread(scores), len(scores)) if scores else None
+        return seed_scores([score_of(results) for results in self.found(row, variant)])
 
     def gain(self, row: str, variant: Variant) -> Increase | None:
         """What a network with ELMo has more than the plain one."""
@@ -90,11 +103,7 @@ class ElmoTables:
 
     def mix(self, row: str, bilm: str, place: str) -> LayerMix | None:
         """The weights of the layers that a row's network has learned at a place."""
-        mixes = [each["elmo_mix"][place] for each in self.found(row, weights_variant(ROWS[row], bilm))]
-        if not mixes:
-            return None
-        weights = [sum(column) / len(mixes) for column in zip(*(mix["weights"] for mix in mixes), strict=True)]
-        return LayerMix(weights, sum(mix["gamma"] for mix in mixes) / len(mixes))
+        return mean_mix(self.found(row, weights_variant(ROWS[row], bilm)), place)
 
     def tables(self) -> list[Table]:
         """Those that were asked for."""
