@@ -20,11 +20,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from relmo.analysis.core.show import Table
+from relmo.reproduce.elmo_table.bilms import describe_bilms
 from relmo.reproduce.elmo_table.pictures import draw_mixes
 from relmo.reproduce.elmo_table.plan import PLAIN, TablePlan, own_variant
 from relmo.reproduce.elmo_table.rows import ROWS
 from relmo.reproduce.elmo_table.tables import PLACES, markdown, mean_mix, seed_scores
-from relmo.reproduce.trainings import TrainingRun, find_results, run_trainings
+from relmo.reproduce.trainings import TrainingRun, Whereabouts, find_results, run_trainings
 
 
 class Experiment(NamedTuple):
@@ -168,7 +169,9 @@ def write(path: Path, text: str) -> None:
 def run(data: Path, out: Path, names: Sequence[str], *, jobs: int, elmo: dict[str, str]) -> int:
     """Runs the experiments whose names begin so, all where none is given. -> how many trainings failed"""
     write_data(data, out / "own")
-    places = {"data": str(data), "own": str(out / "own"), "out": str(out), "small": "small"} | elmo
+    about = describe_bilms({"small": "small"} | elmo)
+    places = {name: Whereabouts(source, about[name]) for name, source in ({"small": "small"} | elmo).items()}
+    places |= {"data": Whereabouts(str(data)), "own": Whereabouts(str(out / "own")), "out": Whereabouts(str(out))}
     every = [*(e.name for e in experiments()), "uner-plain", "uner-small"]
     wanted = [training for name in every if not names or name.startswith(tuple(names)) for training in trainings(name)]
     if "large" not in elmo:
@@ -186,7 +189,7 @@ def say(line: str) -> None:
 
 def results(out: Path, name: str) -> list[dict[str, Any]]:
     """The results of an experiment, of those seeds that are finished."""
-    found = (find_results(training, out) for training in trainings(name))
+    found = (find_results(training, out, {}) for training in trainings(name))
     return [each for each in found if each is not None]
 
 

@@ -50,7 +50,7 @@ def record(out: Path, training: TrainingRun, score: float, **more: Any) -> None:
 def test_every_experiment_has_a_name_of_its_own_and_a_command_that_is_accepted(recipe: ModuleType) -> None:
     found = list(recipe.experiments())
     assert len({experiment.name for experiment in found}) == len(found)
-    places = dict.fromkeys(("data", "own", "out", "small", "large"), "x")
+    places = dict.fromkeys(("data", "own", "out", "small", "large"), trainings.Whereabouts("x"))
     for experiment in found:
         command = experiment.trainings()[0].command(places, Path("y"))
         assert "{" not in shlex.join(command)
@@ -133,9 +133,11 @@ def test_the_language_model_that_others_start_from_is_trained_first(
 ) -> None:
     ran: list[list[str]] = []
 
-    def run(some: list[TrainingRun], places: dict[str, str], out: Path, **options: Any) -> trainings.Trained:
+    def run(
+        some: list[TrainingRun], places: dict[str, trainings.Whereabouts], out: Path, **options: Any
+    ) -> trainings.Trained:
         ran.append([training.name for training in some])
-        assert places["own"] == str(out / "own")
+        assert places["own"].path == str(out / "own")
         return trainings.Trained(failed=dict.fromkeys(ran[-1][:1], "why"))
 
     monkeypatch.setattr(recipe, "run_trainings", run)
@@ -144,5 +146,5 @@ def test_the_language_model_that_others_start_from_is_trained_first(
     assert ran[1][:2] == ["imdb-random-seed-1", "imdb-init-seed-1"]
     assert ran[1][2] == "ner-plain-seed-1"
     assert "need --elmo large=FOLDER" in capsys.readouterr().out
-    recipe.run(tasks.parent, tmp_path / "out", ["cola"], jobs=1, elmo={"large": "x"})
+    recipe.run(tasks.parent, tmp_path / "out", ["cola"], jobs=1, elmo={"large": "small"})
     assert sum("large" in name for name in ran[-1]) == 5

@@ -1,6 +1,7 @@
 """`relmo reproduce elmo-table`: the whole command on small files, with networks that are really trained."""
 
 import json
+import shlex
 import shutil
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -22,6 +23,7 @@ from relmo.networks.bilm import BiLMNetwork
 from relmo.reproduce import trainings
 from relmo.reproduce.elmo_table import plan
 from relmo.reproduce.elmo_table.rows import ROWS
+from relmo.reproduce.elmo_table.slices import write_slices
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.text.vocabulary import Vocabulary
 from tagging import iob2
@@ -159,12 +161,16 @@ def test_a_half_finished_table_goes_on_where_it_was(
     assert not (out / name / "run").exists()
 
 
-def test_trainings_are_processes_of_their_own(run: Run, folder: Path) -> None:
-    status, _, errors = run(*options(folder, "ner"), "--tables", "1", "--jobs", "2")
+def test_trainings_are_processes_of_their_own_and_one_that_was_run_by_hand_counts(run: Run, folder: Path) -> None:
+    chosen = [*options(folder, "ner"), "--tables", "1"]
+    write_slices(folder / "data", ["ner"], folder / "out" / "data")
+    by_hand, other = run(*chosen, "--dry-run")[1].splitlines()
+    AtOnce(shlex.split(by_hand)[1:], str(folder / "said"))
+    status, _, errors = run(*chosen, "--jobs", "2")
     assert status == 0, errors
-    assert errors.count("relmo train tagger") == 2
+    assert [line for line in errors.splitlines() if line.startswith("relmo train")] == [other]
     assert "(2 of 2)" in errors
-    assert "saved to" in (folder / "out" / "ner-plain-seed-1.log").read_text()
+    assert "saved to" in (folder / "out" / "ner-tiny-input-lambda-0.001-seed-1.log").read_text()
 
 
 def test_one_that_fails_is_told_in_a_line_after_the_table(run: Run, folder: Path, here: list[list[str]]) -> None:

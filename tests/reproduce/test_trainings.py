@@ -10,9 +10,9 @@ import pytest
 from relmo.disk.digests import sealed
 from relmo.errors import ModelError, SettingError
 from relmo.reproduce import trainings
-from relmo.reproduce.trainings import Trained, TrainingRun, find_results, run_trainings
+from relmo.reproduce.trainings import Trained, TrainingRun, Whereabouts, find_results, run_trainings
 
-PLACES = {"data": "/some where/data", "small": "small"}
+PLACES = {"data": Whereabouts("/some where/data"), "small": Whereabouts("small", "with 3 layers")}
 
 
 class FakeProcess:
@@ -163,11 +163,38 @@ def test_a_record_of_other_settings_or_a_damaged_one_is_one_line(fakes: Fakes, t
     run_trainings([training], PLACES, tmp_path)
     other = training._replace(text="tagger {data}/t.iob2 --hidden 3")
     with pytest.raises(SettingError, match=r"a.json: was made with other settings .*--elmo.*; give another --out"):
-        find_results(other, tmp_path)
+        find_results(other, tmp_path, PLACES)
+    with pytest.raises(SettingError, match=r"another small \(with 3 layers, not with 4 layers\); give another --out"):
+        find_results(training, tmp_path, PLACES | {"small": Whereabouts("small", "with 4 layers")})
+    assert find_results(training, tmp_path, PLACES | {"small": Whereabouts("moved", "with 3 layers")}) is not None
     record = tmp_path / "a.json"
     record.write_text(record.read_text().replace("0.25", "0.75"))
     with pytest.raises(ModelError, match=r"a.json: is damaged .* it is trained again"):
-        find_results(training, tmp_path)
-    record.write_text(json.dumps(sealed({"asked": training.text, "results": {"metric": "f1", "valid_f1": "good"}})))
+        find_results(training, tmp_path, PLACES)
+    wrong = {
+        "asked": training.text,
+        "about": {"small": "with 3 layers"},
+        "results": {"metric": "f1", "valid_f1": "good"},
+    }
+    record.write_text(json.dumps(sealed(wrong)))
     with pytest.raises(ModelError, match=r"a.json: has no score in its results"):
-        find_results(training, tmp_path)
+        find_results(training, tmp_path, PLACES)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        [],
+        {"metric": "f1"},
+        {"metric": ["f1"], "valid_f1": 1},
+        {"metric": "f1", "valid_f1": 1, "elmo_mix": "even"},
+        {"metric": "f1", "valid_f1": 1, "elmo_mix": {"input": {"weights": [0.5, "x"], "gamma": 1}}},
+        {"metric": "f1", "valid_f1": 1, "elmo_mix": {"input": {"weights": [0.5]}}},
+    ],
+)
+def test_results_of_a_model_that_are_none_are_one_line(wrong: Any, tmp_path: Path) -> None:
+    write_model(tmp_path / "a", 0.5)
+    (tmp_path / "a" / "config.json").write_text(json.dumps({"results": wrong}))
+    with pytest.raises(ModelError, match=r"config.json: has .* it is trained again"):
+        find_results(made("a")[0], tmp_path, PLACES)

@@ -2,7 +2,7 @@
 
     OUT/NAME/       the model, as `relmo train … --out OUT/NAME` leaves it
     OUT/NAME.log    what that said
-    OUT/NAME.json   what was asked for and, once it is finished, its results
+    OUT/NAME.json   what was asked for, with which biLM and, once it is finished, its results
 
 A training whose record has results is finished, even where its model's folder is gone. One that was killed goes on from
 its checkpoint. One that somebody ran by hand, with the command that is printed, is taken as it is.
@@ -32,6 +32,17 @@ RUN = "run"  # the folder that only an unfinished training has
 LAST_WORDS = 4096  # bytes of a log
 
 
+class Whereabouts(NamedTuple):
+    """Where something lies that a training needs, and, of a biLM, which one it is: another at the same place, or under
+    the same name, is not taken for it."""
+
+    path: str
+    about: str = ""
+
+
+Places = Mapping[str, Whereabouts]
+
+
 class TrainingRun(NamedTuple):
     """`relmo train TEXT --out OUT/NAME`. The text names places in braces, {data} or the name of a biLM, so that it says
     the same wherever these lie."""
@@ -39,16 +50,20 @@ class TrainingRun(NamedTuple):
     name: str
     text: str
 
-    def command(self, places: Mapping[str, str], out: Path, device: str = "auto") -> list[str]:
+    def command(self, places: Places, out: Path, device: str = "auto") -> list[str]:
         """What stands behind `relmo` on the command line."""
         words = [_filled(word, places) for word in shlex.split(self.text)]
         where = [] if device == "auto" else ["--device", device]
         return ["train", *words, *where, "--out", str(out / self.name)]
 
+    def about(self, places: Places) -> dict[str, str]:
+        """Which biLMs it reads."""
+        return {name: place.about for name, place in places.items() if place.about and f"{{{name}}}" in self.text}
 
-def _filled(word: str, places: Mapping[str, str]) -> str:
+
+def _filled(word: str, places: Places) -> str:
     for name, place in places.items():
-        word = word.replace(f"{{{name}}}", place)
+        word = word.replace(f"{{{name}}}", place.path)
     return word
 
 
@@ -61,30 +76,49 @@ class Trained:
     unfinished: list[str] = field(default_factory=list)
 
 
-def find_results(training: TrainingRun, out: Path) -> dict[str, Any] | None:
+def find_results(training: TrainingRun, out: Path, places: Places) -> dict[str, Any] | None:
     """The results of a training that is finished. An error where the folder holds another one under its name."""
     record, folder = out / f"{training.name}.json", out / training.name
     advice = f"remove it and {folder}, and it is trained again"
     if record.exists():
         found = read_sealed(record, advice)
-        if found.get("asked") != training.text and ("results" in found or folder.exists()):
-            raise SettingError(
-                f"{record}: was made with other settings ({found.get('asked')}); give another --out, or {advice}"
-            )
+        if "results" in found or folder.exists():
+            _check_same(found, training, places, f"{record}: was made with", f"give another --out, or {advice}")
         if "results" in found:
             return _checked(found["results"], record, advice)
     if (folder / RUN).exists() or not (folder / CONFIG).exists():
         return None
     results = _checked(read_json(folder / CONFIG, advice).get("results"), folder / CONFIG, advice)
-    _write_record(training, out, results)
+    _write_record(training, out, places, results)
     return results
 
 
+def _check_same(found: Mapping[str, Any], training: TrainingRun, places: Places, made: str, advice: str) -> None:
+    """What was asked for before is what is asked for now."""
+    if found.get("asked") != training.text:
+        raise SettingError(f"{made} other settings ({found.get('asked')}); {advice}")
+    for name, about in training.about(places).items():
+        before = found.get("about", {}).get(name)
+        if before != about:
+            raise SettingError(f"{made} another {name} ({before}, not {about}); {advice}, or give it another name")
+
+
 def _checked(results: Any, path: Path, advice: str) -> dict[str, Any]:
-    """Results; those of a task have a score."""
-    if isinstance(results, dict) and ("metric" not in results or isinstance(score_of(results), int | float)):
-        return results
-    raise ModelError(f"{path}: has no score in its results; {advice}")
+    """Results; those of a task have a score, and weights of layers where it has ELMo."""
+    if not isinstance(results, dict):
+        raise ModelError(f"{path}: has no results; {advice}")
+    if "metric" in results and not isinstance(score_of(results), int | float):
+        raise ModelError(f"{path}: has no score in its results; {advice}")
+    mixes = results.get("elmo_mix", {})
+    if not isinstance(mixes, dict) or not all(_is_mix(mix) for mix in mixes.values()):
+        raise ModelError(f"{path}: has weights of layers in its results that are none; {advice}")
+    return results
+
+
+def _is_mix(mix: Any) -> bool:
+    if not isinstance(mix, dict) or not isinstance(mix.get("weights"), list):
+        return False
+    return all(isinstance(number, int | float) for number in [*mix["weights"], mix.get("gamma")])
 
 
 def score_of(results: Mapping[str, Any]) -> Any:
@@ -92,14 +126,14 @@ def score_of(results: Mapping[str, Any]) -> Any:
     return results.get(f"valid_{results['metric']}")
 
 
-def _write_record(training: TrainingRun, out: Path, results: dict[str, Any] | None = None) -> None:
-    record: dict[str, Any] = {"asked": training.text}
+def _write_record(training: TrainingRun, out: Path, places: Places, results: dict[str, Any] | None = None) -> None:
+    record: dict[str, Any] = {"asked": training.text, "about": training.about(places)}
     write_json(out / f"{training.name}.json", sealed(record if results is None else record | {"results": results}))
 
 
 def run_trainings(
     trainings: Iterable[TrainingRun],
-    places: Mapping[str, str],
+    places: Places,
     out: Path,
     *,
     jobs: int = 1,
@@ -112,29 +146,29 @@ def run_trainings(
     done = Trained()
     waiting = []
     for training in trainings:
-        if (results := find_results(training, out)) is None:
+        if (results := find_results(training, out, places)) is None:
             waiting.append(training)
         else:
             done.results[training.name] = results
     if jobs:
         until = None if seconds is None else time.monotonic() + seconds
-        waiting = Runner(lambda each: each.command(places, out, device), out, jobs, done, say).run(waiting, until)
+        waiting = Runner(places, out, jobs, device, done, say).run(waiting, until)
     done.unfinished = [training.name for training in waiting]
     return done
 
 
+@dataclass
 class Runner:
-    """Runs trainings beside each other, each by its command; what comes of them is added to `done`."""
+    """Runs trainings beside each other; what comes of them is added to `done`."""
 
-    def __init__(
-        self,
-        command: Callable[[TrainingRun], list[str]],
-        out: Path,
-        jobs: int,
-        done: Trained,
-        say: Callable[[str], None],
-    ):
-        self.command, self.out, self.jobs, self.done, self.say = command, out, jobs, done, say
+    places: Places
+    out: Path
+    jobs: int
+    device: str
+    done: Trained
+    say: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self.running: dict[TrainingRun, subprocess.Popen[bytes]] = {}
 
     def run(self, trainings: list[TrainingRun], until: float | None) -> list[TrainingRun]:
@@ -156,11 +190,11 @@ class Runner:
 
     def _start(self, training: TrainingRun) -> None:
         folder = self.out / training.name
-        command = self.command(training)
+        command = training.command(self.places, self.out, self.device)
         if (folder / RUN).exists():
             command = [*command[:2], "--resume", "--out", str(folder)]
         else:
-            _write_record(training, self.out)
+            _write_record(training, self.out, self.places)
         self.say(shlex.join(["relmo", *command]))
         threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // self.jobs))
         with (self.out / f"{training.name}.log").open("ab") as log:
@@ -175,7 +209,7 @@ class Runner:
 
     def _take(self, training: TrainingRun, status: int) -> None:
         log = self.out / f"{training.name}.log"
-        results = find_results(training, self.out) if status == 0 else None
+        results = find_results(training, self.out, self.places) if status == 0 else None
         if results is None:
             self.done.failed[training.name] = why = f"{_last_line(log) or f'it ended with status {status}'} (see {log})"
             self.say(f"{training.name}: failed: {why}")
@@ -199,7 +233,7 @@ class Runner:
                 process.wait()
         self.running.clear()
         for training in asked:
-            if (results := find_results(training, self.out)) is not None:
+            if (results := find_results(training, self.out, self.places)) is not None:
                 self.done.results[training.name] = results
         return [training for training in asked if training.name not in self.done.results]
 

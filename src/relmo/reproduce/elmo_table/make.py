@@ -19,19 +19,19 @@ from relmo.reproduce.elmo_table.plan import TablePlan
 from relmo.reproduce.elmo_table.rows import ROWS
 from relmo.reproduce.elmo_table.slices import write_slices
 from relmo.reproduce.elmo_table.tables import ElmoTables, markdown
-from relmo.reproduce.trainings import Trained, run_trainings
+from relmo.reproduce.trainings import Trained, Whereabouts, run_trainings
 
 MARKDOWN, SLICES = "elmo-table.md", "data"
 
 
-def places_of(plan: TablePlan, sources: Mapping[str, str], data: Path, out: Path) -> dict[str, str]:
+def _places(plan: TablePlan, data: Path, out: Path, bilms: Mapping[str, Whereabouts]) -> dict[str, Whereabouts]:
     """What the names in braces stand for in the commands of a plan."""
-    return {"data": str(out / SLICES if plan.reduced else data), **sources}
+    return {"data": Whereabouts(str(out / SLICES if plan.reduced else data)), **bilms}
 
 
 def commands(plan: TablePlan, sources: Mapping[str, str], data: Path, out: Path, device: str = "auto") -> list[str]:
     """Every training of a plan as a user would type it."""
-    places = places_of(plan, sources, data, out)
+    places = _places(plan, data, out, {name: Whereabouts(source) for name, source in sources.items()})
     return [shlex.join(["relmo", *each.command(places, out, device)]) for each in plan.trainings()]
 
 
@@ -47,16 +47,16 @@ def make_tables(
     say: Callable[[str], None] = lambda _: None,
 ) -> tuple[ElmoTables, Trained]:
     """The tables of a plan, with the biLMs of these names and sources; and what became of the trainings."""
-    bilms = describe_bilms(sources)
+    about = describe_bilms(sources)
     if jobs:
         for row in plan.rows:
             for file in (ROWS[row].train, ROWS[row].valid):
                 required(data, file, ROWS[row].title)
         if plan.reduced:
             write_slices(data, plan.rows, out / SLICES)
-    places = places_of(plan, sources, data, out)
+    places = _places(plan, data, out, {name: Whereabouts(source, about[name]) for name, source in sources.items()})
     trained = run_trainings(plan.trainings(), places, out, jobs=jobs, device=device, seconds=seconds, say=say)
-    tables = ElmoTables(plan, trained.results, bilms)
+    tables = ElmoTables(plan, trained.results, about)
     if trained.results:
         write_tables(tables, out, say)
     return tables, trained
