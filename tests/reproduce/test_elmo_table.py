@@ -148,11 +148,11 @@ def test_a_summary_has_the_figures_of_all_tables() -> None:
     assert snli["elmo"]["small"] == pytest.approx(
         {"mean": 70.0, "deviation": 0.0, "seeds": 1, "absolute": 10.0, "relative": 25.0}
     )
-    assert snli["table 2"]["small"]["no ELMo"]["mean"] == pytest.approx(60.0)
-    assert snli["table 2"]["paper"]["last layer"] == 89.1
-    assert snli["table placement"]["paper"] == {"input": 88.9, "input and output": 89.5, "output": 88.7}
+    assert snli["layers"]["small"]["no ELMo"]["mean"] == pytest.approx(60.0)
+    assert snli["layers"]["paper"]["last layer"] == 89.1
+    assert snli["placement"]["paper"] == {"input": 88.9, "input and output": 89.5, "output": 88.7}
     assert snli["weights"]["small"]["output"]["weights"] == pytest.approx([0.2, 0.5, 0.3])
-    assert "table 2" not in told["rows"]["sst5"]
+    assert "layers" not in told["rows"]["sst5"]
     assert len(told["results"]) == len(plan.trainings())
 
 

@@ -69,6 +69,7 @@ def elmo_table(
     from relmo.reproduce.elmo_table.make import commands, make_tables
     from relmo.reproduce.elmo_table.plan import TABLES, TablePlan, chosen_names, name_bilms
     from relmo.reproduce.elmo_table.rows import ROWS
+    from relmo.reproduce.elmo_table.tables import OF_WORDS
 
     sources = name_bilms(model)
     plan = TablePlan(
@@ -80,11 +81,15 @@ def elmo_table(
         return
     say = sayer(quiet=quiet)
     seconds = None if minutes is None else 60 * minutes
-    made, trained = make_tables(plan, sources, folder, out, jobs=jobs, device=device, seconds=seconds, say=say)
+    try:
+        made, trained = make_tables(plan, sources, folder, out, jobs=jobs, device=device, seconds=seconds, say=say)
+    except KeyboardInterrupt:
+        say("the same command goes on with what is not finished")
+        raise
     if json:
         print_json(made.summary() | {"failed": trained.failed, "unfinished": trained.unfinished})
     else:
-        print_tables(*made.tables())
+        print_tables(*made.tables(), words=OF_WORDS)
     if trained.unfinished:
         say(f"{len(trained.unfinished)} trainings are not finished; the same command goes on with them")
     if trained.failed:

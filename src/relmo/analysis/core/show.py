@@ -24,23 +24,22 @@ FORMATS, ARRAYS = (".png", ".svg"), (".npz", ".h5")
 @dataclass(frozen=True)
 class Table:
     """Rows of text under the names of their columns, with a title and notes: what the command line prints and a
-    notebook shows. `left` are the columns of words, which begin at the left; the others are of numbers."""
+    notebook shows."""
 
     columns: list[str]
     rows: list[list[str]]
     title: str = ""
     notes: list[str] = field(default_factory=list)
-    left: tuple[int, ...] = (0,)
 
     def _repr_html_(self) -> str:
         return self.html()
 
     def html(self) -> str:
-        """The table as HTML."""
+        """The table as HTML; the first column is text, the others are numbers."""
         cell = "padding:2px 8px;border-bottom:1px solid #ddd"
 
         def row(values: Sequence[str], tag: str) -> str:
-            sides = ["left" if i in self.left else "right" for i in range(len(values))]
+            sides = ["left", *["right"] * (len(values) - 1)]
             cells = (
                 f'<{tag} style="{cell};text-align:{side}">{escape(value)}</{tag}>'
                 for value, side in zip(values, sides, strict=True)

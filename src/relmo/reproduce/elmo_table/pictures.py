@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from relmo.analysis.core.show import picture
-from relmo.reproduce.elmo_table.plan import PLAIN, Variant, layer_variants, own_variant, place_variants
+from relmo.reproduce.elmo_table.plan import COMPARED, PLAIN, Variant, has_row, own_variant, published
 from relmo.reproduce.elmo_table.rows import ROWS
 from relmo.reproduce.elmo_table.tables import PLACES, ElmoTables, LayerMix, increase, layer_names
 
@@ -23,14 +23,19 @@ BAR = 0.8  # of the room that a row has
 
 def draw(tables: ElmoTables, out: Path) -> list[str]:
     """Draws what was asked for. -> the names of the files, in `out`"""
-    made = {"1": draw_scores, "2": draw_layers, "placement": draw_places, "weights": draw_weights}
     names = {
         "1": "elmo-table.png",
         "2": "elmo-layers.png",
         "placement": "elmo-placement.png",
         "weights": "elmo-weights.png",
     }
-    return [names[table] for table in tables.plan.tables if made[table](tables, out / names[table])]
+    return [names[table] for table in tables.plan.tables if _draw(tables, table, out / names[table])]
+
+
+def _draw(tables: ElmoTables, table: str, path: Path) -> bool:
+    if table in COMPARED:
+        return draw_compared(tables, table, path)
+    return draw_scores(tables, path) if table == "1" else draw_weights(tables, path)
 
 
 def draw_scores(tables: ElmoTables, path: Path) -> bool:
@@ -64,34 +69,24 @@ def draw_scores(tables: ElmoTables, path: Path) -> bool:
     return True
 
 
-def draw_layers(tables: ElmoTables, path: Path) -> bool:
-    """Table 2."""
-    return _draw_columns(tables, path, "2", "Which layers")
-
-
-def draw_places(tables: ElmoTables, path: Path) -> bool:
-    """Table 3."""
-    return _draw_columns(tables, path, "placement", "Where ELMo goes in")
-
-
-def _draw_columns(tables: ElmoTables, path: Path, table: str, title: str) -> bool:
-    """A panel for each task: ours and the paper's scores over the columns of a table."""
-    columns = layer_variants if table == "2" else place_variants
-    published = {name: row.table2 if table == "2" else row.table3 for name, row in ROWS.items()}
+def draw_compared(tables: ElmoTables, table: str, path: Path) -> bool:
+    """Table 2 or Table 3, a panel for each task: ours and the paper's scores over the columns. -> there was something
+    to draw"""
+    columns = COMPARED[table]
     lines: dict[str, dict[str, list[float]]] = {}
-    for name in (name for name in tables.plan.rows if published[name]):
+    for name in (name for name in tables.plan.rows if has_row(table, ROWS[name])):
         found = {b: [_mean(tables, name, v) for v in columns(ROWS[name], b).values()] for b in tables.plan.bilms}
         if any(not math.isnan(score) for scores in found.values() for score in scores):
             lines[name] = found
     if not lines:
         return False
     with picture(path, 3.8 * len(lines), 3.8) as figure:
-        figure.suptitle(title)
+        figure.suptitle("Which layers" if table == "2" else "Where ELMo goes in")
         for panel, (name, found) in zip(np.atleast_1d(figure.subplots(1, len(lines))), lines.items(), strict=True):
             titles = list(columns(ROWS[name], ""))
             for bilm, scores in found.items():
                 panel.plot(titles, scores, marker="o", color=_colour(tables, bilm), label=bilm)
-            panel.plot(titles, published[name], marker="D", color=PAPER, linestyle=":", label="paper")
+            panel.plot(titles, published(table, ROWS[name]), marker="D", color=PAPER, linestyle=":", label="paper")
             panel.set(title=ROWS[name].title, ylabel=f"{ROWS[name].score}, percent")
             panel.set_xticks(range(len(titles)), titles, rotation=20, ha="right", size=8)
             panel.grid(axis="y", alpha=0.3)

@@ -2,19 +2,14 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from relmo.errors import SettingError
 from relmo.reproduce.elmo_table.rows import REDUCED, ROWS, TaskRow
 from relmo.reproduce.trainings import TrainingRun
 
-TABLES = {
-    "1": "plain and with ELMo",
-    "2": "which layers, and lambda",
-    "placement": "where ELMo goes in",
-    "weights": "the weights of the layers",
-}
+TABLES = ("1", "2", "placement", "weights")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 RESERVED = ("data", "plain")
 
@@ -67,9 +62,18 @@ def weights_variant(row: TaskRow, bilm: str) -> Variant:
     return own_variant(row, bilm)._replace(at="both")
 
 
+COMPARED = {"2": layer_variants, "placement": place_variants}
+"""The tables whose columns are variants of one network."""
+
+
+def published(table: str, row: TaskRow) -> tuple[float, ...]:
+    """The paper's figures in the columns of such a table."""
+    return row.table2 if table == "2" else row.table3
+
+
 def has_row(table: str, row: TaskRow) -> bool:
     """Whether a table has this row: Table 2 and Table 3 have three of them."""
-    return bool({"2": row.table2, "placement": row.table3}.get(table, True))
+    return table not in COMPARED or bool(published(table, row))
 
 
 def variants(table: str, row: TaskRow, bilms: Sequence[str]) -> Iterator[Variant]:
@@ -81,10 +85,8 @@ def variants(table: str, row: TaskRow, bilms: Sequence[str]) -> Iterator[Variant
     for bilm in bilms:
         if table == "1":
             yield own_variant(row, bilm)
-        elif table == "2":
-            yield from layer_variants(row, bilm).values()
-        elif table == "placement":
-            yield from place_variants(row, bilm).values()
+        elif table in COMPARED:
+            yield from COMPARED[table](row, bilm).values()
         else:
             yield weights_variant(row, bilm)
 
@@ -93,7 +95,7 @@ class TablePlan(NamedTuple):
     """What was asked for: tables and rows by their names, the names of biLMs, how many seeds (as the rows have it where
     there is none), and whether everything is tiny."""
 
-    tables: Sequence[str] = tuple(TABLES)
+    tables: Sequence[str] = TABLES
     rows: Sequence[str] = tuple(ROWS)
     bilms: Sequence[str] = ("small",)
     seeds: int | None = None
@@ -162,7 +164,7 @@ def name_bilms(given: Sequence[str]) -> dict[str, str]:
     return named
 
 
-def chosen_names(flag: str, text: str | None, all_names: Mapping[str, object]) -> list[str]:
+def chosen_names(flag: str, text: str | None, all_names: Collection[str]) -> list[str]:
     """Names with commas between them, each once, in the order that tables have; all where nothing is said."""
     if text is None:
         return list(all_names)

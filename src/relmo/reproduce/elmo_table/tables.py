@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from relmo.analysis.core.show import Table
 from relmo.reproduce.elmo_table.plan import (
+    COMPARED,
     PLAIN,
     TablePlan,
     Variant,
     has_row,
-    layer_variants,
     own_variant,
-    place_variants,
+    published,
     training_name,
     weights_variant,
 )
@@ -28,6 +28,8 @@ from relmo.reproduce.trainings import score_of
 from relmo.tasks.scores import spread
 
 PLACES = ("input", "output")
+OF_WORDS = ("task", "score", "biLM", "what differs")
+"""The columns that are not of numbers."""
 
 
 class SeedScores(NamedTuple):
@@ -107,11 +109,15 @@ class ElmoTables:
 
     def tables(self) -> list[Table]:
         """Those that were asked for."""
-        made = {"1": self.table_1, "2": self.table_2, "placement": self.placement, "weights": self.weights}
-        tables = [made[name]() for name in self.plan.tables]
+        tables = [self._table(name) for name in self.plan.tables]
         if self.plan.reduced:
             tables[-1].notes.append("reduced: tiny networks and the beginning of each file; the figures mean nothing")
         return tables
+
+    def _table(self, name: str) -> Table:
+        if name in COMPARED:
+            return self.compared(name)
+        return self.table_1() if name == "1" else self.weights()
 
     def table_1(self) -> Table:
         """Each task plain and with each biLM, and the paper's row."""
@@ -130,33 +136,23 @@ class ElmoTables:
             VECTORS,
             *self._bilm_notes(),
         ]
-        return Table(columns, rows, "Table 1: six tasks, plain and with ELMo", notes, left=(0, 1, len(columns) - 1))
+        return Table(columns, rows, "Table 1: six tasks, plain and with ELMo", notes)
 
-    def table_2(self) -> Table:
-        """Which layers, and how strong the penalty on their weights is."""
+    def compared(self, table: str) -> Table:
+        """Table 2, which layers and how strong the penalty on their weights; or Table 3, where ELMo goes in."""
+        columns = COMPARED[table]
         rows = [
-            [row.title, bilm, *(_said(self.score(name, each)) for each in columns.values()), *map(str, row.table2)]
-            for name, row in self._rows("2")
+            [row.title, bilm, *(_said(self.score(name, each)) for each in columns(row, bilm).values())]
+            + [str(figure) for figure in published(table, row)]
+            for name, row in self._rows(table)
             for bilm in self.plan.bilms
-            for columns in [layer_variants(row, bilm)]
         ]
-        ours = list(layer_variants(ROWS["squad"], ""))
-        columns = ["task", "biLM", *ours, *(f"paper: {title}" for title in ours)]
-        notes = ["ELMo where Table 1 has it; the paper: development sets"]
-        return Table(columns, rows, "Table 2: the last layer, or all with a penalty on their weights", notes, (0, 1))
-
-    def placement(self) -> Table:
-        """Where ELMo goes in."""
-        rows = [
-            [row.title, bilm, *(_said(self.score(name, each)) for each in columns.values()), *map(str, row.table3)]
-            for name, row in self._rows("placement")
-            for bilm in self.plan.bilms
-            for columns in [place_variants(row, bilm)]
-        ]
-        ours = list(place_variants(ROWS["squad"], ""))
-        columns = ["task", "biLM", *ours, *(f"paper: {title}" for title in ours)]
-        notes = ["the paper: development sets"]
-        return Table(columns, rows, "Table 3: ELMo at the input, at the output, or both", notes, (0, 1))
+        titles = list(columns(ROWS["squad"], ""))
+        head = ["task", "biLM", *titles, *(f"paper: {title}" for title in titles)]
+        note = "the paper: development sets"
+        if table == "2":
+            return Table(head, rows, "Table 2: which layers, and how even", [f"ELMo where Table 1 has it; {note}"])
+        return Table(head, rows, "Table 3: ELMo at the input, at the output, or both", [note])
 
     def weights(self) -> Table:
         """The weights of the layers, as figure 2 has them."""
@@ -169,9 +165,7 @@ class ElmoTables:
         rows = [[row.title, bilm, *(text for mix in mixes for text in _mix(mix, count))] for row, bilm, mixes in found]
         columns = [f"{place}: {layer}" for place in PLACES for layer in [*layer_names(count), "gamma"]]
         notes = ["softmax of the weights of networks that have ELMo at both places; the mean of several seeds"]
-        return Table(
-            ["task", "biLM", *columns], rows, "Figure 2: how much of each layer a task reads", notes, left=(0, 1)
-        )
+        return Table(["task", "biLM", *columns], rows, "Figure 2: how much of each layer a task reads", notes)
 
     def summary(self) -> dict[str, Any]:
         """All figures by name, as --json prints them."""
@@ -194,13 +188,13 @@ class ElmoTables:
                     bilm: {place: _plain(self.mix(name, bilm, place)) for place in PLACES} for bilm in self.plan.bilms
                 }
             elif has_row(table, row):
-                columns = {"2": layer_variants, "placement": place_variants}[table]
+                columns = COMPARED[table]
                 ours = {
                     bilm: {title: _plain(self.score(name, each)) for title, each in columns(row, bilm).items()}
                     for bilm in self.plan.bilms
                 }
-                published = row.table2 if table == "2" else row.table3
-                told[f"table {table}"] = ours | {"paper": dict(zip(columns(row, ""), published, strict=True))}
+                paper = dict(zip(columns(row, ""), published(table, row), strict=True))
+                told["layers" if table == "2" else table] = ours | {"paper": paper}
         return told
 
     def _with_gain(self, name: str, variant: Variant) -> dict[str, Any] | None:
