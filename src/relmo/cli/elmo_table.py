@@ -1,12 +1,16 @@
 """`relmo reproduce elmo-table`"""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from relmo.cli.terminal import print_json, print_tables, sayer
 from relmo.errors import RelmoError
+
+if TYPE_CHECKING:
+    from relmo.reproduce.elmo_table.tables import ElmoTables
+    from relmo.reproduce.trainings import Trained
 
 OUT = Path("out/elmo-table")
 
@@ -69,7 +73,6 @@ def elmo_table(
     from relmo.reproduce.elmo_table.make import commands, make_tables
     from relmo.reproduce.elmo_table.plan import TABLES, TablePlan, chosen_names, name_bilms
     from relmo.reproduce.elmo_table.rows import ROWS
-    from relmo.reproduce.elmo_table.tables import OF_WORDS
 
     sources = name_bilms(model)
     plan = TablePlan(
@@ -86,12 +89,18 @@ def elmo_table(
     except KeyboardInterrupt:
         say("the same command goes on with what is not finished")
         raise
-    if json:
-        print_json(made.summary() | {"failed": trained.failed, "unfinished": trained.unfinished})
-    else:
-        print_tables(*made.tables(), words=OF_WORDS)
+    _show(made, trained, json=json)
     if trained.unfinished:
         say(f"{len(trained.unfinished)} trainings are not finished; the same command goes on with them")
     if trained.failed:
         name, why = next(iter(trained.failed.items()))
         raise RelmoError(f"{len(trained.failed)} trainings failed, such as {name}: {why}")
+
+
+def _show(made: "ElmoTables", trained: "Trained", *, json: bool) -> None:
+    from relmo.reproduce.elmo_table.tables import OF_WORDS
+
+    if json:
+        print_json(made.summary() | {"failed": trained.failed, "unfinished": trained.unfinished})
+    else:
+        print_tables(*made.tables(), words=OF_WORDS)
