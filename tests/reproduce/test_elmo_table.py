@@ -177,6 +177,16 @@ def test_markdown_has_every_table_and_pictures_are_drawn_of_what_there_is(tmp_pa
     assert "mean nothing" in ElmoTables(plan._replace(reduced=True), {}, {}).tables()[-1].notes[-1]
 
 
+def test_without_any_bilm_the_plain_networks_are_shown(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plan = TablePlan(rows=["snli", "ner"], bilms=[], seeds=1)
+    assert [training.name for training in plan.trainings()] == ["snli-plain-seed-1", "ner-plain-seed-1"]
+    tables = ElmoTables(plan, finished(plan, {"": 60.0}), {})
+    assert [len(table.rows) for table in tables.tables()] == [2, 0, 0, 0]
+    assert tables.tables()[0].rows[0][2] == "60.00"
+    assert draw(tables, tmp_path) == ["elmo-table.png"]
+
+
 def test_slices_are_the_beginning_of_each_file_in_its_own_layout(data: Callable[[str], Path], tmp_path: Path) -> None:
     folder = data("tasks/squad/dev-v1.1.json").parents[2]
     write_slices(folder, list(ROWS), tmp_path)
