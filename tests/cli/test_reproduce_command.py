@@ -15,7 +15,7 @@ from relmo.errors import ModelError
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
-from relmo.reproduce import REPRODUCTIONS
+from relmo.reproduce import REPRODUCTIONS, TRAINED
 from relmo.reproduce.perplexity import SETS
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.text.vocabulary import SentenceVocabulary, Vocabulary
@@ -46,9 +46,9 @@ def options(folder: Path) -> list[object]:
 def test_without_a_name_all_names_are_listed_with_what_they_show(run: Run) -> None:
     status, output, _ = run()
     assert status == 0
-    for name, text in REPRODUCTIONS.items():
+    for name, text in (REPRODUCTIONS | TRAINED).items():
         assert any(line.startswith(f"{name} ") and line.endswith(text) for line in output.splitlines())
-    assert json.loads(run("--json")[1]) == REPRODUCTIONS
+    assert json.loads(run("--json")[1]) == REPRODUCTIONS | TRAINED
 
 
 def test_the_help_has_an_example(run: Run) -> None:
@@ -93,6 +93,12 @@ def test_an_unknown_name_is_refused_before_anything_is_loaded(run: Run) -> None:
     status, output, errors = run("perplexity", "perplex", "--model", "nowhere")
     assert (status, output) == (2, "")
     assert errors.startswith("error: there is nothing named 'perplex' to reproduce; there is perplexity, pos,")
+
+
+def test_a_table_with_a_command_of_its_own_is_not_made_beside_others(run: Run) -> None:
+    status, _, errors = run("pos", "elmo-table", "--model", "nowhere")
+    assert status == 2
+    assert errors == "error: elmo-table is made by a command of its own: relmo reproduce elmo-table --help\n"
 
 
 def test_missing_data_is_one_line_that_says_what_is_looked_for_and_where(run: Run, folder: Path) -> None:

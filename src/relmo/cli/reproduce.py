@@ -3,10 +3,17 @@
 from pathlib import Path
 from typing import Literal
 
+from cyclopts import App
+
+from relmo.cli.elmo_table import elmo_table
 from relmo.cli.terminal import print_json, print_reproduction, sayer, warnings_said
 
+reproduce = App(name="reproduce")
+reproduce.command(elmo_table, name="elmo-table")
 
-def reproduce(
+
+@reproduce.default
+def published(
     *names: str,
     model: str | None = None,
     vectors: str | None = None,
@@ -42,10 +49,10 @@ def reproduce(
     quiet
         Show no progress.
     """
-    from relmo.reproduce import REPRODUCTIONS, check_name
+    from relmo.reproduce import REPRODUCTIONS, TRAINED, check_name
 
     if not names:
-        _list_names(REPRODUCTIONS, json=json)
+        _list_names(REPRODUCTIONS | TRAINED, json=json)
         return
     for name in names:
         check_name(name)

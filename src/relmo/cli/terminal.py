@@ -291,11 +291,11 @@ def coloured(prediction: "Prediction") -> str:
     return captured.get()
 
 
-def print_table(columns: list[str], rows: list[list[str]]) -> None:
-    """A table on standard output; the first column is text, the others numbers."""
+def print_table(columns: list[str], rows: list[list[str]], left: Sequence[int] = (0,)) -> None:
+    """A table on standard output; the columns `left` are text, the others numbers."""
     table = RichTable(box=None, pad_edge=False, header_style="bold")
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+        table.add_column(column, justify="left" if i in left else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     console = make_console(stderr=False)
@@ -304,12 +304,13 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
     console.print(table)
 
 
-def print_tables(*tables: "Table") -> None:
-    """Tables of an analysis on standard output, each with its title and notes."""
+def print_tables(*tables: "Table", words: Sequence[str] = ()) -> None:
+    """Tables on standard output, each with its title and notes; `words` are the names of columns that are of words."""
     for number, table in enumerate(tables):
         if table.title:
             print(f"\n{table.title}" if number else table.title)
-        print_table(table.columns, table.rows)
+        left = [i for i, column in enumerate(table.columns) if i == 0 or column in words]
+        print_table(table.columns, table.rows, left)
         for note in table.notes:
             print(f"- {note}")
 

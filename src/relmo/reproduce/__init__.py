@@ -1,7 +1,8 @@
 """Published tables and figures beside ours: one module a table, imported when it is asked for.
 
 Each module has `reproduce(model, *, data, controls, say) -> Reproduction`. Its docstring names the paper, the method
-and what the figures depend on. `say` is told, in a line, what is being done.
+and what the figures depend on. `say` is told, in a line, what is being done. Tables for which networks are trained have
+a room (`elmo_table`) and a command of their own.
 """
 
 from collections.abc import Callable
@@ -24,6 +25,8 @@ REPRODUCTIONS: dict[str, str] = {
     "agreement": "number agreement between subject and verb, and other minimal pairs",
 }
 """The name of each, which is also its module's, and what it shows."""
+TRAINED: dict[str, str] = {"elmo-table": "six tasks with and without ELMo, which are trained for it"}
+"""Those that are commands of their own."""
 
 
 def reproduce(
@@ -36,5 +39,7 @@ def reproduce(
 
 def check_name(name: str) -> None:
     """Raises an error that lists the names, where this is none of them."""
+    if name in TRAINED:
+        raise SettingError(f"{name} is made by a command of its own: relmo reproduce {name} --help")
     if name not in REPRODUCTIONS:
         raise SettingError(f"there is nothing named '{name}' to reproduce; there is {', '.join(REPRODUCTIONS)}")
