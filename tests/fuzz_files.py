@@ -31,8 +31,10 @@ from relmo.runs.train_skipgram import train_skipgram
 from relmo.runs.train_task import train_task
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, BiLMTextSettings, BiLMTrainSettings, check_bilm
 from relmo.settings.classifier import ClassifierSettings, check_classifier
+from relmo.settings.coref import CorefSettings, check_coref
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings, check_lm
 from relmo.settings.pairs import PairsSettings, check_pairs
+from relmo.settings.reader import ReaderSettings, check_reader
 from relmo.settings.skipgram import (
     SkipgramModelSettings,
     SkipgramSettings,
@@ -40,14 +42,18 @@ from relmo.settings.skipgram import (
     SkipgramTrainSettings,
     check_skipgram,
 )
+from relmo.settings.srl import SRLSettings, check_srl
 from relmo.settings.tagger import TaggerSettings, check_tagger
 from relmo.settings.training import TrainSettings
 from relmo.tasks.tagger import Tagger
 from relmo.text.conllu import read_conllu_sentences
 from relmo.text.encode import encode_corpus
 from relmo.text.minimal_pairs import read_pairs as read_minimal_pairs
+from relmo.text.readers.coref import read_documents
 from relmo.text.readers.labelled import read_labelled
 from relmo.text.readers.pairs import read_pairs
+from relmo.text.readers.reading import read_questions
+from relmo.text.readers.roles import read_roles
 from relmo.text.readers.tagged import read_tagged
 from relmo.text.senses import SenseIndex, read_framework, read_semcor
 from relmo.text.sentences import encode_sentence_corpus
@@ -68,6 +74,17 @@ TASK_FILES = {
     "pairs.tsv": "gold_label\tsentence1\tsentence2\nyes\ta b\tc\n-\tx\ty\nno\td\te\n",
     "pairs.jsonl": '{"premise": "a b", "hypothesis": "c", "label": "yes"}\n'
     '{"premise": "d", "hypothesis": "e", "label": 1}\n',
+    "roles.jsonl": '{"words": ["I", "go"], "pos": ["PRP", "VBP"], "frames": [{"verb_index": 1, "frame": "go.01", '
+    '"tags": ["B-ARG0", "B-V"]}]}\n{"words": ["Oh"], "frames": []}\n',
+    "propbank.gold_conll": "d\t0\t0\tI\tPRP\t(S*\t-\t-\t(ARG0*)\nd\t0\t1\tgo\tVBP\t*)\tgo\tgo.01\t(V*)\n",
+    "props.txt": "My - (ARG0* *\ncat - *) *\nsees see (V*) *\nme - (ARG1*) (ARG0*)\ngo go * (V*)\n\nOh -\n",
+    "people.conll": "#begin document (bc/a); part 000\nbc/a 0 0 Anna - - - - - Lee * (1|(0)\n"
+    "bc/a 0 1 Lee - - - - - Lee * 1)\n\nbc/a 0 0 She - - - - - - * (0)|(1)\n#end document\n",
+    "people.jsonl": '{"sentences": [["A", "cat"], ["It"]], "clusters": [[[0, 1], [2, 2]]], '
+    '"speakers": [["x", "x"], ["y"]]}\n',
+    "asked.json": '{"data": [{"paragraphs": [{"context": "A cat sat.", "qas": [{"id": "1", "question": "Who?", '
+    '"answers": [{"text": "A cat", "answer_start": 0}]}, {"id": "2", "question": "Why?", "is_impossible": true}]}]}]}',
+    "asked.jsonl": '{"passage": "A cat sat.", "question": "Who?", "answers": ["A cat", "cat"]}\n',
     "stsb.csv": "genre\tfile\t2012\t0001\t5.000\tThe cat\tA cat\ngenre\tfile\t2012\t0002\t1.5\tThe cat\tA dog\n",
 }
 MINIMAL_PAIRS = {
@@ -101,6 +118,9 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "tagger": (TaggerSettings(), check_tagger),
     "classifier": (ClassifierSettings(), check_classifier),
     "pairs": (PairsSettings(), check_pairs),
+    "srl": (SRLSettings(), check_srl),
+    "coref": (CorefSettings(), check_coref),
+    "reader": (ReaderSettings(), check_reader),
 }
 FIGURES = {"pos": {"name": "pos", "title": "parts", "rows": [{"name": "layer 1", "ours": {"all words": 94.5}}]}}
 
@@ -117,9 +137,12 @@ def use_task_files(folder: Path) -> str:
     labelled = [list(read_labelled(folder / name, split=str.split, subtrees=name == "trees.txt")) for name in texts]
     pairs = [list(read_pairs(folder / name, split=str.split)) for name in ("pairs.tsv", "pairs.jsonl")]
     scored = list(read_pairs(folder / "stsb.csv", split=str.split, numbers=True))
+    roles = [list(read_roles(folder / name)) for name in ("roles.jsonl", "propbank.gold_conll", "props.txt")]
+    coreference = [list(read_documents(folder / name)) for name in ("people.conll", "people.jsonl")]
+    asked = [list(read_questions(folder / name)) for name in ("asked.json", "asked.jsonl")]
     words = list(read_conllu_sentences(folder / "words.conllu"))
     depths = [read_depths(folder / "words.conllu"), read_depths(folder / "trees.txt", "depth")]
-    return digest(tagged, labelled, pairs, scored, words, depths)
+    return digest(tagged, labelled, pairs, scored, roles, coreference, asked, words, depths)
 
 
 def make_labels(folder: Path) -> None:

@@ -14,7 +14,9 @@ import numpy as np
 import torch
 
 import original_elmo
+import reading
 import relmo
+import roles
 import sentence_tasks
 import small_models
 import tagging
@@ -24,16 +26,22 @@ from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
+from relmo.settings.coref import CorefModelSettings, CorefSettings
+from relmo.settings.task import InputSettings
 from relmo.store import weights
 from relmo.store.folder import CONFIG, read_config, write_json
 from relmo.tasks.classifier import Classifier
-from relmo.tasks.features import WordFeatures
+from relmo.tasks.coref import Coreference
+from relmo.tasks.features import WordFeatures, WordVocabulary
 from relmo.tasks.pairs import SentencePairs
+from relmo.tasks.reader import PassageReader
+from relmo.tasks.srl import RoleLabeller
 from relmo.tasks.tagger import Tagger
 from relmo.tasks.task import Labels, Task
 from relmo.text.vocabulary import Vocabulary
 
 WORDS = ["the", "cat", "sat", "film", "good"]
+ASKED = [WORDS, ["a"]]
 
 
 @dataclass(frozen=True)
@@ -75,8 +83,8 @@ def use_model(folder: Path) -> str:
     if isinstance(model, WordVectors):
         return digest(model.matrix, *([model.nearest("cat", 3)] if "cat" in model else ()))
     if isinstance(model, Task):
-        asked: list[Any] = [WORDS, ["a"]]
-        return digest(model.predict([(words, words) for words in asked] if model.kind == "pairs" else asked))
+        two, several = model.kind in ("pairs", "reader"), model.kind == "coref"
+        return digest(model.predict([(words, words) if two else [words] if several else words for words in ASKED]))
     ids = torch.tensor([model.vocabulary.end])
     return digest(model.perplexity("the cat"), model.step(ids)[0].numpy(), model.generate(limit=5, seed=1))
 
@@ -89,16 +97,17 @@ def use_original(folder: Path) -> str:
     return digest(*model.embed([WORDS]))
 
 
-def make_task(kind: type[Task[Any, Any]], settings: Any, folder: Path, labels: list[str]) -> None:
+def make_task(kind: type[Task[Any, Any]], settings: Any, folder: Path, **vocabularies: Vocabulary) -> None:
     """A task's model that has learnt nothing."""
     torch.manual_seed(4)
     features = WordFeatures.begin(settings.input, [WORDS], torch.device("cpu"))
-    kind(settings, features, {"labels": Labels(labels)}).begin().save_pretrained(folder)
+    named = {name.replace("_", "-"): vocabulary for name, vocabulary in vocabularies.items()}
+    kind(settings, features, named).begin().save_pretrained(folder)
 
 
 def make_tagger(folder: Path, **inputs: Any) -> None:
     settings = tagging.settings(text={"task": "ner"}, model={"decoder": "crf"}, input=inputs)
-    make_task(Tagger, settings, folder, ["O", "U-PER", "B-PER", "I-PER", "L-PER"])
+    make_task(Tagger, settings, folder, labels=Labels(["O", "U-PER", "B-PER", "I-PER", "L-PER"]))
 
 
 def make_with_parts(folder: Path, bilm: BiLM, **inputs: Any) -> None:
@@ -160,13 +169,22 @@ def make_lm(folder: Path) -> None:
 
 
 def make_classifier(folder: Path) -> None:
-    make_task(Classifier, sentence_tasks.classifier_settings(model={"mlp": (5,)}), folder, ["good", "bad"])
+    settings = sentence_tasks.classifier_settings(model={"mlp": (5,)})
+    make_task(Classifier, settings, folder, labels=Labels(["good", "bad"]))
 
 
 def make_pairs(folder: Path) -> None:
-    make_task(SentencePairs, sentence_tasks.pairs_settings(model={"network": "esim"}), folder, ["yes", "no"])
+    settings = sentence_tasks.pairs_settings(model={"network": "esim"})
+    make_task(SentencePairs, settings, folder, labels=Labels(["yes", "no"]))
 
 
+def make_coref(folder: Path) -> None:
+    model = CorefModelSettings(hidden=4, mlp=(4,), max_width=3, feature_dim=2)
+    settings = CorefSettings(input=InputSettings(word_dim=4, char_dim=0), model=model)
+    make_task(Coreference, settings, folder, genres_vocabulary=WordVocabulary(["<unk>", "court"]))
+
+
+ROLES = Labels(["O", "B-V", "B-ARG0", "I-ARG0"])
 COVERED = ("*.safetensors", "*vocabulary.txt", "*labels.txt")
 MODELS = [
     Subject("bilm", lambda folder: small_models.bilm().save_pretrained(folder), use_model, COVERED),
@@ -177,6 +195,9 @@ MODELS = [
     Subject("skipgram", make_vectors, use_model, COVERED),
     Subject("classifier", make_classifier, use_model, COVERED),
     Subject("pairs", make_pairs, use_model, COVERED),
+    Subject("reader", lambda at: make_task(PassageReader, reading.reader_settings(), at), use_model, COVERED),
+    Subject("srl", lambda at: make_task(RoleLabeller, roles.settings(), at, labels=ROLES), use_model, COVERED),
+    Subject("coref", make_coref, use_model, COVERED),
     Subject("tagger", lambda folder: make_with_parts(folder, tagging.tiny_bilm()), use_model, COVERED),
     Subject(
         "tagger, tuned bilm",

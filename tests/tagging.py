@@ -1,4 +1,4 @@
-"""Small tagged texts and models for the tests of taggers."""
+"""Small tagged texts and models for the tests of taggers, and a kill for the tests of all tasks."""
 
 import random
 from pathlib import Path
@@ -8,12 +8,25 @@ import torch
 
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
+from relmo.runs.reporter import Reporter
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.settings.tagger import TaggerModelSettings, TaggerSettings, TaggerTextSettings
 from relmo.settings.task import InputSettings, TaskTrainSettings
 from relmo.text.vocabulary import SentenceVocabulary
 
 NOUNS, VERBS, NAMES = ["dog", "cat", "bird", "tree"], ["sees", "barks", "runs"], ["Anna", "New York", "Bob Lee"]
+
+
+class StopAfter(Reporter):
+    """Breaks a run off after some steps, as a kill would."""
+
+    def __init__(self, steps: int):
+        self.steps = steps
+
+    def stepped(self, step: Any, total: int) -> None:
+        self.steps -= 1
+        if self.steps == 0:
+            raise KeyboardInterrupt
 
 
 def conllu(path: Path, sentences: int, seed: int = 0) -> Path:

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from relmo.networks.elmo import Elmo as Elmo
     from relmo.nn.scalar_mix import ScalarMix as ScalarMix
     from relmo.tasks.classifier import Classifier as Classifier
+    from relmo.tasks.coref import Coreference as Coreference
     from relmo.tasks.pairs import SentencePairs as SentencePairs
+    from relmo.tasks.reader import PassageReader as PassageReader
+    from relmo.tasks.srl import RoleLabeller as RoleLabeller
     from relmo.tasks.tagger import Tagger as Tagger
 
 __version__ = "0.1.0"

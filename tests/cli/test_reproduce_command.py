@@ -98,6 +98,12 @@ def test_an_unknown_name_is_refused_before_anything_is_loaded(run: Run) -> None:
     assert errors.startswith("error: there is nothing named 'perplex' to reproduce; there is perplexity, pos,")
 
 
+def test_a_table_with_a_command_of_its_own_is_not_made_beside_others(run: Run) -> None:
+    status, _, errors = run("pos", "elmo-table", "--model", "nowhere")
+    assert status == 2
+    assert errors == "error: elmo-table is made by a command of its own: relmo reproduce elmo-table --help\n"
+
+
 def test_missing_data_is_one_line_that_says_what_is_looked_for_and_where(run: Run, folder: Path) -> None:
     status, output, errors = run("pos", *options(folder), "--quiet")
     assert (status, output) == (2, "")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from relmo.nn.crf import CRF
+from relmo.nn.crf import CRF, NEVER, best_legal
 
 TAGS = 3
 
@@ -237,3 +237,15 @@ def test_on_a_gpu_it_is_the_same() -> None:
     crf.cuda()
     torch.testing.assert_close(crf(emissions.cuda(), tags.cuda(), lengths).cpu(), expected)
     assert crf.decode(emissions.cuda(), lengths.cuda()) == paths
+
+
+def test_of_a_softmaxs_scores_the_best_legal_sequence_is_chosen() -> None:
+    torch.manual_seed(0)
+    crf, lengths = make(legal=no_repeats()), torch.tensor([4, 2, 0])
+    scores = torch.randn(3, 4, TAGS, dtype=torch.float64)
+    scores[1, 0, 0] = NEVER
+    found = best_legal(scores, lengths, no_repeats())
+    for row, length in enumerate(lengths.tolist()):
+        sums = {tags: sum(float(scores[row, t, tag]) for t, tag in enumerate(tags)) for tags in every(crf, length)}
+        assert tuple(found[row]) == (max(sums, key=sums.__getitem__) if length else ())
+    assert found[1][0] != 0

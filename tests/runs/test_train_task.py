@@ -20,19 +20,7 @@ from relmo.tasks.scores import spread
 from relmo.tasks.tagger import Tagger
 from relmo.text.tags import Span
 from relmo.text.vocabulary import Vocabulary
-from tagging import conllu, iob2, settings, tiny_bilm, word_bilm
-
-
-class StopAfter(Reporter):
-    """Breaks a run off after some steps, as a kill would."""
-
-    def __init__(self, steps: int):
-        self.steps = steps
-
-    def stepped(self, step: Any, total: int) -> None:
-        self.steps -= 1
-        if self.steps == 0:
-            raise KeyboardInterrupt
+from tagging import StopAfter, conllu, iob2, settings, tiny_bilm, word_bilm
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import torch
 import relmo
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.models.lm import LanguageModel
-from relmo.runs.reporter import Reporter
 from relmo.runs.run import read_metrics
 from relmo.runs.train_task import train_task
 from relmo.store.folder import own_tensors, read_config
@@ -20,7 +19,7 @@ from relmo.tasks.features import WordFeatures, count_words
 from relmo.tasks.task import Labels
 from relmo.text.readers.labelled import Labelled
 from sentence_tasks import TREES, classifier_settings, language_model, reviews
-from tagging import tiny_bilm
+from tagging import StopAfter, tiny_bilm
 
 TEXTS = [["A", "good", "film"], ["dull"] * 20, ["bad", "plot", "."], []]
 NETWORKS: dict[str, dict[str, Any]] = {
@@ -31,18 +30,6 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "two residual projected layers": {"layers": 2, "projection": 4, "residual": True},
     "bcn": {"network": "bcn", "hidden": 16, "dropout": 0.0},
 }
-
-
-class StopAfter(Reporter):
-    """Breaks a run off after some steps, as a kill would."""
-
-    def __init__(self, steps: int):
-        self.steps = steps
-
-    def stepped(self, step: Any, total: int) -> None:
-        self.steps -= 1
-        if self.steps == 0:
-            raise KeyboardInterrupt
 
 
 @pytest.fixture

@@ -209,6 +209,26 @@ def test_training_stops_when_patience_is_at_its_end() -> None:
     assert len(validated([5.0, 6.0, 4.0, 4.0, 4.0, 1.0], patience=3)) == 12
 
 
+class WithPart(Line):
+    """Notes the mode of a part at each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part, self.modes = nn.Dropout(), list[bool]()
+
+    def loss(self, batch: Tensor, carry: Any) -> Loss:
+        self.modes.append(self.part.training)
+        return super().loss(batch, carry)
+
+
+def test_a_validation_of_a_part_leaves_no_part_out_of_training() -> None:
+    """As where a taught network is validated by itself."""
+    model = WithPart()
+    settings = TrainSettings(**(PLAIN | {"epochs": 3, "validate_every": 1}))
+    list(Trainer(model, Given([1.0, 0.0, 0.0]), settings, lambda _: model.part.eval().p).steps())
+    assert model.modes == [True] * 3
+
+
 def test_a_validation_loss_that_is_not_finite_is_an_error() -> None:
     with pytest.raises(RelmoError, match="lower --lr"):
         validated([math.nan])

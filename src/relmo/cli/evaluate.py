@@ -115,11 +115,16 @@ def _evaluate_task(
     if quiet:
         print(*(f"{report.score:.6f}" for _, report in reports), sep="\n")
         return
-    names = list(reports[0][1].values)
-    rows = [[file, f"{report.count:,}", *(f"{report.values[name]:.4f}" for name in names)] for file, report in reports]
+    names = list(dict.fromkeys(name for _, report in reports for name in report.values))
+    rows = [[file, f"{report.count:,}", *(_figure(report, name) for name in names)] for file, report in reports]
     print_table(["file", "count", *names], rows)
     for _, report in reports:
         _print_details(report, confusion=confusion)
+
+
+def _figure(report: "TaskReport", name: str) -> str:
+    """A figure as the table shows it; some files have more of them than others."""
+    return f"{report.values[name]:.4f}" if name in report.values else ""
 
 
 def _print_details(report: "TaskReport", *, confusion: bool) -> None:

@@ -16,9 +16,12 @@ LARGEST = (1 << 63) - 1  # what arrays can count to
 BOUNDS = {
     "--draws": (1, 100_000),
     "--hidden": (1, 1 << 16),
+    "--jobs": (0, 1000),
+    "--minutes": (0, 1_000_000),
     "--order": (1, 20),
     "--samples": (0, 1_000_000),
     "--seed": (0, LARGEST_SEED),
+    "--seeds": (1, 1000),
     "--steps": (1, 1_000_000),
     "--threads": (1, MOST_THREADS),
 }

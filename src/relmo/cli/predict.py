@@ -3,14 +3,20 @@
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Parameter
 
-from relmo.cli.terminal import json_line, say
-from relmo.errors import CorpusError
+from relmo.cli.output import Overwrite
+from relmo.cli.terminal import coloured, json_line, say
+from relmo.disk.outputs import atomic, refuse_existing
+from relmo.errors import CorpusError, SettingError
+from relmo.settings.kinds import KINDS, TASKS
 
 if TYPE_CHECKING:
+    from relmo.tasks.coref_text import ResolvedText
+    from relmo.tasks.reader import PassageReader
     from relmo.tasks.task import Task
 
 AT_ONCE = 2048  # lines that are predicted together, where so many have come
@@ -30,80 +36,167 @@ def predict(
     file: str | None = None,
     *,
     column: Annotated[tuple[str, ...], Parameter(negative="")] = (),
+    passage: Path | None = None,
+    best: int = 1,
     tokenized: bool = False,
     errors: Literal["strict", "replace"] = "strict",
     device: Literal["auto", "cpu", "cuda"] = "auto",
+    format: Literal["text", "conll"] = "text",  # noqa: A002
+    html: Path | None = None,
+    overwrite: Overwrite = False,
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Apply a model to text. A tagger gives each word with its tag, a tab between them, an empty line after a sentence;
-    a classifier the label of each line and its probability; one for pairs the same, or a score.
+    """Apply a model to text. Each line is answered as it comes, so that it works in a pipe.
 
-    Text has one sentence a line, or two with a tab between them for a model of pairs; what has come so far is answered
-    at once, so that it works in a pipe.
+    - tagger: a sentence a line. It gives each word with its tag, a tab between them, an empty line after a sentence.
+    - classifier: a text a line. It gives the label and its probability.
+    - pairs: two sentences a line with a tab between them. It gives the label and its probability, or a score.
+    - reader: a passage, a tab and a question a line; with --passage a question a line; or SQuAD (.json), JSON lines
+      (.jsonl). It gives the answer, the characters of the passage where it begins and ends, and its score.
+    - srl: a sentence a line, or JSON lines with predicates (.jsonl). It gives each predicate with its roles.
+    - coref: a whole text; or several, as CoNLL-2012 (.conll, ._conll) or JSON lines (.jsonl). It gives the text with
+      mentions in brackets; those of one thing have one number and, on a terminal, one colour.
+
+    For example:
 
         echo "Anna lives in Berlin." | relmo predict models/ner
-
-        printf "A man sleeps.\\tA person is awake.\\n" | relmo predict models/snli --json
-
         relmo predict models/pos text.txt --json > tagged.jsonl
+        echo "Who founded the town?" | relmo predict models/squad --passage town.txt --best 3
+        relmo predict models/coref chapter.txt --html chapter.html
 
     Parameters
     ----------
     model
         The model's folder.
     file
-        Text: plain, .gz, .xz, .zst; .conllu, whose words are kept as they are; or a table with names in its first line,
-        .csv or .tsv. Standard input where it is not given.
+        Text: plain, .gz, .xz, .zst; .conllu, whose words are kept; a table, .csv or .tsv. Else standard input is read.
     column
-        Tables: the column that has the text, or, given twice, the two of a pair; those of training where it is not
-        given.
+        Tables: the column that has the text or, given twice, the two of a pair; by default those of training.
+    passage
+        reader: a file with the text that all questions are about.
+    best
+        reader: give so many answers to each question, the best first, and then an empty line. No two share a word.
     tokenized
         Words are split at white space, not by the model's tokenizer.
     errors
         What to do with bytes that are not UTF-8: stop with the place, or read them as U+FFFD.
     device
         Where to compute; auto takes a GPU where there is one.
+    format
+        coref: print text, or the columns of CoNLL-2012.
+    html
+        coref: write a page with coloured clusters, which needs nothing else, to this file, and print no text.
     json
         Print a JSON object a line: with the places of the words in the text, or the probability of each label.
     quiet
-        Say nothing of words that were cut.
+        Say nothing of words that were cut, or of where a page is.
     """
     from relmo.loading import load
-    from relmo.settings.kinds import TASKS
 
     loaded: Any = load(model, kinds=TASKS, device=device)
-    for lines in read(file, errors, [(name,) for name in column] or loaded.text_columns):
-        _answer(loaded, lines, tokenized=tokenized, json=json)
+    _check_kind(loaded.kind, "reader", {"--passage": passage is not None, "--best": best != 1})
+    _check_kind(loaded.kind, "coref", {"--format": format != "text", "--html": html is not None})
+    if json + (format != "text") + (html is not None) > 1:
+        raise SettingError("--json, --format and --html are three ways to show an answer; give one of them")
+    if html is not None:
+        refuse_existing(html, overwrite=overwrite)
+    if loaded.kind == "reader":
+        loaded = _reader(loaded, passage, best, tokenized=tokenized, errors=errors)
+    portions = _examples(loaded, file, column, tokenized=tokenized, errors=errors)
+    if html is not None:
+        _write_page(html, [found for examples in portions for found in loaded.answer(examples)], quiet=quiet)
+    for examples in portions:  # of which a page leaves none
+        _print_answers(loaded, examples, json=json, columns=format == "conll")
     features = loaded.features
     if features.bilm is not None and features.cut.count and not quiet:
         say(f"warning: {features.cut.message()}")
 
 
-def _answer(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool, json: bool) -> None:
-    """Prints the predictions for lines, of which some are tokenised."""
+def _check_kind(kind: str, wanted: str, options: dict[str, bool]) -> None:
+    """Raises where an option was given that has a meaning for one kind of model alone, and this is another."""
+    given = [option for option, is_given in options.items() if is_given]
+    if given and kind != wanted:
+        raise SettingError(f"{given[0]} has a meaning for {KINDS[wanted].called} alone; this is {KINDS[kind].called}")
+
+
+def _reader(
+    model: "PassageReader", passage: Path | None, best: int, *, tokenized: bool, errors: Literal["strict", "replace"]
+) -> "PassageReader":
+    """A reader that gives the so many best answers to questions, about one passage where it is given."""
+    from relmo.text.corpus import read_text
+
+    if passage is not None:
+        model = model.about_passage(read_text(passage, errors=errors), tokenized=tokenized)
+    return model.giving(best)
+
+
+def _examples(
+    model: "Task[Any, Any]",
+    file: str | None,
+    columns: Sequence[str],
+    *,
+    tokenized: bool,
+    errors: Literal["strict", "replace"],
+) -> Iterator[list[Any]]:
+    """What a file asks, a portion at a time: all of it where the model reads it as a whole, otherwise line by line. Of
+    a table, the columns, or those that the model looks for."""
+    from relmo.text.corpus import STDIN
+
+    path = STDIN if file in (None, "-") else file
+    whole = model.read_whole(path, tokenized=tokenized, errors=errors)
+    if whole is not None:
+        yield whole
+        return
+    for lines in read(path, errors, [(name,) for name in columns] or model.text_columns):
+        yield _asked(model, lines, tokenized=tokenized)
+
+
+def _asked(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool) -> list[Any]:
+    """The examples of lines, of which some are tokenised."""
     asked = []
     for line in lines:
         try:
             asked.append(model.read_line(line.text, tokenized=tokenized or line.tokenized))
         except CorpusError as error:
             raise CorpusError(f"{line.place}: {error}") from error
+    return asked
+
+
+def _print_answers(model: "Task[Any, Any]", asked: list[Any], *, json: bool, columns: bool) -> None:
+    """Prints the predictions for examples: as JSON lines, in the columns of CoNLL-2012, or as text."""
     answered = zip(asked, model.answer(asked), strict=True)
-    results = [json_line(model.as_record(*each)) if json else each[1].as_text() for each in answered]
+    if json:
+        results = [json_line(model.as_record(*each)) for each in answered]
+    elif columns:
+        from relmo.tasks.coref_text import conll
+
+        results = [conll(document, found.places) for document, found in answered]
+    else:
+        results = [coloured(found) for _, found in answered]
     sys.stdout.write("\n".join(results) + "\n")
     sys.stdout.flush()
 
 
+def _write_page(path: Path, found: "list[ResolvedText]", *, quiet: bool) -> None:
+    """Writes documents with their clusters as one page."""
+    from relmo.tasks.coref_text import page
+
+    with atomic(path) as temporary:
+        temporary.write_text(page(found), encoding="utf-8", errors="backslashreplace")
+    if not quiet:
+        say(f"the page is in {path}")
+
+
 def read(
-    file: str | None, errors: Literal["strict", "replace"], columns: Sequence[Sequence[str]] = (("text",),)
+    path: str, errors: Literal["strict", "replace"], columns: Sequence[Sequence[str]] = (("text",),)
 ) -> Iterator[list[Input]]:
     """The lines of a file, or its sentences, a portion at a time: of a pipe, what has come so far. Of a table, the
     columns."""
-    from relmo.text.corpus import STDIN, is_conllu, read_conllu
+    from relmo.text.corpus import is_conllu, read_conllu
     from relmo.text.readers.lines import blocks_of_lines
     from relmo.text.readers.tables import is_table
 
-    path = STDIN if file is None else file
     if is_table(path):
         yield from _portions(_table_lines(path, errors, columns))
     elif is_conllu(path):

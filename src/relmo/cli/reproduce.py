@@ -5,10 +5,12 @@ from typing import Literal
 
 from cyclopts import App
 
+from relmo.cli.elmo_table import elmo_table
 from relmo.cli.reading_times import reading_times
 from relmo.cli.terminal import print_json, print_reproduction, sayer, warnings_said
 
 reproduce = App(name="reproduce")
+reproduce.command(elmo_table, name="elmo-table")
 reproduce.command(reading_times, name="reading-times")
 
 

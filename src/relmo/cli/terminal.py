@@ -12,6 +12,7 @@ Texts, names and labels are the user's: nothing in them is markup, an emoji, or 
 
 import json
 import os
+import re
 import sys
 import time
 import warnings
@@ -45,11 +46,13 @@ if TYPE_CHECKING:
     from relmo.embedding.files import EmbedProgress
     from relmo.reproduce.table import Reproduction
     from relmo.tasks.scores import LabelScore
+    from relmo.tasks.task import Prediction
     from relmo.training.loop import Step
     from relmo.training.plan import Plan
 
 PLAIN_EVERY = 10.0  # seconds between lines of progress where there is no terminal
 GRACE = 5.0  # seconds
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # characters that do something to a terminal
 
 
 class PlainConsole(Console):
@@ -276,11 +279,23 @@ def json_line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=not takes_everything(sys.stdout))
 
 
-def print_table(columns: list[str], rows: list[list[str]]) -> None:
-    """A table on standard output; the first column is text, the others numbers."""
+def coloured(prediction: "Prediction") -> str:
+    """A prediction as standard output shows it: in colours where that is a terminal and the prediction has some."""
+    console = make_console(stderr=False)
+    pieces = getattr(prediction, "pieces", None)
+    if pieces is None or not console.is_terminal:
+        return prediction.as_text()
+    shown = Text.assemble(*((CONTROLS.sub("\ufffd", text), colour) for text, colour in pieces()))
+    with console.capture() as captured:
+        console.print(shown, soft_wrap=True, end="")
+    return captured.get()
+
+
+def print_table(columns: list[str], rows: list[list[str]], left: Sequence[int] = (0,)) -> None:
+    """A table on standard output; the columns `left` are text, the others numbers."""
     table = RichTable(box=None, pad_edge=False, header_style="bold")
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+        table.add_column(column, justify="left" if i in left else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     console = make_console(stderr=False)
@@ -289,12 +304,13 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
     console.print(table)
 
 
-def print_tables(*tables: "Table") -> None:
-    """Tables of an analysis on standard output, each with its title and notes."""
+def print_tables(*tables: "Table", words: Sequence[str] = ()) -> None:
+    """Tables on standard output, each with its title and notes; `words` are the names of columns that are of words."""
     for number, table in enumerate(tables):
         if table.title:
             print(f"\n{table.title}" if number else table.title)
-        print_table(table.columns, table.rows)
+        left = [i for i, column in enumerate(table.columns) if i == 0 or column in words]
+        print_table(table.columns, table.rows, left)
         for note in table.notes:
             print(f"- {note}")
 

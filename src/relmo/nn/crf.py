@@ -14,7 +14,7 @@ Lafferty et al. 2001, Conditional random fields;  Lample et al. 2016, Neural arc
 import torch
 from torch import Tensor, nn
 
-_NEVER = -1e30  # finite, as the gradient of a sum of infinities is not a number; so large that no emission outweighs it
+NEVER = -1e30  # finite, as the gradient of a sum of infinities is not a number; so large that no emission outweighs it
 
 
 class CRF(nn.Module):
@@ -55,26 +55,7 @@ class CRF(nn.Module):
     def decode(self, emissions: Tensor, lengths: Tensor) -> list[list[int]]:
         """The best legal sequence of each sentence (Viterbi): emissions (B, T, K), lengths (B,)."""
         emissions, inside = self._masked(emissions, lengths)
-        batch, steps, _ = emissions.shape
-        if steps == 0:
-            return [[] for _ in range(batch)]
-        start, into, end = self._legal_scores()
-        best = start + emissions[:, 0]  # (B, K): the score of the best sequence so far that ends in each tag
-        stay = torch.arange(self.tags, device=best.device).expand(batch, -1)
-        came_from = []
-        for t in range(1, steps):
-            score, before = (best.unsqueeze(1) + into).max(dim=2)  # over (B, to, from)
-            now = inside[:, t].unsqueeze(1)
-            best = torch.where(now, score + emissions[:, t], best)
-            came_from.append(torch.where(now, before, stay))  # past the end a tag comes from itself
-        score, tag = (best + end).max(dim=1)
-        if bool(((score <= _NEVER / 2) & inside[:, 0]).any()):
-            raise ValueError("no sequence of tags is legal for a sentence of this length; allow more transitions")
-        path = [tag]
-        for before in reversed(came_from):
-            path.append(before.gather(1, path[-1].unsqueeze(1)).squeeze(1))
-        rows = torch.stack(path[::-1], dim=1).tolist()
-        return [row[:length] for row, length in zip(rows, lengths.tolist(), strict=True)]
+        return _viterbi(emissions, inside, *self._legal_scores())
 
     def _masked(self, emissions: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Emissions in the CRF's own precision, zero past the end (where they may be anything); the mask (B, T)."""
@@ -82,11 +63,11 @@ class CRF(nn.Module):
         return emissions.to(self.transitions.dtype).masked_fill(~inside.unsqueeze(2), 0.0), inside
 
     def _legal_scores(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Start (K,), transitions into the row's tag from the column's (K, K), end (K,); `_NEVER` where not legal."""
+        """Start (K,), transitions into the row's tag from the column's (K, K), end (K,); `NEVER` where not legal."""
         K = self.tags
-        start = self.start.masked_fill(~self.legal[K, :K], _NEVER)
-        end = self.end.masked_fill(~self.legal[:K, K + 1], _NEVER)
-        return start, self.transitions.masked_fill(~self.legal[:K, :K], _NEVER).T.contiguous(), end
+        start = self.start.masked_fill(~self.legal[K, :K], NEVER)
+        end = self.end.masked_fill(~self.legal[:K, K + 1], NEVER)
+        return start, self.transitions.masked_fill(~self.legal[:K, :K], NEVER).T.contiguous(), end
 
     def _log_partition(self, emissions: Tensor, lengths: Tensor) -> Tensor:
         """log Z (B,) by the forward algorithm.
@@ -127,3 +108,38 @@ class CRF(nn.Module):
         before = torch.cat([edge, tags], dim=1)  # (B, T + 1): the start, then the tags
         after = torch.where(at == ends, self.tags + 1, torch.cat([tags, edge], dim=1))  # the tags, then the end
         return bool((self.legal[before, after] | (at > ends) | (ends == 0)).all())
+
+
+@torch.no_grad()
+def best_legal(scores: Tensor, lengths: Tensor, legal: Tensor) -> list[list[int]]:
+    """Of each sentence the legal sequence whose scores have the greatest sum; scores (B, T, K) of a softmax, say, and
+    `legal` as a CRF's. A tag whose score is `NEVER` is not taken."""
+    K = scores.shape[2]
+    inside = torch.arange(scores.shape[1], device=scores.device) < lengths.to(scores.device).unsqueeze(1)
+    costs = torch.where(legal, 0.0, NEVER)
+    into = costs[:K, :K].T.contiguous()
+    return _viterbi(scores.masked_fill(~inside.unsqueeze(2), 0.0), inside, costs[K, :K], into, costs[:K, K + 1])
+
+
+def _viterbi(emissions: Tensor, inside: Tensor, start: Tensor, into: Tensor, end: Tensor) -> list[list[int]]:
+    """The best sequence of each sentence: emissions (B, T, K), zero where `inside` (B, T) is not true; scores of a
+    first tag (K,), of the row's tag after the column's (K, K), of a last tag (K,)."""
+    batch, steps, tags = emissions.shape
+    if steps == 0:
+        return [[] for _ in range(batch)]
+    best = start + emissions[:, 0]  # (B, K): the score of the best sequence so far that ends in each tag
+    stay = torch.arange(tags, device=best.device).expand(batch, -1)
+    came_from = []
+    for t in range(1, steps):
+        score, before = (best.unsqueeze(1) + into).max(dim=2)  # over (B, to, from)
+        now = inside[:, t].unsqueeze(1)
+        best = torch.where(now, score + emissions[:, t], best)
+        came_from.append(torch.where(now, before, stay))  # past the end a tag comes from itself
+    score, tag = (best + end).max(dim=1)
+    if bool(((score <= NEVER / 2) & inside[:, 0]).any()):
+        raise ValueError("no sequence of tags is legal for a sentence of this length; allow more transitions")
+    path = [tag]
+    for before in reversed(came_from):
+        path.append(before.gather(1, path[-1].unsqueeze(1)).squeeze(1))
+    rows = torch.stack(path[::-1], dim=1).tolist()
+    return [row[:length] for row, length in zip(rows, inside.sum(dim=1).tolist(), strict=True)]

@@ -249,7 +249,7 @@ class ElmoLSTM(nn.Module):
                 return infer_cpu.run(x, weights, start, skip=False, precision="float32")
             low = weights.to(precision)
             x, h = x.to(precision), start.h.to(precision)
-            if torch.is_grad_enabled():
+            if torch.is_grad_enabled() or (self.training and x.is_cuda):  # quickest for windows, without gradients too
                 return TorchRecurrence.apply(x, h, start.c, *low, list(start.sizes), start.clips)
             return _infer_steps(layer.input_products(x), low.bias, low.hh, low.hr, start._replace(h=h))
 

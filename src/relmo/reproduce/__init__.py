@@ -2,7 +2,7 @@
 
 Each module has `reproduce(model, *, data, controls, say) -> Reproduction`. Its docstring names the paper, the method
 and what the figures depend on. `say` is told, in a line, what is being done. Tables for which networks are trained have
-a command of their own.
+a command of their own; `elmo_table` has a room.
 """
 
 from collections.abc import Callable
@@ -26,6 +26,7 @@ REPRODUCTIONS: dict[str, str] = {
 }
 """The name of each, which is also its module's, and what it shows."""
 TRAINED: dict[str, str] = {
+    "elmo-table": "six tasks with and without ELMo, which are trained for it",
     "reading-times": "how much of the time that people read a word its surprisal explains",
 }
 """Those that are commands of their own."""

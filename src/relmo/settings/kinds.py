@@ -31,6 +31,9 @@ KINDS: dict[str, Kind] = {
     "classifier": Kind("ClassifierSettings", "relmo.tasks.classifier:Classifier", "a classifier"),
     "pairs": Kind("PairsSettings", "relmo.tasks.pairs:SentencePairs", "a model of sentence pairs"),
     "tagger": Kind("TaggerSettings", "relmo.tasks.tagger:Tagger", "a tagger"),
+    "reader": Kind("ReaderSettings", "relmo.tasks.reader:PassageReader", "a reader"),
+    "srl": Kind("SRLSettings", "relmo.tasks.srl:RoleLabeller", "a labeller of semantic roles"),
+    "coref": Kind("CorefSettings", "relmo.tasks.coref:Coreference", "a model of coreference"),
 }
 TASKS = tuple(name for name, kind in KINDS.items() if kind.model.startswith("relmo.tasks."))
 

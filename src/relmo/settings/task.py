@@ -137,6 +137,16 @@ TASK_BOUNDS = BOUNDS | {
     "tokens_per_batch": (1, 1 << 30),
     **dict.fromkeys(("low", "high"), (-1e9, 1e9)),
     "seeds": (1, 1000),
+    "mark_dim": (1, 1 << 16),
+    "detector": (0, 1 << 16),
+    "max_width": (1, 1000),
+    "spans_per_word": (1e-6, 100),
+    "antecedents": (1, 1 << 20),
+    "feature_dim": (1, 1 << 16),
+    "lexical_dropout": (0, 0.999999),
+    "mention_weight": (0, 1e6),
+    "max_sentences": (1, 1 << 40),
+    **dict.fromkeys(("max_words", "max_answer"), (1, 1 << 24)),
 }
 
 

@@ -127,10 +127,8 @@ class Tagger(Task[TaggedWords, TaggedText]):
             "tokens": [token._asdict() | {"tag": tag} for token, tag in tagged],
         }
         if self.finds_spans:
-            places = ((words.tokens[s.start].start, words.tokens[s.end - 1].end, s.label) for s in prediction.spans)
             record["spans"] = [
-                {"text": words.text[start:end], "start": start, "end": end, "label": label}
-                for start, end, label in places
+                words.stretch(start, end)._asdict() | {"label": label} for start, end, label in prediction.spans
             ]
         return record
 

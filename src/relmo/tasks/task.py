@@ -23,9 +23,11 @@ from relmo.errors import CorpusError
 from relmo.models.saved import About, SavedFolder, SavedModel
 from relmo.networks.inputs import IGNORED, TaskBatch, TaskNetwork, WordInputs
 from relmo.settings.arguments import check_sentence, check_text
+from relmo.settings.kinds import KINDS
 from relmo.store.folder import pick_device
 from relmo.tasks.features import EncodedSentences, Say, WordFeatures, Words
 from relmo.tasks.scores import TaskReport
+from relmo.text.corpus import Errors
 from relmo.text.readers.tables import TEXT
 from relmo.text.tokenize import Token, split_whitespace, tokenize
 from relmo.text.vocabulary import Vocabulary
@@ -36,7 +38,8 @@ AHEAD = 2048  # examples that are read ahead to be sorted by length
 
 
 class Prediction(Protocol):
-    """What a model says of an example: a frozen dataclass, each task's own."""
+    """What a model says of an example: a frozen dataclass, each task's own. One that has `pieces()` too, the text of
+    `as_text` in pieces with the names of their colours, is shown in colours on a terminal."""
 
     def as_text(self) -> str:
         """As the terminal shows it."""
@@ -86,6 +89,11 @@ class Tokenized(list[str]):
         ends = np.cumsum([len(word) + 1 for word in words]).tolist()
         tokens = [Token(word, end - len(word) - 1, end - 1) for word, end in zip(words, ends, strict=True)]
         return cls(" ".join(words), tokens)
+
+    def stretch(self, start: int, end: int) -> Token:
+        """The words from number `start` up to number `end`, as one piece of the text."""
+        first, last = self.tokens[start].start, self.tokens[end - 1].end
+        return Token(self.text[first:last], first, last)
 
 
 @dataclass
@@ -186,10 +194,14 @@ class Task(SavedModel, Generic[E, P]):
 
     def about(self, name: str) -> About:
         own, built_on = self.vocabularies.items(), self.features.references.items()
-        facts = [f"- {len(found)} {what}: {', '.join(found.symbols[:40])}" for what, found in own]
+        facts = []
+        for what, found in own:
+            if known := found.symbols[len(found.specials) :]:
+                facts.append(f"- {len(known)} {what.removesuffix('-vocabulary')}: {', '.join(known[:40])}")
         facts.append(f"- parameters: {self.parameter_count():,}")
         facts += [f"- {what}: {reference.source}" for what, reference in built_on]
-        return About(f"A {self.kind}, made with relmo.", facts, ["```", f"relmo predict {name} text.txt", "```"])
+        what = f"A{KINDS[self.kind].called[1:]}, made with relmo."  # it is called a tagger, say
+        return About(what, facts, ["```", f"relmo predict {name} text.txt", "```"])
 
     def card_results(self, results: dict[str, Any]) -> list[str]:
         """How it was trained, how well it does, and what it takes of ELMo's layers."""
@@ -320,6 +332,11 @@ class Task(SavedModel, Generic[E, P]):
     def read_line(self, line: str, *, tokenized: bool = False) -> E:
         """A line of text to predict, as an example without its answer."""
         return self.ask(line, tokenized=tokenized)
+
+    def read_whole(self, path: str, *, tokenized: bool, errors: Errors) -> list[E] | None:
+        """The examples of a file to predict that is read as a whole. None where each of its lines is an example, as in
+        every file unless a task says otherwise."""
+        return None
 
     def as_record(self, example: E, prediction: P) -> dict[str, Any]:
         """What was asked and what is predicted, as a JSON object."""

@@ -177,8 +177,7 @@ class Trainer:
         lr = learning_rate(settings, self.number, self.total)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        if not self.model.training:
-            self.model.train()
+        self.model.train()  # all of it: a validation may have left parts of it in the other mode
         loss, count = self._backward()
         if self.frozen is not None:
             for parameter in self.frozen(self.number * settings.accumulate / len(self.batches)):
