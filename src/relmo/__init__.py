@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from relmo.nn.scalar_mix import ScalarMix as ScalarMix
     from relmo.tasks.classifier import Classifier as Classifier
     from relmo.tasks.pairs import SentencePairs as SentencePairs
+    from relmo.tasks.seq2seq import Seq2Seq as Seq2Seq
     from relmo.tasks.tagger import Tagger as Tagger
 
 __version__ = "0.1.0"

@@ -77,7 +77,13 @@ def saved_settings(out: Path) -> dict[str, Any]:
     return {name: {k: v for k, v in values.items() if v is not None} for name, values in sections.items()}
 
 
-GROUPS = {"text": "Text", "input": "Input", "model": "Model", "train": "Training"}  # sections, as the help names them
+GROUPS = {
+    "text": "Text",
+    "input": "Input",
+    "model": "Model",
+    "train": "Training",
+    "search": "Search",
+}  # sections, as the help names them
 
 
 def train_command(kind: str) -> Callable[..., None]:

@@ -31,6 +31,7 @@ KINDS: dict[str, Kind] = {
     "classifier": Kind("ClassifierSettings", "relmo.tasks.classifier:Classifier", "a classifier"),
     "pairs": Kind("PairsSettings", "relmo.tasks.pairs:SentencePairs", "a model of sentence pairs"),
     "tagger": Kind("TaggerSettings", "relmo.tasks.tagger:Tagger", "a tagger"),
+    "seq2seq": Kind("Seq2SeqSettings", "relmo.tasks.seq2seq:Seq2Seq", "a sequence-to-sequence model"),
 }
 TASKS = tuple(name for name, kind in KINDS.items() if kind.model.startswith("relmo.tasks."))
 
