@@ -35,7 +35,8 @@ def test_every_layout_gives_the_same_pairs(layout: str, tmp_path: Path) -> None:
 def test_columns_by_name_and_number_and_the_other_way_round(tmp_path: Path) -> None:
     (tmp_path / "t.tsv").write_text("id\ten\tde\n1\tdog\tHund\n")
     assert list(read_parallel(tmp_path / "t.tsv", columns="de,en")) == [TextToText("Hund", ["dog"])]
-    assert list(read_parallel(written(tmp_path, "bare.tsv"), columns="2,1"))[0] == TextToText("Ein Hund.", ["A dog."])
+    first, _ = read_parallel(written(tmp_path, "bare.tsv"), columns="2,1")
+    assert first == TextToText("Ein Hund.", ["A dog."])
     (tmp_path / "t.jsonl").write_text('{"q": "1 + 1", "a": ["2", "two"]}')
     assert list(read_parallel(tmp_path / "t.jsonl", columns="q,a")) == [TextToText("1 + 1", ["2", "two"])]
 

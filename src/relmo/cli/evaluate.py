@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from relmo.cli.output import Overwrite
-from relmo.cli.terminal import print_json, print_label_table, print_table, progress_bar
+from relmo.cli.terminal import print_json, print_label_table, print_length_table, print_table, progress_bar
 from relmo.disk.outputs import refuse_existing
 from relmo.errors import SettingError
 
@@ -137,8 +137,9 @@ def _evaluate_task(
 
 
 def _print_details(report: "TaskReport", *, confusion: bool) -> None:
-    """Each label by itself, and, where asked for, which was taken for which."""
+    """Each label by itself, and, where asked for, which was taken for which; of texts, the scores by length."""
     print_label_table(report.labels)
+    print_length_table(report.summary())
     if confusion and report.confusion is not None:
         print("\nrows: what it is; columns: what it was taken for")
         labels = report.confusion.labels

@@ -3,8 +3,12 @@
 import sys
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
+from cyclopts import Parameter
+
+from relmo.cli.output import Overwrite
+from relmo.cli.search import SearchOptions, Shown, with_search
 from relmo.cli.terminal import json_line, say
 from relmo.errors import CorpusError
 
@@ -31,9 +35,12 @@ def predict(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
     quiet: bool = False,
+    overwrite: Overwrite = False,
+    search: Annotated[SearchOptions, Parameter(name="*", group="Sequence to sequence")] = SearchOptions(),  # noqa: B008
 ) -> None:
     """Apply a model to text. A tagger gives each word with its tag, a tab between them, an empty line after a sentence;
-    a classifier the label of each line and its probability; one for pairs the same, or a score.
+    a classifier the label of each line and its probability; one for pairs the same, or a score; a sequence-to-sequence
+    model another text.
 
     Text has one sentence a line, or two with a tab between them for a model of pairs; what has come so far is answered
     at once, so that it works in a pipe.
@@ -43,6 +50,8 @@ def predict(
         printf "A man sleeps.\\tA person is awake.\\n" | relmo predict models/snli --json
 
         relmo predict models/pos text.txt --json > tagged.jsonl
+
+        echo "The cat is black." | relmo predict models/en-fr --beams 5 --best 3 --attention
 
     Parameters
     ----------
@@ -65,14 +74,19 @@ def predict(
     from relmo.settings.kinds import TASKS
 
     loaded: Any = load(model, kinds=TASKS, device=device)
+    loaded, shown = with_search(loaded, search, json=json, overwrite=overwrite)
     for lines in read(file, errors):
-        _answer(loaded, lines, tokenized=tokenized, json=json)
+        _answer(loaded, lines, tokenized=tokenized, json=json, shown=shown)
+    if shown is not None:
+        shown.draw()
     features = loaded.features
     if features.bilm is not None and features.cut.count and not quiet:
         say(f"warning: {features.cut.message()}")
 
 
-def _answer(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool, json: bool) -> None:
+def _answer(
+    model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool, json: bool, shown: Shown | None = None
+) -> None:
     """Prints the predictions for lines, of which some are tokenised."""
     asked = []
     for line in lines:
@@ -81,7 +95,12 @@ def _answer(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool, jso
         except CorpusError as error:
             raise CorpusError(f"{line.place}: {error}") from error
     answered = zip(asked, model.answer(asked), strict=True)
-    results = [json_line(model.as_record(*each)) if json else each[1].as_text() for each in answered]
+    results = []
+    for example, prediction in answered:
+        if shown is not None:
+            shown.keep(prediction)
+        text = prediction.as_text() if shown is None else shown.text(prediction)
+        results.append(json_line(model.as_record(example, prediction)) if json else text)
     sys.stdout.write("\n".join(results) + "\n")
     sys.stdout.flush()
 

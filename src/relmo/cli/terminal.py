@@ -310,6 +310,19 @@ def print_label_table(labels: "Sequence[LabelScore]") -> None:
         print_table(["label", "precision", "recall", "f1", "count"], rows)
 
 
+def print_length_table(report: dict[str, Any]) -> None:
+    """Of a report of written texts, the scores by the sources' lengths, and how sacreBLEU has computed its own."""
+    if rows := report.get("by_length"):
+        print()
+        shown = [
+            [f"{row['least']}-{row['most'] or ''}", f"{row['texts']:,}", f"{row['score']:.4f}", f"{row['exact']:.4f}"]
+            for row in rows
+        ]
+        print_table(["source units", "texts", report["metric"], "exact"], shown)
+    for name, signature in report.get("signatures", {}).items():
+        print(f"{name}: {signature}")
+
+
 def print_coloured(text: "ColouredText") -> None:
     """Coloured text on a terminal; where there is none, a line a symbol with its value."""
     from relmo.analysis.core.show import colour, hexadecimal, scale_of, visible

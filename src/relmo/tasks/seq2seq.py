@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,6 +34,7 @@ from relmo.settings.seq2seq import (
     UnitName,
     check_search,
 )
+from relmo.tasks.attention_map import attention_html
 from relmo.tasks.features import EncodedSentences, Say, Words
 from relmo.tasks.task import Task
 from relmo.tasks.text_scores import TextReport, check_metric, text_report
@@ -42,7 +44,6 @@ from relmo.text.subwords import Pieces, Subwords, learn_subwords
 from relmo.text.tokenize import join
 from relmo.text.vocabulary import Vocabulary
 
-GREEDY = SearchSettings(beams=1, length_penalty=0.0)
 MORE, TIMES = 50, 2  # a target has at most so many times the units of its source, and so many more
 TARGETS, PIECES = "target-vocabulary", "pieces-vocabulary"
 
@@ -81,6 +82,13 @@ class Rewritten:
         if len(self.candidates) < 2:
             return self.text
         return "\n".join(f"{each.score:.4f}\t{each.text}" for each in self.candidates)
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the candidates, and what the best one attended to."""
+        best = self.candidates[0]
+        rows = "".join(f"<li>{escape(each.text)} ({each.score:.3f})</li>" for each in self.candidates)
+        picture = "" if best.attention is None else attention_html(self.source, best.units, best.attention)
+        return f"<ol>{rows}</ol>{picture}"
 
 
 class EncodedPairs:
@@ -129,7 +137,7 @@ class Seq2Seq(Task[TextToText, Rewritten]):
 
     kind = "seq2seq"
     settings: Seq2SeqSettings
-    search: SearchSettings = GREEDY
+    search: SearchSettings = SearchSettings()
     best: int = 1
     attend: bool = False
 
@@ -217,7 +225,8 @@ class Seq2Seq(Task[TextToText, Rewritten]):
         vocabularies[TARGETS] = Vocabulary.from_counts(list(counts), numbers, min_count=text.target_min_count)
         source = Units(text.source_unit, text, pieces)
         features = cls.make_features(settings, (source.split(example.source) for example in examples), device, start)
-        return cls(settings, features, vocabularies, device, start)
+        made = cls(settings, features, vocabularies, device, start)
+        return made.copy(search=dataclasses.replace(settings.search, beams=1, length_penalty=0.0, coverage=0.0))
 
     @classmethod
     def vocabulary_types(cls, settings: Seq2SeqSettings) -> dict[str, type[Vocabulary]]:

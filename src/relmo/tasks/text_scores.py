@@ -35,11 +35,6 @@ class LengthScore(NamedTuple):
     score: float
     exact: float
 
-    @property
-    def lengths(self) -> str:
-        """As a table shows them."""
-        return f"{self.least}-{self.most}" if self.most is not None else f"{self.least} or more"
-
 
 @dataclass(frozen=True)
 class TextReport(TaskReport):

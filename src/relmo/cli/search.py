@@ -1,0 +1,89 @@
+"""The options of `relmo predict` for sequence-to-sequence models: the search, and pictures of attention."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from relmo.cli.output import check_plot
+from relmo.errors import SettingError
+
+if TYPE_CHECKING:
+    from relmo.tasks.seq2seq import Rewritten
+
+MOST_DRAWN = 20  # texts in one picture
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """How a text is looked for, and how attention is shown."""
+
+    beams: int | None = None
+    """How many texts are kept open side by side; 1 is greedy. As the model's settings have it where not given."""
+    best: int = 1
+    """Give so many candidates for each text, each with its score, best first."""
+    length_penalty: float | None = None
+    """Alpha: the greater, the longer the texts that are preferred."""
+    coverage: float | None = None
+    """Beta: the greater, the more every word of the source must have been attended to."""
+    limit: int | None = None
+    """The most units of a text; 0 for twice as many as the source has, and 50 more."""
+    attention: bool = False
+    """Draw on the terminal what was attended to; with --json the weights are always there."""
+    plot: Path | None = None
+    """Draw what was attended to, for up to 20 texts, to this .png or .svg file."""
+
+
+class Shown:
+    """What is printed of predictions, and the picture of those that were kept for it."""
+
+    def __init__(self, options: SearchOptions):
+        self.options = options
+        self.kept: list[Rewritten] = []
+
+    def text(self, prediction: Any) -> str:
+        """As the terminal shows a prediction."""
+        from relmo.tasks.attention_map import attention_text
+
+        lines = [prediction.as_text()]
+        if self.options.attention:
+            for each in prediction.candidates:
+                lines += ["", attention_text(prediction.source, each.units, each.attention), ""]
+        return "\n".join(lines)
+
+    def keep(self, prediction: Any) -> None:
+        """Remembers a prediction that is to be drawn."""
+        if self.options.plot is None:
+            return
+        if len(self.kept) == MOST_DRAWN:
+            raise SettingError(f"--plot draws at most {MOST_DRAWN} texts; give fewer lines")
+        self.kept.append(prediction)
+
+    def draw(self) -> None:
+        """Writes the picture, if one was asked for."""
+        if self.options.plot is not None and self.kept:
+            from relmo.analysis.core.attention_map import draw_attention
+
+            draw_attention(self.kept, self.options.plot)
+
+
+def with_search(model: Any, options: SearchOptions, *, json: bool, overwrite: bool) -> tuple[Any, Shown | None]:
+    """The model as the options ask for it, and what is printed of its predictions; for other tasks than sequence to
+    sequence the options must be left out."""
+    from relmo.tasks.seq2seq import Seq2Seq
+
+    default = SearchOptions()
+    given = [field.name for field in fields(options) if getattr(options, field.name) != getattr(default, field.name)]
+    if not isinstance(model, Seq2Seq):
+        if given:
+            flag = f"--{given[0].replace('_', '-')}"
+            raise SettingError(f"{flag} goes with a sequence-to-sequence model, not with a {model.kind}")
+        return model, None
+    pictures = options.attention or options.plot is not None
+    if pictures and not model.has_attention:
+        raise SettingError("there is nothing to draw: this model has no attention")
+    check_plot(options.plot, overwrite=overwrite)
+    names = ("beams", "length_penalty", "coverage", "limit")
+    search = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if options.best > 1 and options.beams is None:
+        search["beams"] = max(options.best, model.search.beams)
+    return model.searching(best=options.best, attention=json or pictures, **search), Shown(options)
