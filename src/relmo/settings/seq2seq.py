@@ -142,26 +142,10 @@ class Seq2SeqSettings:
     search: SearchSettings = field(default_factory=SearchSettings)
 
 
-SEARCH_BOUNDS: dict[str, tuple[float, float]] = {
-    "beams": (1, 1000),
-    "length_penalty": (0, 10),
-    "coverage": (0, 100),
-    "limit": (0, 100_000),
-}
-SEQ2SEQ_BOUNDS = TASK_BOUNDS | {
-    "subwords": (32, 1 << 20),
-    "target_min_count": (1, 1 << 40),
-    "longest": (1, 1 << 20),
-    "target_dim": (1, 1 << 16),
-    "sampling_steps": (1, 1 << 40),
-    **dict.fromkeys(("label_smoothing", "sampling"), (0, 0.999999)),
-}
-
-
 def check_seq2seq(settings: Seq2SeqSettings) -> None:
     """As `check_tagger`, for a text to another text."""
     text, model = settings.text, settings.model
-    check_bounds(text, model, bounds=SEQ2SEQ_BOUNDS)
+    check_bounds(text, model, bounds=TASK_BOUNDS)
     check_inputs(settings.input)
     check_task_training(settings.train)
     check_search(settings.search)
@@ -186,4 +170,4 @@ def check_seq2seq(settings: Seq2SeqSettings) -> None:
 
 def check_search(settings: SearchSettings) -> None:
     """Numbers that a search can do with."""
-    check_bounds(settings, bounds=SEARCH_BOUNDS)
+    check_bounds(settings, bounds=TASK_BOUNDS)

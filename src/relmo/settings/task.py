@@ -137,6 +137,15 @@ TASK_BOUNDS = BOUNDS | {
     "tokens_per_batch": (1, 1 << 30),
     **dict.fromkeys(("low", "high"), (-1e9, 1e9)),
     "seeds": (1, 1000),
+    **dict.fromkeys(("label_smoothing", "sampling"), (0, 0.999999)),
+    **dict.fromkeys(("sampling_steps", "target_min_count"), (1, 1 << 40)),
+    "subwords": (32, 1 << 20),
+    "longest": (1, 1 << 20),
+    "target_dim": (1, 1 << 16),
+    "beams": (1, 1000),
+    "length_penalty": (0, 10),
+    "coverage": (0, 100),
+    "limit": (0, 100_000),
 }
 
 
