@@ -19,6 +19,7 @@ from relmo.bench.floor import embedding_work, step_flops
 from relmo.bench.lstms import LSTMBench, Shape
 from relmo.bench.machine import Calibration, describe, gemm_rates
 from relmo.bench.training import TrainingBench
+from relmo.bench.translating import SIZE, UNITS, TranslationBench
 from relmo.config import build, read_preset
 from relmo.errors import CorpusError, SettingError
 from relmo.networks.bilm import BiLMNetwork
@@ -147,6 +148,8 @@ class Bench:
                 report.sections += self._embedding(geometry, settings, calibration)
             if self.options.what in ("train", "all") and self.precisions != ["int8"]:
                 report.sections += self._training(geometry, settings, calibration)
+        if self.options.what in ("translate", "all"):
+            report.sections += self._translating(calibration)
         report.warnings = self._add_exploring(report, calibration) if self.options.what in ("explore", "all") else []
         for section in report.sections:
             self._set_floors(section)
@@ -171,8 +174,16 @@ class Bench:
         report.sections.append(self._section("explore", MODEL, title, timed, {}))
         return []
 
+    def _translating(self, calibration: Calibration) -> Iterator[BenchSection]:
+        bench = TranslationBench(self.sentences, device=self.device, count=32 if self.options.quick else 128)
+        shape = f"LSTM {SIZE}, {UNITS:,} units, {len(bench.ids)} sentences, float32"
+        timed = self._measure(bench.decoding(), calibration)
+        yield self._section("decode", "seq2seq", f"Sequence to sequence, decoding: {shape}", timed, {})
+        timed = self._measure(bench.training(), calibration)
+        yield self._section("translate", "seq2seq", f"Sequence to sequence, training: {shape}", timed, {})
+
     def _all_precisions(self) -> list[Precision]:
-        if self.options.what == "explore":
+        if self.options.what in ("explore", "translate"):
             return []  # no floor is asked for
         return [p for p in PRECISIONS[self.kind] if p in self.precisions or (p == "float32" and self.kind == "cpu")]
 

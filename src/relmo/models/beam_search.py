@@ -26,6 +26,7 @@ from torch import Tensor
 from relmo.nn.cells import State
 
 Step = Callable[[Tensor, State], tuple[Tensor, State]]
+FEW = 0.75  # where so many of the searches or fewer are left, the others are put aside
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,10 @@ class _Texts:
             _chosen(self.ids, which), *(tensor.gather(1, which) for name, tensor in vars(self).items() if name != "ids")
         )
 
+    def of(self, searches: Tensor) -> "_Texts":
+        """Those of these searches (N,)."""
+        return _Texts(*(tensor[searches] for tensor in vars(self).values()))
+
     def where(self, mask: Tensor, other: "_Texts") -> "_Texts":
         """These where the mask (B,) is true, the other's elsewhere."""
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
@@ -86,37 +91,50 @@ def beam_search(
     *,
     limits: Tensor,
     bonus: Callable[[State], Tensor] | None = None,
+    narrow: Callable[[Tensor], object] | None = None,
 ) -> list[list[Beam]]:
     """The best texts of each of B searches, at most K each, best first.
 
     log_probs, state    of the first symbol, (B, V), and what is known then, (B, …); `step` reads B * K rows
     limits              (B,): the most symbols of each search's texts
     bonus               what is added to the score of a text that ends in a state: (rows,)
+    narrow              is told which searches of those before go on (N,), where many are over; from then on `step` and
+                        `bonus` are given their rows alone. Without it all rows are read to the end
     """
-    searches = _Searches(len(log_probs), int(limits.max()), options, log_probs.device)
-    limits = limits.to(log_probs.device)
+    searches = _Searches(limits.to(log_probs.device), options)
+    found: dict[int, list[Beam]] = {}
     log_probs = log_probs.repeat_interleave(options.beams, dim=0)  # (B * K, V)
     state = tuple(tensor.repeat_interleave(options.beams, dim=0) for tensor in state)
     while True:
         symbols, rows = searches.advance(log_probs, None if bonus is None else bonus(state))
-        searches.close(limits)
-        if not searches.open.any():
-            return _listed(searches.finished)
-        log_probs, state = step(symbols, tuple(tensor[rows] for tensor in state))
+        searches.close()
+        going = searches.open.nonzero().squeeze(1)
+        if not len(going) or (narrow is not None and len(going) <= FEW * len(searches.open)):
+            found |= searches.results()
+            if not len(going):
+                return [found[number] for number in range(len(limits))]
+            searches.keep(going)
+            symbols, rows = (tensor[going] for tensor in (symbols, rows))
+            if narrow is not None:
+                narrow(going)
+        log_probs, state = step(symbols.flatten(), tuple(tensor[rows.flatten()] for tensor in state))
 
 
 class _Searches:
     """B searches side by side.
 
+    numbers, limits  (B,): of each search, and the most symbols of its texts
     texts, totals    (B, K, longest), (B, K): the open texts and their log-probabilities; -inf where there is none
     finished         the best K texts so far that have ended
     open             (B,): which searches go on
     length           of the open texts
     """
 
-    def __init__(self, count: int, longest: int, options: BeamOptions, device: torch.device):
+    def __init__(self, limits: Tensor, options: BeamOptions):
         self.options, K = options, options.beams
-        self.length = 0
+        self.length, self.limits = 0, limits
+        count, longest, device = len(limits), int(limits.max()), limits.device
+        self.numbers = torch.arange(count, device=device)
         self.texts = torch.zeros(count, K, longest, dtype=torch.int64, device=device)
         self.totals = torch.full((count, K), -torch.inf, device=device)
         self.finished = self._of_length(self.texts, self.totals, ended=True)
@@ -124,14 +142,16 @@ class _Searches:
         self.open = torch.ones(count, dtype=torch.bool, device=device)
         self.banned = torch.tensor(options.banned, dtype=torch.int64, device=device)
         self.places = torch.arange(2 * K, device=device)
-        self.first_rows = torch.arange(count, device=device).unsqueeze(1) * K
 
     def advance(self, log_probs: Tensor, bonus: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Adds a symbol to the open texts. -> the symbols (B * K,), and the rows of which texts they continue"""
-        (B, K), V, end = self.totals.shape, log_probs.shape[1], self.options.end
-        every = self.totals.unsqueeze(2) + log_probs.index_fill(1, self.banned, -torch.inf).view(B, K, V)
+        """Adds a symbol to the open texts. -> the symbols (B, K), and the rows of the texts that they continue"""
+        (B, K), end = self.totals.shape, self.options.end
+        log_probs[:, self.banned] = -torch.inf
+        best = log_probs.topk(min(2 * K, log_probs.shape[1]), dim=1)  # of each row first, which is faster than of all
+        every = self.totals.unsqueeze(2) + best.values.view(B, K, -1)
         values, which = every.flatten(1).topk(2 * K, dim=1)
-        beams, symbols = which // V, which % V  # (B, 2K)
+        beams = which // every.shape[2]  # (B, 2K)
+        symbols = best.indices.view(B, -1).gather(1, which)
         texts = _chosen(self.texts, beams)
         ends = values.masked_fill((symbols != end) | (self.places >= K), -torch.inf)
         more = 0.0 if bonus is None else bonus.view(B, K).gather(1, beams)
@@ -141,17 +161,29 @@ class _Searches:
         self.texts, symbols = _chosen(texts, kept), symbols.gather(1, kept)
         self.texts[:, :, self.length] = symbols
         self.length += 1
-        return symbols.flatten(), (self.first_rows + beams.gather(1, kept)).flatten()
+        first = torch.arange(B, device=symbols.device).unsqueeze(1) * K
+        return symbols, first + beams.gather(1, kept)
 
-    def close(self, limits: Tensor) -> None:
+    def close(self) -> None:
         """Closes the searches whose open texts cannot win, and those at their limit, whose open texts are cut off."""
         K = self.options.beams
         cut = self._of_length(self.texts, self.totals, ended=False)
         hope = cut.scores[:, 0]
         lost = (self.finished.scores[:, -1] >= hope) | ~hope.isfinite()
-        over = limits == self.length
+        over = self.limits == self.length
         self.finished = self.finished.best(cut, K).where(self.open & over & ~lost, self.finished)
         self.open &= ~(over | lost)
+
+    def results(self) -> dict[int, list[Beam]]:
+        """What the searches that are over have found, by their numbers."""
+        over = (~self.open).nonzero().squeeze(1)
+        return dict(zip(self.numbers[over].tolist(), _listed(self.finished.of(over)), strict=True))
+
+    def keep(self, which: Tensor) -> None:
+        """From now on there are these searches only."""
+        self.finished = self.finished.of(which)
+        for name in ("numbers", "limits", "texts", "totals", "open"):
+            setattr(self, name, getattr(self, name)[which])
 
     def _of_length(self, ids: Tensor, log_probs: Tensor, *, ended: bool, more: Tensor | float = 0.0) -> _Texts:
         """Texts as long as the open ones, with their scores; their end is counted where they have one."""

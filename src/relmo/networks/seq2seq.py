@@ -72,6 +72,11 @@ class EncodedSource(NamedTuple):
     vector: Tensor
     state: State
 
+    def of(self, which: Tensor) -> "EncodedSource":
+        """The sources of these numbers (N,)."""
+        parts = {name: part[which] for name, part in self._asdict().items() if name != "state"}
+        return EncodedSource(**parts, state=tuple(part[which] for part in self.state))
+
 
 class Decoded(NamedTuple):
     """What is read out at each step (B, T, R), and the attention of each (B, T, S); no weights without attention."""

@@ -294,7 +294,8 @@ class Seq2Seq(Task[TextToText, Rewritten]):
 
     def decode(self, output: EncodedSource, examples: Sequence[TextToText]) -> list[Rewritten]:
         """The candidates for a batch of sources."""
-        found = search(self.network.body, output, self.search, self.targets, replacing=self._replaces)[: len(examples)]  # type: ignore[arg-type]
+        banned = [] if self._replaces else [self.targets.unknown]
+        found = search(self.network.body, output, self.search, end=self.targets.end, banned=banned)  # type: ignore[arg-type]
         found = [beams[: self.best] or [Beam([], 0.0, ended=False)] for beams in found]
         weights = self._attention(output, found)
         rows = zip(map(self._source, examples), found, weights, strict=True)
@@ -385,31 +386,41 @@ class Units:
         return join(units) if self.tokenizer == "words" else " ".join(units)
 
 
+class OpenSources:
+    """The sources whose targets are being looked for, as a beam search needs them."""
+
+    def __init__(self, network: Seq2SeqNetwork, source: EncodedSource, coverage: float = 0.0):
+        self.network, self.source, self.beta = network, source, coverage
+
+    def step(self, ids: Tensor, state: State) -> tuple[Tensor, State]:
+        """A unit more of each row."""
+        return self.network.step(ids, state, self.source)
+
+    def narrow(self, which: Tensor) -> None:
+        """Only these sources are left."""
+        self.source = self.source.of(which)
+
+    def coverage(self, state: State) -> Tensor:
+        """beta * sum_j log(min(1, sum_t a_tj)) of each row."""
+        mask = self.source.mask.repeat_interleave(len(state[-1]) // len(self.source.mask), dim=0)
+        covered = state[-1].clamp(min=1e-6, max=1.0).log()
+        return self.beta * covered.masked_fill(~mask, 0.0).sum(dim=1)
+
+
 @torch.no_grad()
 def search(
-    network: Seq2SeqNetwork, source: EncodedSource, how: SearchSettings, targets: Vocabulary, *, replacing: bool = False
+    network: Seq2SeqNetwork, source: EncodedSource, how: SearchSettings, *, end: int, banned: Sequence[int] = ()
 ) -> list[list[Beam]]:
     """The best targets of B sources that were read, best first."""
     lengths = source.mask.sum(dim=1)
-    limits = torch.full_like(lengths, how.limit) if how.limit else TIMES * lengths + MORE
-    first = torch.full_like(lengths, targets.end)
-    log_probs, state = network.step(first, network.first_state(source), source)
-    options = BeamOptions(
-        how.beams, targets.end, banned=[] if replacing else [targets.unknown], alpha=how.length_penalty
-    )
-
-    def coverage(state: State) -> Tensor:
-        past = ~source.mask.repeat_interleave(len(state[-1]) // len(source.mask), dim=0)
-        covered = state[-1].clamp(min=1e-6, max=1.0).log().masked_fill(past, 0.0)
-        return how.coverage * covered.sum(dim=1)
-
+    sources = OpenSources(network, source, how.coverage)
     return beam_search(
-        lambda ids, carried: network.step(ids, carried, source),
-        log_probs,
-        state,
-        options,
-        limits=limits,
-        bonus=coverage if how.coverage else None,
+        sources.step,
+        *sources.step(torch.full_like(lengths, end), network.first_state(source)),
+        BeamOptions(how.beams, end, banned, alpha=how.length_penalty),
+        limits=torch.full_like(lengths, how.limit) if how.limit else TIMES * lengths + MORE,
+        bonus=sources.coverage if how.coverage else None,
+        narrow=sources.narrow,
     )
 
 
@@ -424,7 +435,5 @@ def attention_weights(
     for row, ids in zip(inputs, texts, strict=True):
         row[1 : len(ids) + 1] = torch.tensor(ids, dtype=torch.int64)
     which = torch.tensor(rows, device=source.mask.device)
-    parts = {name: part[which] for name, part in source._asdict().items() if name != "state"}
-    repeated = EncodedSource(**parts, state=tuple(part[which] for part in source.state))
-    weights = iter(network.decode(repeated, inputs.to(which.device)).weights.float().cpu().numpy())
+    weights = iter(network.decode(source.of(which), inputs.to(which.device)).weights.float().cpu().numpy())
     return [[next(weights)[: len(beam.ids) + 1] for beam in beams] for beams in found]
