@@ -314,11 +314,12 @@ def print_length_table(report: dict[str, Any]) -> None:
     """Of a report of written texts, the scores by the sources' lengths, and how sacreBLEU has computed its own."""
     if rows := report.get("by_length"):
         print()
+        names = {"score": report["metric"], "exact": "exact"} if report["metric"] != "exact" else {"exact": "exact"}
         shown = [
-            [f"{row['least']}-{row['most'] or ''}", f"{row['texts']:,}", f"{row['score']:.4f}", f"{row['exact']:.4f}"]
+            [f"{row['least']}-{row['most'] or ''}", f"{row['texts']:,}", *(f"{row[name]:.4f}" for name in names)]
             for row in rows
         ]
-        print_table(["source units", "texts", report["metric"], "exact"], shown)
+        print_table(["source units", "texts", *names.values()], shown)
     for name, signature in report.get("signatures", {}).items():
         print(f"{name}: {signature}")
 
