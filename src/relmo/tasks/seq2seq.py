@@ -178,6 +178,7 @@ class Seq2Seq(Task[TextToText, Rewritten]):
         model = super().restore(saved, device)
         if model.targets.symbols[:2] != list(Vocabulary.specials):
             raise saved.damaged(f"{TARGETS}.txt does not begin with {' and '.join(Vocabulary.specials)}")
+        _ = model.source_units, model.target_units  # pieces that are none are an error now
         return model.copy(search=model.settings.search)
 
     def about(self, name: str) -> About:

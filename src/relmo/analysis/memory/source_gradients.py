@@ -145,6 +145,13 @@ def fresh_source_gradients(
     return _summary(found, name, attention, unit, [0, *sorted(lengths)])
 
 
+def fresh_beside(**options: Any) -> list[SourceGradients]:
+    """Fresh networks beside each other: from one vector, from one vector at every step, with attention. The options are
+    those of `fresh_source_gradients`."""
+    one, every = (fresh_source_gradients("none", every=every, **options) for every in (False, True))
+    return [one, every, fresh_source_gradients("additive", **options)]
+
+
 def _measure(
     network: Seq2SeqNetwork, sources: Encoded, inputs: Tensor, targets: Sequence[int], unit: Unit
 ) -> Iterator[_Measured]:

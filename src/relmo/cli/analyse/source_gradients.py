@@ -81,11 +81,7 @@ def source_gradients(
                 name = Path(source).name
                 found.append(library.source_gradients(model, pairs, unit=unit, most=most, name=name, progress=progress))
     else:
-        fresh = library.fresh_source_gradients
-        for attention, every in (("none", False), ("none", True), ("additive", False)):
-            found.append(
-                fresh(attention, lengths=sizes, cell=cell, hidden=hidden, every=every, unit=unit, seed=seed)  # type: ignore[arg-type]
-            )
+        found = library.fresh_beside(lengths=sizes, cell=cell, hidden=hidden, unit=unit, seed=seed)
     if plot is not None:
         library.draw_source_gradients(found, plot)
     if json:
