@@ -314,7 +314,8 @@ def print_length_table(report: dict[str, Any]) -> None:
     """Of a report of written texts, the scores by the sources' lengths, and how sacreBLEU has computed its own."""
     if rows := report.get("by_length"):
         print()
-        names = {"score": report["metric"], "exact": "exact"} if report["metric"] != "exact" else {"exact": "exact"}
+        names = {"score": report["metric"], "exact": "exact", "prefix": "prefix"}
+        names = {key: name for key, name in names.items() if key != "score" or name != "exact"}
         shown = [
             [f"{row['least']}-{row['most'] or ''}", f"{row['texts']:,}", *(f"{row[name]:.4f}" for name in names)]
             for row in rows
