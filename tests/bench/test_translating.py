@@ -1,9 +1,12 @@
 """The peers of the bench compute what they are set against."""
 
+import pytest
 import torch
 
-from relmo.bench import translating
+from relmo.bench import table, translating
+from relmo.bench.table import Bench
 from relmo.bench.translating import PlainJoey, TranslationBench
+from relmo.settings.bench import BenchOptions
 
 SENTENCES = [text.split() for text in ("a b c d", "b a", "the cat sat on a mat", "c")]
 
@@ -22,10 +25,25 @@ def test_joeys_network_in_plain_torch_has_our_loss_and_gradients() -> None:
     torch.testing.assert_close(ours.inputs.words.weight.grad, joey.source.weight.grad)
 
 
-def test_batches_write_what_the_textbooks_loop_writes(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(translating, "UNITS", 30)
+    monkeypatch.setattr(table, "QUICK_TRANSLATED", 4)
+    monkeypatch.setattr(translating, "SIZE", 8)
+
+
+@pytest.mark.usefixtures("small")
+def test_batches_write_what_the_textbooks_loop_writes() -> None:
     bench = TranslationBench(SENTENCES, device=torch.device("cpu"))
     assert bench.batched(1) == bench.one_by_one()
     assert [len(ids) for ids in bench.batched(5)] == [len(ids) for ids in bench.ids]
-    for case in (*bench.decoding(), *bench.training()):
-        case.run()
+
+
+@pytest.mark.usefixtures("small")
+def test_the_table_has_both_sections() -> None:
+    report = Bench(BenchOptions(what="translate", rounds=1, quick=True, device="cpu")).run()
+    assert [(section.what, section.baseline, len(section.rows)) for section in report.sections] == [
+        ("decode", "textbook greedy, one by one", 3),
+        ("translate", "Joey NMT's network, plain torch", 3),
+    ]
+    assert all(row.tokens_per_second > 0 for section in report.sections for row in section.rows)

@@ -41,6 +41,7 @@ QUICK_STEP = Shape(32, 20)
 GPU_STEP, GPU_TEXTBOOK = Shape(512, 20), Shape(128, 20)  # the textbook's step takes too much memory at the larger size
 GPU_SHAPES = (Shape(64, 20), Shape(128, 20), Shape(512, 20))
 VOCABULARY = {"cpu": 30_000, "cuda": 100_000}
+TRANSLATED, QUICK_TRANSLATED = 128, 32  # sentences
 BUNDLED = "alice.txt"
 
 T = TypeVar("T", bound=str)
@@ -175,7 +176,9 @@ class Bench:
         return []
 
     def _translating(self, calibration: Calibration) -> Iterator[BenchSection]:
-        bench = TranslationBench(self.sentences, device=self.device, count=32 if self.options.quick else 128)
+        bench = TranslationBench(
+            self.sentences, device=self.device, count=QUICK_TRANSLATED if self.options.quick else TRANSLATED
+        )
         shape = f"LSTM {SIZE}, {UNITS:,} units, {len(bench.ids)} sentences, float32"
         timed = self._measure(bench.decoding(), calibration)
         yield self._section("decode", "seq2seq", f"Sequence to sequence, decoding: {shape}", timed, {})
