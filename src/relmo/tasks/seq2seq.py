@@ -215,10 +215,7 @@ class Seq2Seq(Task[TextToText, Rewritten]):
         text = settings.text
         vocabularies: dict[str, Vocabulary] = {}
         if PIECES in cls.vocabulary_types(settings):
-            kind = text.source_unit if text.source_unit in OF_SUBWORDS else text.target_unit
-            sides = [source for source, _, _ in examples] * (text.source_unit in OF_SUBWORDS)
-            sides += [targets[0] for _, targets, _ in examples] * (text.target_unit in OF_SUBWORDS)
-            vocabularies[PIECES] = learn_subwords(sides, kind=kind, size=text.subwords)  # type: ignore[arg-type]
+            vocabularies[PIECES] = _learn_pieces(text, examples)
         pieces = vocabularies.get(PIECES)
         target = Units(text.target_unit, text, pieces)
         counts = Counter(unit for example in examples for unit in target.split(example.targets[0]))
@@ -305,7 +302,8 @@ class Seq2Seq(Task[TextToText, Rewritten]):
     @property
     def _replaces(self) -> bool:
         """Whether unknown words are written, to be replaced by words of the source."""
-        return self.has_attention and self.search.replace_unknown and self.settings.text.target_unit == "word"
+        text = self.settings.text
+        return self.has_attention and self.search.replace_unknown and text.source_unit == text.target_unit == "word"
 
     def _attention(self, output: EncodedSource, found: list[list[Beam]]) -> list[list[np.ndarray | None]]:
         """The weights of each beam, from reading it once more, where somebody wants them."""
@@ -361,6 +359,17 @@ class Seq2Seq(Task[TextToText, Rewritten]):
             "source_units": prediction.source,
             "candidates": candidates,
         }
+
+
+def _learn_pieces(text: Seq2SeqTextSettings, examples: Sequence[TextToText]) -> Pieces:
+    """Subwords from the sides that are cut into such."""
+    texts: list[str] = []
+    if text.source_unit in OF_SUBWORDS:
+        texts += [example.source for example in examples]
+    if text.target_unit in OF_SUBWORDS:
+        texts += [example.targets[0] for example in examples]
+    kind = text.source_unit if text.source_unit in OF_SUBWORDS else text.target_unit
+    return learn_subwords(texts, kind=kind, size=text.subwords)  # type: ignore[arg-type]
 
 
 class Units:
