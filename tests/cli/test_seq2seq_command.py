@@ -73,7 +73,7 @@ def test_a_pipe_is_answered_line_by_line_with_candidates_and_attention(
 
 def test_attention_is_drawn_to_a_file(folder: Path, run: Run, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs relmo[plot]")
-    (tmp_path / "lines.txt").write_text("abc\nda\n")
+    (tmp_path / "lines.txt").write_text("abc\n\nda\n")
     picture = tmp_path / "attention.png"
     assert run("predict", folder / "m", tmp_path / "lines.txt", "--plot", picture)[0] == 0
     assert picture.read_bytes()[:4] == b"\x89PNG"

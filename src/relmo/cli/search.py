@@ -51,8 +51,8 @@ class Shown:
         return "\n".join(lines)
 
     def keep(self, prediction: Any) -> None:
-        """Remembers a prediction that is to be drawn."""
-        if self.options.plot is None:
+        """Remembers a prediction that is to be drawn; of an empty text there is nothing to draw."""
+        if self.options.plot is None or not prediction.source:
             return
         if len(self.kept) == MOST_DRAWN:
             raise SettingError(f"--plot draws at most {MOST_DRAWN} texts; give fewer lines")
