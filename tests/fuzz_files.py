@@ -52,6 +52,7 @@ from relmo.text.minimal_pairs import read_pairs as read_minimal_pairs
 from relmo.text.readers.coref import read_documents
 from relmo.text.readers.labelled import read_labelled
 from relmo.text.readers.pairs import read_pairs
+from relmo.text.readers.parallel import read_parallel
 from relmo.text.readers.reading import read_questions
 from relmo.text.readers.roles import read_roles
 from relmo.text.readers.tagged import read_tagged
@@ -64,6 +65,9 @@ TEXT = "the cat sat on the mat .\na dog sees the cat\n" * 6
 ROWS = ["1\tThe\tthe\tDET\tD\tA=B\t2\tdet\t_\t_", "2\tcat\tcat\tNOUN\tN\t_\t0\troot\t_\t_"]
 CONLLU = "# sent_id = 1\n" + "\n".join(ROWS) + "\n\n1-2\tdel\t_\t_\t_\t_\t_\t_\t_\t_\n" + "\n".join(ROWS) + "\n"
 TASK_FILES = {
+    "sums.tsv": "q\ta\n1 + 2\t3\n4 + 5\t9\n",
+    "sums.csv": '"1 + 2, say",3\n4 + 5,"9\n"\n',
+    "sums.jsonl": '{"source": ["1 +", "2"], "target": ["3", "three"]}\n{"source": "4 + 5", "target": "9"}\n',
     "words.conllu": CONLLU,
     "names.iob2": "-DOCSTART- O\n\nAnna B-PER\nsees O\n\nNew B-LOC\nYork I-LOC\n",
     "tagged.jsonl": '{"words": ["a", "cat"], "tags": ["DET", "NOUN"]}\n{"words": ["b"], "tags": ["X"]}\n',
@@ -141,8 +145,10 @@ def use_task_files(folder: Path) -> str:
     coreference = [list(read_documents(folder / name)) for name in ("people.conll", "people.jsonl")]
     asked = [list(read_questions(folder / name)) for name in ("asked.json", "asked.jsonl")]
     words = list(read_conllu_sentences(folder / "words.conllu"))
+    names = ("sums.tsv", "sums.csv", "sums.jsonl")
+    written = [list(read_parallel(folder / name, columns="q,a" if "tsv" in name else None)) for name in names]
     depths = [read_depths(folder / "words.conllu"), read_depths(folder / "trees.txt", "depth")]
-    return digest(tagged, labelled, pairs, scored, roles, coreference, asked, words, depths)
+    return digest(tagged, labelled, pairs, scored, roles, coreference, asked, words, depths, written)
 
 
 def make_labels(folder: Path) -> None:

@@ -27,6 +27,13 @@ from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.settings.coref import CorefModelSettings, CorefSettings
+from relmo.settings.seq2seq import (
+    SearchSettings,
+    Seq2SeqInputSettings,
+    Seq2SeqModelSettings,
+    Seq2SeqSettings,
+    Seq2SeqTextSettings,
+)
 from relmo.settings.task import InputSettings
 from relmo.store import weights
 from relmo.store.folder import CONFIG, read_config, write_json
@@ -35,9 +42,11 @@ from relmo.tasks.coref import Coreference
 from relmo.tasks.features import WordFeatures, WordVocabulary
 from relmo.tasks.pairs import SentencePairs
 from relmo.tasks.reader import PassageReader
+from relmo.tasks.seq2seq import Seq2Seq
 from relmo.tasks.srl import RoleLabeller
 from relmo.tasks.tagger import Tagger
 from relmo.tasks.task import Labels, Task
+from relmo.text.subwords import Pieces
 from relmo.text.vocabulary import Vocabulary
 
 WORDS = ["the", "cat", "sat", "film", "good"]
@@ -185,6 +194,25 @@ def make_coref(folder: Path) -> None:
 
 
 ROLES = Labels(["O", "B-V", "B-ARG0", "I-ARG0"])
+
+
+def make_seq2seq(folder: Path) -> None:
+    """One with subwords on one side."""
+    torch.manual_seed(4)
+    settings = Seq2SeqSettings(
+        text=Seq2SeqTextSettings(target_unit="unigram", metric="exact"),
+        input=Seq2SeqInputSettings(word_dim=4),
+        model=Seq2SeqModelSettings(hidden=4, target_dim=4, input_feeding=True),
+        search=SearchSettings(limit=5),
+    )
+    vocabularies: dict[str, Vocabulary] = {
+        "target-vocabulary": Vocabulary([*Vocabulary.specials, "▁a", "▁", "b"]),
+        "pieces-vocabulary": Pieces(["▁a -1.5", "▁ -2", "b -2.5"]),
+    }
+    features = WordFeatures.begin(settings.input, [WORDS], torch.device("cpu"))
+    Seq2Seq(settings, features, vocabularies).begin().save_pretrained(folder)
+
+
 COVERED = ("*.safetensors", "*vocabulary.txt", "*labels.txt")
 MODELS = [
     Subject("bilm", lambda folder: small_models.bilm().save_pretrained(folder), use_model, COVERED),
@@ -198,6 +226,7 @@ MODELS = [
     Subject("reader", lambda at: make_task(PassageReader, reading.reader_settings(), at), use_model, COVERED),
     Subject("srl", lambda at: make_task(RoleLabeller, roles.settings(), at, labels=ROLES), use_model, COVERED),
     Subject("coref", make_coref, use_model, COVERED),
+    Subject("seq2seq", make_seq2seq, use_model, COVERED),
     Subject("tagger", lambda folder: make_with_parts(folder, tagging.tiny_bilm()), use_model, COVERED),
     Subject(
         "tagger, tuned bilm",

@@ -153,3 +153,13 @@ def test_made_up_sentences_have_the_length_and_the_words_asked_for() -> None:
     text = recipe("growth").made_of([str(i) for i in range(50)], 4, 10, 20)
     assert [len(sentence) for sentence in text] == [10] * 4
     assert {word for sentence in text for word in sentence} == {str(i) for i in range(20)}
+
+
+def test_split_pairs_keep_a_source_on_one_side_with_all_its_targets() -> None:
+    from relmo.text.readers.parallel import TextToText
+
+    pairs = [TextToText(f"s{i // 2}", [f"t{i}"]) for i in range(40)]
+    train, held = recipe("split_pairs").split([*pairs, pairs[0]], 5)
+    assert len(held) == 5
+    assert not set(train) & set(held)
+    assert all(len(targets) == 2 for targets in (train | held).values())

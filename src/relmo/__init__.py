@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from relmo.tasks.coref import Coreference as Coreference
     from relmo.tasks.pairs import SentencePairs as SentencePairs
     from relmo.tasks.reader import PassageReader as PassageReader
+    from relmo.tasks.seq2seq import Seq2Seq as Seq2Seq
     from relmo.tasks.srl import RoleLabeller as RoleLabeller
     from relmo.tasks.tagger import Tagger as Tagger
 

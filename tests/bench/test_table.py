@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from relmo.bench import clock, table
+from relmo.bench import clock, table, translating
 from relmo.bench.lstms import Shape
 from relmo.bench.machine import Calibration
 from relmo.bench.table import Bench, BenchReport, read_text, take
@@ -72,8 +72,10 @@ def test_on_a_gpu_each_precision_has_peers_of_its_own_and_the_lstms_are_timed_in
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes = (Shape(2, 5), Shape(3, 5), Shape(4, 5))
-    for name, value in {"GPU_STEP": sizes[2], "GPU_TEXTBOOK": sizes[1], "GPU_SHAPES": sizes, "GPU_TOKENS": 30}.items():
+    small = {"GPU_STEP": sizes[2], "GPU_TEXTBOOK": sizes[1], "GPU_SHAPES": sizes, "GPU_TOKENS": 30, "TRANSLATED": 2}
+    for name, value in small.items():
         monkeypatch.setattr(table, name, value)
+    monkeypatch.setattr(translating, "UNITS", 30)
     monkeypatch.setitem(table.VOCABULARY, "cuda", 600)
     timing = Bench(BenchOptions(geometry="tiny", rounds=1, dtype="bfloat16", device="cpu"))
     timing.kind = "cuda"  # all but the device itself
@@ -82,7 +84,8 @@ def test_on_a_gpu_each_precision_has_peers_of_its_own_and_the_lstms_are_timed_in
     assert titles[2:5] == [f"Embedding, tiny, bfloat16: the LSTMs alone, {n} x 5" for n in (2, 3, 4)]
     assert titles[5].startswith("Training, tiny, bfloat16: a whole step of 4 x 5 tokens, softmax over 512 of 600")
     assert titles[6:9] == [title.replace("Embedding", "Training") for title in titles[2:5]]
-    assert [title.split(":")[0] for title in titles[9:]] == ["Explorer, prose"]
+    others = ["Sequence to sequence, decoding", "Sequence to sequence, training", "Explorer, prose"]
+    assert [title.split(":")[0] for title in titles[9:]] == others
 
 
 def test_the_explorers_answers_are_timed_through_its_server() -> None:

@@ -51,6 +51,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "m"
 
 
+def test_options_of_another_kind_of_model_are_refused(run: Relmo, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("A dog\n")
+    error = run("predict", model, tmp_path / "t.txt", "--length-penalty", 1, code=2)
+    assert "--length-penalty has a meaning for a sequence-to-sequence model alone; this is a tagger" in error
+
+
 def test_training_prints_its_results(run: Relmo, tmp_path: Path) -> None:
     train = conllu(tmp_path / "train.conllu", 40)
     arguments = ["train", "tagger", train, "--preset", "pos", *SMALL.replace("--epochs 6", "--epochs 1").split()]

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from relmo.models.generate import Beam, Sampling, beam_search, choose, keep_top, sample
+from relmo.models.beam_search import Beam
+from relmo.models.generate import Sampling, choose, keep_top, sample, search_texts
 from relmo.networks.language_model import RecurrentLM
 from relmo.nn.cells import State
 from relmo.settings.lm import LanguageModelSettings
@@ -60,8 +61,8 @@ def test_beam_search_with_enough_beams_is_exhaustive_search(seed: int, prompt: l
     network = make_network(seed)
     expected = all_texts(network, prompt, SYMBOLS, limit=4)
     assert len(expected) == 1 + 3 + 9 + 27 + 81
-    for beams in (81, 121, 500):  # 81 texts are open at most
-        found = beam_search(network, prompt, beams=beams, limit=4, end=END, device=CPU)
+    for beams in (108, 121, 500):  # 27 open texts have 108 continuations at most
+        found = search_texts(network, prompt, beams=beams, limit=4, end=END, device=CPU)
         assert_same_beams(found, expected[:beams])
     assert math.isclose(sum(math.exp(beam.log_prob) for beam in found), 1, rel_tol=1e-5)
 
@@ -70,14 +71,14 @@ def test_beam_search_with_enough_beams_is_exhaustive_search(seed: int, prompt: l
 def test_beam_search_never_uses_banned_symbols(banned: list[int]) -> None:
     network = make_network(1)
     allowed = [symbol for symbol in SYMBOLS if symbol not in banned]
-    found = beam_search(network, [END], beams=100, limit=4, end=END, banned=banned, device=CPU)
+    found = search_texts(network, [END], beams=100, limit=4, end=END, banned=banned, device=CPU)
     assert_same_beams(found, all_texts(network, [END], allowed, limit=4))
 
 
 def test_beam_search_with_nothing_allowed_but_the_end_finds_the_empty_text() -> None:
     network = make_network(1)
     for beams in (1, 3):
-        found = beam_search(network, [END], beams=beams, limit=4, end=END, banned=SYMBOLS, device=CPU)
+        found = search_texts(network, [END], beams=beams, limit=4, end=END, banned=SYMBOLS, device=CPU)
         assert_same_beams(found, [Beam([], log_prob(network, [END], [END]), ended=True)])
 
 
@@ -89,7 +90,8 @@ def beam_search_to_the_end(network: RecurrentLM, prompt: list[int], beams: int, 
         candidates = [[*text, symbol] for text in open_texts for symbol in range(network.vocab_size)]
         candidates.sort(key=lambda ids: -log_prob(network, prompt, ids))
         best = candidates[: 2 * beams]
-        finished += [Beam(ids[:-1], log_prob(network, prompt, ids), ended=True) for ids in best if ids[-1] == END]
+        ended = [ids for ids in best[:beams] if ids[-1] == END]
+        finished += [Beam(ids[:-1], log_prob(network, prompt, ids), ended=True) for ids in ended]
         open_texts = [ids for ids in best if ids[-1] != END][:beams]
     finished += [Beam(ids, log_prob(network, prompt, ids), ended=False) for ids in open_texts]
     return sorted(finished, key=lambda beam: -beam.log_prob)[:beams]
@@ -99,7 +101,7 @@ def beam_search_to_the_end(network: RecurrentLM, prompt: list[int], beams: int, 
 @pytest.mark.parametrize("beams", [1, 2, 4])
 def test_stopping_early_loses_no_text(seed: int, beams: int) -> None:
     network = make_network(seed)
-    found = beam_search(network, [END], beams=beams, limit=7, end=END, device=CPU)
+    found = search_texts(network, [END], beams=beams, limit=7, end=END, device=CPU)
     assert_same_beams(found, beam_search_to_the_end(network, [END], beams, limit=7))
 
 
@@ -115,7 +117,7 @@ def test_beam_search_stops_once_no_open_text_can_win() -> None:
             return torch.tensor([0.9, 0.07, 0.03]).log().expand(len(ids), 3), state
 
     network = Counting()
-    (best,) = beam_search(network, [END], beams=1, limit=1000, end=END, device=CPU)  # type: ignore[arg-type]
+    (best,) = search_texts(network, [END], beams=1, limit=1000, end=END, device=CPU)  # type: ignore[arg-type]
     assert best.ids == []
     assert network.steps == 1
 
@@ -134,7 +136,7 @@ GREEDY = Sampling(temperature=0)
 def test_greedy_is_a_beam_of_one_where_texts_do_not_end(seed: int) -> None:
     network = make_network(seed)
     symbols, scores = draw(network, rows=1, banned=[END], sampling=GREEDY)
-    (beam,) = beam_search(network, [END], beams=1, limit=12, end=END, banned=[END], device=CPU)
+    (beam,) = search_texts(network, [END], beams=1, limit=12, end=END, banned=[END], device=CPU)
     assert beam.ids == symbols[0].tolist()
     assert not beam.ended
     assert abs(beam.log_prob - scores.sum().item()) < 1e-4

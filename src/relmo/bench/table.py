@@ -19,6 +19,7 @@ from relmo.bench.floor import embedding_work, step_flops
 from relmo.bench.lstms import LSTMBench, Shape
 from relmo.bench.machine import Calibration, describe, gemm_rates
 from relmo.bench.training import TrainingBench
+from relmo.bench.translating import SIZE, UNITS, TranslationBench
 from relmo.config import build, read_preset
 from relmo.errors import CorpusError, SettingError
 from relmo.networks.bilm import BiLMNetwork
@@ -40,6 +41,7 @@ QUICK_STEP = Shape(32, 20)
 GPU_STEP, GPU_TEXTBOOK = Shape(512, 20), Shape(128, 20)  # the textbook's step takes too much memory at the larger size
 GPU_SHAPES = (Shape(64, 20), Shape(128, 20), Shape(512, 20))
 VOCABULARY = {"cpu": 30_000, "cuda": 100_000}
+TRANSLATED, QUICK_TRANSLATED = 128, 32  # sentences
 BUNDLED = "alice.txt"
 
 T = TypeVar("T", bound=str)
@@ -147,6 +149,8 @@ class Bench:
                 report.sections += self._embedding(geometry, settings, calibration)
             if self.options.what in ("train", "all") and self.precisions != ["int8"]:
                 report.sections += self._training(geometry, settings, calibration)
+        if self.options.what in ("translate", "all"):
+            report.sections += self._translating(calibration)
         report.warnings = self._add_exploring(report, calibration) if self.options.what in ("explore", "all") else []
         for section in report.sections:
             self._set_floors(section)
@@ -171,8 +175,18 @@ class Bench:
         report.sections.append(self._section("explore", MODEL, title, timed, {}))
         return []
 
+    def _translating(self, calibration: Calibration) -> Iterator[BenchSection]:
+        bench = TranslationBench(
+            self.sentences, device=self.device, count=QUICK_TRANSLATED if self.options.quick else TRANSLATED
+        )
+        shape = f"LSTM {SIZE}, {UNITS:,} units, {len(bench.ids)} sentences, float32"
+        timed = self._measure(bench.decoding(), calibration)
+        yield self._section("decode", "seq2seq", f"Sequence to sequence, decoding: {shape}", timed, {})
+        timed = self._measure(bench.training(), calibration)
+        yield self._section("translate", "seq2seq", f"Sequence to sequence, training: {shape}", timed, {})
+
     def _all_precisions(self) -> list[Precision]:
-        if self.options.what == "explore":
+        if self.options.what in ("explore", "translate"):
             return []  # no floor is asked for
         return [p for p in PRECISIONS[self.kind] if p in self.precisions or (p == "float32" and self.kind == "cpu")]
 

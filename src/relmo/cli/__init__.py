@@ -19,6 +19,7 @@ from relmo.cli.evaluate import evaluate
 from relmo.cli.explore import explore
 from relmo.cli.generate import generate
 from relmo.cli.info import info
+from relmo.cli.make import make
 from relmo.cli.numbers import check_numbers
 from relmo.cli.predict import predict
 from relmo.cli.reproduce import reproduce
@@ -45,6 +46,7 @@ train = App(name="train", help="Train a model.", config=(settings_from_files, ch
 for kind in KINDS:
     train.command(train_command(kind), name=kind)
 app.command(train)
+app.command(make)
 app.command(embed)
 app.command(evaluate)
 app.command(predict)

@@ -19,7 +19,7 @@ def bench(
     quiet: bool = False,
 ) -> None:
     """The speed table of this machine: how fast a biLM (ELMo) embeds and trains, against the same model in other forms;
-    and how long the explorer's page waits.
+    how fast a sequence-to-sequence network writes and trains; and how long the explorer's page waits.
 
         relmo bench --quick
 
@@ -59,7 +59,8 @@ def _show(report: "BenchReport") -> None:
         )
     for section in report.sections:
         print(f"\n{section.title}\nx: times the speed of {section.baseline}")
-        columns = ["", "ms" if section.what == "explore" else "tokens/s", "x", "of floor", "agrees"]
+        rate = {"explore": "ms", "decode": "sentences/s"}.get(section.what, "tokens/s")
+        columns = ["", rate, "x", "of floor", "agrees"]
         shown = [
             [
                 row.name,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from relmo.cli.terminal import print_json, print_label_table, print_table, progress_bar
+from relmo.cli.terminal import print_json, print_label_table, print_length_table, print_table, progress_bar
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
@@ -128,8 +128,9 @@ def _figure(report: "TaskReport", name: str) -> str:
 
 
 def _print_details(report: "TaskReport", *, confusion: bool) -> None:
-    """Each label by itself, and, where asked for, which was taken for which."""
+    """Each label by itself, and, where asked for, which was taken for which; of texts, the scores by length."""
     print_label_table(report.labels)
+    print_length_table(report.summary())
     if confusion and report.confusion is not None:
         print("\nrows: what it is; columns: what it was taken for")
         labels = report.confusion.labels

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite
+from relmo.cli.search import SearchOptions, Shown, with_search
 from relmo.cli.terminal import coloured, json_line, say
 from relmo.disk.outputs import atomic, refuse_existing
 from relmo.errors import CorpusError, SettingError
@@ -46,6 +47,7 @@ def predict(
     overwrite: Overwrite = False,
     json: bool = False,
     quiet: bool = False,
+    search: Annotated[SearchOptions, Parameter(name="*", group="Sequence to sequence")] = SearchOptions(),  # noqa: B008
 ) -> None:
     """Apply a model to text. Each line is answered as it comes, so that it works in a pipe.
 
@@ -57,6 +59,7 @@ def predict(
     - srl: a sentence a line, or JSON lines with predicates (.jsonl). It gives each predicate with its roles.
     - coref: a whole text; or several, as CoNLL-2012 (.conll, ._conll) or JSON lines (.jsonl). It gives the text with
       mentions in brackets; those of one thing have one number and, on a terminal, one colour.
+    - seq2seq: a text a line. It gives another text.
 
     For example:
 
@@ -64,6 +67,7 @@ def predict(
         relmo predict models/pos text.txt --json > tagged.jsonl
         echo "Who founded the town?" | relmo predict models/squad --passage town.txt --best 3
         relmo predict models/coref chapter.txt --html chapter.html
+        echo "The cat is black." | relmo predict models/en-fr --beams 5 --best 3 --attention
 
     Parameters
     ----------
@@ -77,6 +81,7 @@ def predict(
         reader: a file with the text that all questions are about.
     best
         reader: give so many answers to each question, the best first, and then an empty line. No two share a word.
+        seq2seq: give so many texts for each line, each with its score, the best first.
     tokenized
         Words are split at white space, not by the model's tokenizer.
     errors
@@ -95,29 +100,37 @@ def predict(
     from relmo.loading import load
 
     loaded: Any = load(model, kinds=TASKS, device=device)
-    _check_kind(loaded.kind, "reader", {"--passage": passage is not None, "--best": best != 1})
-    _check_kind(loaded.kind, "coref", {"--format": format != "text", "--html": html is not None})
+    _check_kind(loaded.kind, ("reader",), {"--passage": passage is not None})
+    _check_kind(loaded.kind, ("reader", "seq2seq"), {"--best": best != 1})
+    _check_kind(loaded.kind, ("coref",), {"--format": format != "text", "--html": html is not None})
+    _check_kind(loaded.kind, ("seq2seq",), search.given())
     if json + (format != "text") + (html is not None) > 1:
         raise SettingError("--json, --format and --html are three ways to show an answer; give one of them")
     if html is not None:
         refuse_existing(html, overwrite=overwrite)
+    shown = None
     if loaded.kind == "reader":
         loaded = _reader(loaded, passage, best, tokenized=tokenized, errors=errors)
+    elif loaded.kind == "seq2seq":
+        loaded, shown = with_search(loaded, search, best=best, json=json, overwrite=overwrite)
     portions = _examples(loaded, file, column, tokenized=tokenized, errors=errors)
     if html is not None:
         _write_page(html, [found for examples in portions for found in loaded.answer(examples)], quiet=quiet)
     for examples in portions:  # of which a page leaves none
-        _print_answers(loaded, examples, json=json, columns=format == "conll")
+        _print_answers(loaded, examples, json=json, columns=format == "conll", shown=shown)
+    if shown is not None:
+        shown.draw()
     features = loaded.features
     if features.bilm is not None and features.cut.count and not quiet:
         say(f"warning: {features.cut.message()}")
 
 
-def _check_kind(kind: str, wanted: str, options: dict[str, bool]) -> None:
-    """Raises where an option was given that has a meaning for one kind of model alone, and this is another."""
+def _check_kind(kind: str, wanted: Sequence[str], options: dict[str, bool]) -> None:
+    """Raises where an option was given that has a meaning for other kinds of models alone."""
     given = [option for option, is_given in options.items() if is_given]
-    if given and kind != wanted:
-        raise SettingError(f"{given[0]} has a meaning for {KINDS[wanted].called} alone; this is {KINDS[kind].called}")
+    if given and kind not in wanted:
+        those = " and ".join(KINDS[name].called for name in wanted)
+        raise SettingError(f"{given[0]} has a meaning for {those} alone; this is {KINDS[kind].called}")
 
 
 def _reader(
@@ -140,15 +153,17 @@ def _examples(
     errors: Literal["strict", "replace"],
 ) -> Iterator[list[Any]]:
     """What a file asks, a portion at a time: all of it where the model reads it as a whole, otherwise line by line. Of
-    a table, the columns, or those that the model looks for."""
+    a table, the columns, or those that the model looks for; where a column is asked for, every file is a table."""
     from relmo.text.corpus import STDIN
+    from relmo.text.readers.tables import is_table
 
     path = STDIN if file in (None, "-") else file
-    whole = model.read_whole(path, tokenized=tokenized, errors=errors)
+    whole = None if columns else model.read_whole(path, tokenized=tokenized, errors=errors)
     if whole is not None:
         yield whole
         return
-    for lines in read(path, errors, [(name,) for name in columns] or model.text_columns):
+    names = [(name,) for name in columns] or model.text_columns
+    for lines in read(path, errors, names if columns or is_table(path) else ()):
         yield _asked(model, lines, tokenized=tokenized)
 
 
@@ -163,9 +178,13 @@ def _asked(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool) -> l
     return asked
 
 
-def _print_answers(model: "Task[Any, Any]", asked: list[Any], *, json: bool, columns: bool) -> None:
+def _print_answers(
+    model: "Task[Any, Any]", asked: list[Any], *, json: bool, columns: bool, shown: Shown | None
+) -> None:
     """Prints the predictions for examples: as JSON lines, in the columns of CoNLL-2012, or as text."""
-    answered = zip(asked, model.answer(asked), strict=True)
+    answered = list(zip(asked, model.answer(asked), strict=True))
+    if shown is not None:
+        shown.keep([found for _, found in answered])
     if json:
         results = [json_line(model.as_record(*each)) for each in answered]
     elif columns:
@@ -173,7 +192,7 @@ def _print_answers(model: "Task[Any, Any]", asked: list[Any], *, json: bool, col
 
         results = [conll(document, found.places) for document, found in answered]
     else:
-        results = [coloured(found) for _, found in answered]
+        results = [coloured(found) if shown is None else shown.text(found) for _, found in answered]
     sys.stdout.write("\n".join(results) + "\n")
     sys.stdout.flush()
 
@@ -189,15 +208,14 @@ def _write_page(path: Path, found: "list[ResolvedText]", *, quiet: bool) -> None
 
 
 def read(
-    path: str, errors: Literal["strict", "replace"], columns: Sequence[Sequence[str]] = (("text",),)
+    path: str, errors: Literal["strict", "replace"], columns: Sequence[Sequence[str]] = ()
 ) -> Iterator[list[Input]]:
-    """The lines of a file, or its sentences, a portion at a time: of a pipe, what has come so far. Of a table, the
-    columns."""
+    """The lines of a file, or its sentences, a portion at a time: of a pipe, what has come so far. With `columns` it is
+    a table."""
     from relmo.text.corpus import is_conllu, read_conllu
     from relmo.text.readers.lines import blocks_of_lines
-    from relmo.text.readers.tables import is_table
 
-    if is_table(path):
+    if columns:
         yield from _portions(_table_lines(path, errors, columns))
     elif is_conllu(path):
         sentences = enumerate(read_conllu(path, errors=errors), start=1)

@@ -326,6 +326,21 @@ def print_label_table(labels: "Sequence[LabelScore]") -> None:
         print_table(["label", "precision", "recall", "f1", "count"], rows)
 
 
+def print_length_table(report: dict[str, Any]) -> None:
+    """Of a report of written texts, the scores by the sources' lengths, and how sacreBLEU has computed its own."""
+    if rows := report.get("by_length"):
+        print()
+        names = {"score": report["metric"], "exact": "exact", "prefix": "prefix"}
+        names = {key: name for key, name in names.items() if key != "score" or name != "exact"}
+        shown = [
+            [f"{row['least']}-{row['most'] or ''}", f"{row['texts']:,}", *(f"{row[name]:.4f}" for name in names)]
+            for row in rows
+        ]
+        print_table(["source units", "texts", *names.values()], shown)
+    for name, signature in report.get("signatures", {}).items():
+        print(f"{name}: {signature}")
+
+
 def print_coloured(text: "ColouredText") -> None:
     """Coloured text on a terminal; where there is none, a line a symbol with its value."""
     from relmo.analysis.core.show import colour, hexadecimal, scale_of, visible

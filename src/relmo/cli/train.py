@@ -11,7 +11,15 @@ from typing import Annotated, Any
 from cyclopts import App, ArgumentCollection, Parameter
 from cyclopts.config import Dict
 
-from relmo.cli.terminal import TrainingReporter, print_json, print_label_table, print_table, say, speaks
+from relmo.cli.terminal import (
+    TrainingReporter,
+    print_json,
+    print_label_table,
+    print_length_table,
+    print_table,
+    say,
+    speaks,
+)
 from relmo.config import build, check_keys, parse_override, read_preset, read_toml
 from relmo.errors import SettingError, StorageError
 from relmo.settings.kinds import settings_class, training_function
@@ -77,7 +85,8 @@ def saved_settings(out: Path) -> dict[str, Any]:
     return {name: {k: v for k, v in values.items() if v is not None} for name, values in sections.items()}
 
 
-GROUPS = {"text": "Text", "input": "Input", "model": "Model", "train": "Training"}  # sections, as the help names them
+# sections, as the help names them
+GROUPS = {"text": "Text", "input": "Input", "model": "Model", "train": "Training", "search": "Search"}
 
 
 def train_command(kind: str) -> Callable[..., None]:
@@ -157,4 +166,5 @@ def _print_labels(out: Path) -> None:
     if (out / REPORT).exists():
         report = read_json(out / REPORT, "evaluate the model instead")
         print_label_table([LabelScore(**label) for label in report["labels"]])
+        print_length_table(report)
         print()

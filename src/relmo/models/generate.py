@@ -10,12 +10,12 @@ Holtzman et al. 2020, The curious case of neural text degeneration (nucleus samp
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from relmo.errors import ModelError, SettingError
+from relmo.models.beam_search import Beam, BeamOptions, beam_search
 from relmo.networks.language_model import Network
 from relmo.nn.cells import State
 from relmo.settings.arguments import check_whole
@@ -39,15 +39,6 @@ class Sampling:
             check_whole("top_k", self.top_k)
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise SettingError(f"top_p must be above 0 and at most 1, not {self.top_p}")
-
-
-@dataclass(frozen=True)
-class Beam:
-    """A finished or cut-off text of a beam search: its ids (</s> left out) and their log-probability."""
-
-    ids: list[int]
-    log_prob: float
-    ended: bool
 
 
 @torch.no_grad()
@@ -115,16 +106,8 @@ def keep_top(scores: Tensor, sampling: Sampling) -> Tensor:
     return scores
 
 
-class Continuation(NamedTuple):
-    """A way to go on in a beam search: which text gets which symbol, and the log-probability of both together."""
-
-    text: int
-    symbol: int
-    log_prob: float
-
-
 @torch.no_grad()
-def beam_search(
+def search_texts(
     network: Network,
     prompt: Sequence[int],
     *,
@@ -134,42 +117,7 @@ def beam_search(
     banned: Sequence[int] = (),
     device: torch.device,
 ) -> list[Beam]:
-    """The `beams` most probable texts that were found, best first.
-
-    Each step keeps the best `beams` continuations of all open texts. A text that ends leaves the beam. The search stops
-    when no open text can beat the finished ones any more, since log-probabilities only fall.
-    """
-    next_log_probs, state = _read_prompt(network, prompt, 1, device)  # (texts, V)
-    texts: list[list[int]] = [[]]
-    text_log_probs = torch.zeros(1, device=device)  # (texts,)
-    finished: list[Beam] = []
-    for _ in range(limit):
-        totals = text_log_probs.unsqueeze(1) + _without(next_log_probs, banned)
-        kept: list[Continuation] = []
-        for best in _best_continuations(totals, 2 * beams):  # a text ends in one way only: half of them go on
-            if best.symbol == end:
-                finished.append(Beam(texts[best.text], best.log_prob, ended=True))
-            elif len(kept) < beams:
-                kept.append(best)
-        finished = _best_first(finished)[:beams]
-        if not kept or (len(finished) == beams and finished[-1].log_prob >= kept[0].log_prob):
-            return finished
-        texts = [[*texts[each.text], each.symbol] for each in kept]
-        text_log_probs = torch.tensor([each.log_prob for each in kept], device=device)
-        rows = torch.tensor([each.text for each in kept], device=device)
-        symbols = torch.tensor([each.symbol for each in kept], device=device)
-        next_log_probs, state = network.step(symbols, tuple(tensor[rows] for tensor in state))
-    cut_off = [Beam(text, score, ended=False) for text, score in zip(texts, text_log_probs.tolist(), strict=True)]
-    return _best_first([*finished, *cut_off])[:beams]
-
-
-def _best_continuations(totals: Tensor, count: int) -> Iterator[Continuation]:
-    """The `count` best that are not ruled out, best first; totals (texts, V)."""
-    best = totals.flatten().topk(min(count, int(totals.isfinite().sum())))
-    for log_prob, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-        text, symbol = divmod(place, totals.shape[1])
-        yield Continuation(text, symbol, log_prob)
-
-
-def _best_first(beams: list[Beam]) -> list[Beam]:
-    return sorted(beams, key=lambda beam: -beam.log_prob)
+    """The most probable texts after the prompt that a beam search finds, at most `beams`, best first."""
+    log_probs, state = _read_prompt(network, prompt, 1, device)
+    options = BeamOptions(beams, end, banned)
+    return beam_search(network.step, log_probs, state, options, limits=torch.tensor([limit]))[0]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from relmo.errors import ModelError, SettingError
 from relmo.models.evaluate import Score, total_nll
-from relmo.models.generate import Sampling, beam_search, sample
+from relmo.models.generate import Sampling, sample, search_texts
 from relmo.models.predictors import StreamPredictor
 from relmo.models.saved import About, SavedFolder, SavedModel
 from relmo.models.surprisal import Texts, WordSurprisal, given_texts, surprisal_rows
@@ -225,7 +225,7 @@ class LanguageModel(SavedModel):
         ids = self.encode(prompt).tolist()
         check_whole("limit", limit)
         self._check_rows("beams", beams)
-        found = beam_search(
+        found = search_texts(
             self.network,
             [self.vocabulary.end, *ids],
             beams=beams,

@@ -8,8 +8,8 @@ from typing import Literal
 class BenchOptions:
     """What to time, and on what."""
 
-    what: Literal["embed", "train", "explore", "all"] = "all"
-    """Embedding, training, the explorer's answers, or all of it."""
+    what: Literal["embed", "train", "translate", "explore", "all"] = "all"
+    """Embedding, training, sequence to sequence, the explorer's answers, or all of it."""
     geometry: str | None = None
     """The models, with commas between them: tiny, small, medium, original. small,original where not given; with
     --quick small."""

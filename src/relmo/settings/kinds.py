@@ -34,6 +34,7 @@ KINDS: dict[str, Kind] = {
     "reader": Kind("ReaderSettings", "relmo.tasks.reader:PassageReader", "a reader"),
     "srl": Kind("SRLSettings", "relmo.tasks.srl:RoleLabeller", "a labeller of semantic roles"),
     "coref": Kind("CorefSettings", "relmo.tasks.coref:Coreference", "a model of coreference"),
+    "seq2seq": Kind("Seq2SeqSettings", "relmo.tasks.seq2seq:Seq2Seq", "a sequence-to-sequence model"),
 }
 TASKS = tuple(name for name, kind in KINDS.items() if kind.model.startswith("relmo.tasks."))
 

@@ -147,6 +147,15 @@ TASK_BOUNDS = BOUNDS | {
     "mention_weight": (0, 1e6),
     "max_sentences": (1, 1 << 40),
     **dict.fromkeys(("max_words", "max_answer"), (1, 1 << 24)),
+    **dict.fromkeys(("label_smoothing", "sampling"), (0, 0.999999)),
+    **dict.fromkeys(("sampling_steps", "target_min_count"), (1, 1 << 40)),
+    "subwords": (32, 1 << 20),
+    "longest": (1, 1 << 20),
+    "target_dim": (1, 1 << 16),
+    "beams": (1, 1000),
+    "length_penalty": (0, 10),
+    "coverage": (0, 100),
+    "limit": (0, 100_000),
 }
 
 

@@ -9,6 +9,7 @@ from relmo.cli.analyse.counting import counting
 from relmo.cli.analyse.gradients import connectivity, gradients
 from relmo.cli.analyse.meaning import meaning
 from relmo.cli.analyse.number_units import number_units
+from relmo.cli.analyse.source_gradients import source_gradients
 from relmo.cli.analyse.trace import trace
 from relmo.cli.analyse.truncation import truncation
 
@@ -17,6 +18,7 @@ analyse.command(trace)
 analyse.command(cells)
 analyse.command(gradients)
 analyse.command(connectivity)
+analyse.command(source_gradients)
 analyse.command(truncation)
 analyse.command(counting)
 analyse.command(agreement)
