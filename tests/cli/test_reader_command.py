@@ -107,10 +107,10 @@ def test_the_preset_is_the_published_network(run: Relmo, tmp_path: Path) -> None
 def test_mistakes_are_one_line(run: Relmo, folder: Path, tmp_path: Path) -> None:
     tagger = conllu(tmp_path / "train.conllu", 20)
     run("train", "tagger", tagger, *TAGGER.split(), "--out", tmp_path / "tagger")
-    for options in (["--best", 2], ["--passage", folder / "town.txt"]):
-        assert "has a meaning for a reader alone; this is a tagger" in run(
-            "predict", tmp_path / "tagger", *options, code=2
-        )
+    both = "a reader and a sequence-to-sequence model"
+    for whose, *options in ((both, "--best", 2), ("a reader", "--passage", folder / "town.txt")):
+        said = run("predict", tmp_path / "tagger", *options, code=2)
+        assert f"{options[0]} has a meaning for {whose} alone; this is a tagger" in said
     for options in (["--format", "conll"], ["--html", tmp_path / "a.html"]):
         said = run("predict", folder / "m", *options, code=2)
         assert f"{options[0]} has a meaning for a model of coreference alone; this is a reader" in said
