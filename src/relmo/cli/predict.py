@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite
-from relmo.cli.search import SearchOptions, Shown, with_search
+from relmo.cli.search import SearchOptions, Shown, given_options, with_search
 from relmo.cli.terminal import coloured, json_line, say
 from relmo.disk.outputs import atomic, refuse_existing
 from relmo.errors import CorpusError, SettingError
@@ -21,7 +22,28 @@ if TYPE_CHECKING:
     from relmo.tasks.task import Task
 
 AT_ONCE = 2048  # lines that are predicted together, where so many have come
+WHOSE = {  # the kinds that an option has a meaning for; those of a search are of seq2seq
+    "--passage": ("reader",),
+    "--best": ("reader", "seq2seq"),
+    "--format": ("coref",),
+    "--html": ("coref",),
+}
 IN_ONE_FIELD = str.maketrans("\t\r\n", "   ")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerOptions:
+    """What readers and models of coreference are asked for, and how it is shown."""
+
+    passage: Path | None = None
+    """reader: a file with the text that all questions are about."""
+    best: int = 1
+    """reader: give so many answers to each question, the best first, and then an empty line. No two share a word.
+    seq2seq: give so many texts for each line, each with its score, the best first."""
+    format: Literal["text", "conll"] = "text"
+    """coref: print text, or the columns of CoNLL-2012."""
+    html: Path | None = None
+    """coref: write a page with coloured clusters, which needs nothing else, to this file, and print no text."""
 
 
 class Input(NamedTuple):
@@ -37,16 +59,13 @@ def predict(
     file: str | None = None,
     *,
     column: Annotated[tuple[str, ...], Parameter(negative="")] = (),
-    passage: Path | None = None,
-    best: int = 1,
     tokenized: bool = False,
     errors: Literal["strict", "replace"] = "strict",
     device: Literal["auto", "cpu", "cuda"] = "auto",
-    format: Literal["text", "conll"] = "text",  # noqa: A002
-    html: Path | None = None,
     overwrite: Overwrite = False,
     json: bool = False,
     quiet: bool = False,
+    own: Annotated[AnswerOptions, Parameter(name="*", group="Readers, coreference")] = AnswerOptions(),  # noqa: B008
     search: Annotated[SearchOptions, Parameter(name="*", group="Sequence to sequence")] = SearchOptions(),  # noqa: B008
 ) -> None:
     """Apply a model to text. Each line is answered as it comes, so that it works in a pipe.
@@ -77,21 +96,12 @@ def predict(
         Text: plain, .gz, .xz, .zst; .conllu, whose words are kept; a table, .csv or .tsv. Else standard input is read.
     column
         Tables: the column that has the text or, given twice, the two of a pair; by default those of training.
-    passage
-        reader: a file with the text that all questions are about.
-    best
-        reader: give so many answers to each question, the best first, and then an empty line. No two share a word.
-        seq2seq: give so many texts for each line, each with its score, the best first.
     tokenized
         Words are split at white space, not by the model's tokenizer.
     errors
         What to do with bytes that are not UTF-8: stop with the place, or read them as U+FFFD.
     device
         Where to compute; auto takes a GPU where there is one.
-    format
-        coref: print text, or the columns of CoNLL-2012.
-    html
-        coref: write a page with coloured clusters, which needs nothing else, to this file, and print no text.
     json
         Print a JSON object a line: with the places of the words in the text, or the probability of each label.
     quiet
@@ -100,24 +110,22 @@ def predict(
     from relmo.loading import load
 
     loaded: Any = load(model, kinds=TASKS, device=device)
-    _check_kind(loaded.kind, ("reader",), {"--passage": passage is not None})
-    _check_kind(loaded.kind, ("reader", "seq2seq"), {"--best": best != 1})
-    _check_kind(loaded.kind, ("coref",), {"--format": format != "text", "--html": html is not None})
-    _check_kind(loaded.kind, ("seq2seq",), search.given())
-    if json + (format != "text") + (html is not None) > 1:
+    _check_kind(loaded.kind, [*given_options(own), *given_options(search)])
+    html, columns = own.html, own.format == "conll"
+    if json + columns + (html is not None) > 1:
         raise SettingError("--json, --format and --html are three ways to show an answer; give one of them")
     if html is not None:
         refuse_existing(html, overwrite=overwrite)
     shown = None
     if loaded.kind == "reader":
-        loaded = _reader(loaded, passage, best, tokenized=tokenized, errors=errors)
+        loaded = _reader(loaded, own.passage, own.best, tokenized=tokenized, errors=errors)
     elif loaded.kind == "seq2seq":
-        loaded, shown = with_search(loaded, search, best=best, json=json, overwrite=overwrite)
+        loaded, shown = with_search(loaded, search, best=own.best, json=json, overwrite=overwrite)
     portions = _examples(loaded, file, column, tokenized=tokenized, errors=errors)
     if html is not None:
         _write_page(html, [found for examples in portions for found in loaded.answer(examples)], quiet=quiet)
     for examples in portions:  # of which a page leaves none
-        _print_answers(loaded, examples, json=json, columns=format == "conll", shown=shown)
+        _print_answers(loaded, examples, json=json, columns=columns, shown=shown)
     if shown is not None:
         shown.draw()
     features = loaded.features
@@ -125,12 +133,13 @@ def predict(
         say(f"warning: {features.cut.message()}")
 
 
-def _check_kind(kind: str, wanted: Sequence[str], options: dict[str, bool]) -> None:
+def _check_kind(kind: str, given: Sequence[str]) -> None:
     """Raises where an option was given that has a meaning for other kinds of models alone."""
-    given = [option for option, is_given in options.items() if is_given]
-    if given and kind not in wanted:
-        those = " and ".join(KINDS[name].called for name in wanted)
-        raise SettingError(f"{given[0]} has a meaning for {those} alone; this is {KINDS[kind].called}")
+    for option in given:
+        wanted = WHOSE.get(option, ("seq2seq",))
+        if kind not in wanted:
+            those = " and ".join(KINDS[name].called for name in wanted)
+            raise SettingError(f"{option} has a meaning for {those} alone; this is {KINDS[kind].called}")
 
 
 def _reader(

@@ -31,9 +31,11 @@ class SearchOptions:
     plot: Path | None = None
     """Draw what was attended to, for up to 20 texts, to this .png or .svg file."""
 
-    def given(self) -> dict[str, bool]:
-        """Which of the options were given."""
-        return {f"--{each.name.replace('_', '-')}": getattr(self, each.name) != each.default for each in fields(self)}
+
+def given_options(options: Any) -> list[str]:
+    """The options of a dataclass that were given, as they are typed."""
+    given = [each.name for each in fields(options) if getattr(options, each.name) != each.default]
+    return [f"--{name.replace('_', '-')}" for name in given]
 
 
 class Shown:
