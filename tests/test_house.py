@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterator
 from functools import cached_property
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -84,7 +85,7 @@ def test_every_public_name_has_a_docstring_of_its_own_or_of_what_it_overrides() 
     modules = [name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in FILES]
     checked, bare = 0, []
     for module in modules:
-        if module in ("__init__", "__main__"):
+        if module in ("__init__", "__main__") or _lacks_its_library(module):
             continue
         for name, value in public_names(import_module(f"relmo.{module}")):
             checked += 1
@@ -92,6 +93,12 @@ def test_every_public_name_has_a_docstring_of_its_own_or_of_what_it_overrides() 
                 bare.append(f"relmo.{module}.{name}")
     assert checked > 200
     assert bare == []
+
+
+def _lacks_its_library(module: str) -> bool:
+    """Whether this is a file for another library, which is not installed."""
+    library = module.removeprefix("compat.")
+    return module.startswith("compat.") and library != "allennlp" and find_spec(library) is None
 
 
 def test_nothing_is_unpickled_or_evaluated() -> None:
