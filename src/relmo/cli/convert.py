@@ -38,7 +38,7 @@ def convert(
     ----------
     source
         A folder that relmo saved, or small or words, which ship with it; or a folder or .zip with original files, or
-        the path of an options file with the weights beside it.
+        the path of an options file with the weights beside it; or a folder of ELMoForManyLangs.
     destination
         The folder to write.
     weights
@@ -57,11 +57,12 @@ def convert(
         Print nothing.
     """
     from relmo.errors import SettingError
+    from relmo.store.many_langs import is_many_langs
     from relmo.store.original import locate
     from relmo.store.references import bundled
 
     where = bundled(source) or source
-    original = locate(where if weights is None else (where, weights)) is not None
+    original = locate(where if weights is None else (where, weights)) is not None or is_many_langs(where)
     if not original and weights is not None:
         raise SettingError("weights goes with original ELMo files only; leave it out")
     if not original and precision is None:
@@ -75,7 +76,7 @@ def convert(
         model = pack(
             pair, destination, precision=precision or "float32", shard_mb=shard_mb, card=card, overwrite=overwrite
         )
-        lost = "original files hold no output layer: the model embeds, but does not predict words"
+        lost = "the source holds no output layer: the model embeds, but does not predict words"
         facts = {"format": "relmo", "precision": precision or "float32", "parameters": _parameters(model)}
         facts["note"] = lost if original else ""
     facts = {"written": str(destination)} | facts
