@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,6 +69,13 @@ def test_convert_writes_a_models_words(tmp_path: Path) -> None:
             main(["convert", str(tmp_path / "m"), str(tmp_path / "p"), "--to", "projector", *flags])
         assert end.value.code == status
     assert (tmp_path / "p" / "words-labels.tsv").read_text().split() == ["a", "cat", "mat", "sat", "the"]
+
+
+def test_importing_relmo_and_its_commands_imports_no_other_library() -> None:
+    libraries = "{'gensim', 'huggingface_hub', 'onnx', 'onnxruntime', 'sentence_transformers', 'sklearn', 'spacy'}"
+    script = f"import sys, relmo, relmo.cli, relmo.cli.convert; print({libraries} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
 
 
 def test_what_is_no_cloud_is_one_clear_line(tmp_path: Path) -> None:
