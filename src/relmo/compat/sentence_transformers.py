@@ -28,6 +28,7 @@ except ImportError as error:
     raise ImportError(f"relmo.compat.sentence_transformers needs sentence-transformers, version 6; {hint}") from error
 
 MIX = "mix.safetensors"
+WHERE = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
 
 
 class ElmoEncoder(InputModule):
@@ -95,13 +96,13 @@ class ElmoEncoder(InputModule):
         write_tensors(Path(output_path) / MIX, dict(self.elmo.scalar_mixes[0].state_dict()))
 
     @classmethod
-    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:
-        """What `save` wrote, from a folder or from the hub."""
-        where = {name: kwargs.get(name) for name in ("token", "cache_folder", "revision")}
-        where |= {"subfolder": subfolder, "local_files_only": kwargs.get("local_files_only", False)}
+    def load(cls, model_name_or_path: str, *args: Any, **kwargs: Any) -> Self:
+        """What `save` wrote, from a folder or from the hub: there, the others of the library's arguments say where."""
+        given = dict(zip(WHERE, args, strict=False)) | kwargs
+        where = {name: given[name] for name in WHERE if name in given}
         found = cls.load_dir_path(model_name_or_path, **where)
         if found is None:
-            raise ModelError(f"{model_name_or_path}: has no folder {subfolder or 'with an ElmoEncoder'}")
+            raise ModelError(f"{model_name_or_path}: has no folder of an ElmoEncoder")
         encoder = cls(Path(found) / COPY_OF_BILM, **cls.load_config(model_name_or_path, **where))
         encoder.elmo.scalar_mixes[0].load_state_dict(read_tensors(Path(found) / MIX)[0])
         return encoder
