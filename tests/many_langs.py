@@ -58,7 +58,7 @@ def state_dicts(settings: dict[str, Any], seed: int = 0) -> tuple[dict[str, Tens
 
 def write(folder: Path, settings: dict[str, Any] = SETTINGS, *, old: bool = True, seed: int = 0) -> None:
     """The folder, its tensors in torch's old layout or in its present one."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps({"seed": 1, "config_path": "/users4/somebody/configs/sample.json"}))
     (folder / "sample.json").write_text(json.dumps(settings))
     for name, symbols in (("char.dic", CHARACTERS), ("word.dic", WORDS)):

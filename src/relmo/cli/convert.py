@@ -89,9 +89,8 @@ def convert(
         model = pack(
             pair, destination, precision=precision or "float32", shard_mb=shard_mb, card=card, overwrite=overwrite
         )
-        lost = "the source holds no output layer: the model embeds, but does not predict words"
-        facts = {"format": "relmo", "precision": precision or "float32", "parameters": _parameters(model)}
-        facts["note"] = lost if original else ""
+        lost = "the source holds no output layer: the model embeds, but does not predict words" if original else ""
+        facts = {"format": "relmo", "precision": precision or "float32", "parameters": _parameters(model), "note": lost}
     return _say(facts, destination, json=json, quiet=quiet)
 
 

@@ -55,12 +55,9 @@ class ElmoEncoder(InputModule):
         super().__init__()
         self.trainable, self.dropout, self.layer_norm = trainable, dropout, layer_norm
         self.bilm = model if isinstance(model, BiLM) else load(model, kinds="bilm", device="cpu")
+        tokenizer: Any = self.bilm.tokens
+        self.tokenizer = tokenizer
         self.elmo = Elmo(self.bilm, dropout=dropout, layer_norm=layer_norm, trainable=trainable)
-
-    @property
-    def tokenizer(self) -> Any:
-        """How text is split into words."""
-        return self.bilm.tokens
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **_: Any) -> dict[str, Tensor]:
         """Texts as the ids that the biLM reads, and a mask, 1 where there is a word."""
