@@ -239,4 +239,5 @@ def _read_weights(folder: Path, where: str, network: BiLMNetwork) -> BiLMNetwork
 
 def files_of(folder: str | Path) -> list[Path]:
     """The files that were read, for those who want their checksums."""
-    return [path for path in sorted(Path(folder).iterdir()) if path.suffix in (".json", ".dic", ".pkl") and is_file(path)]
+    files = (path for path in sorted(Path(folder).iterdir()) if path.suffix in (".json", ".dic", ".pkl"))
+    return [path for path in files if is_file(path)]
