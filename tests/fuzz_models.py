@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import torch
 
+import many_langs
 import original_elmo
 import reading
 import relmo
@@ -234,6 +235,7 @@ MODELS = [
         use_model,
         COVERED,
     ),
+    Subject("ELMoForManyLangs", many_langs.write, use_model),
     Subject("original", make_original, use_original),
     Subject("original.zip", make_zip, use_original),
 ]

@@ -31,8 +31,16 @@ IMPORTED = [
 ]
 
 
+INTEGRATIONS = "docs/integrations.md"
+LIBRARIES = {"onnx": "onnxruntime", "hub": "huggingface_hub", "sentence-transformers": "sentence_transformers"}
+
+
 def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    return blocks_of((ROOT / page).read_text(), language)
+
+
+def blocks_of(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def commands(page: str) -> list[str]:
@@ -62,7 +70,11 @@ def run(folder: Path, function: Callable[..., Any], *arguments: Any) -> str:
 
 
 def snippets(page: str) -> None:
-    exec(compile("\n".join(blocks(page, "python")), page, "exec"), {"__name__": "__main__"})  # noqa: S102
+    execute(page, "\n".join(blocks(page, "python")))
+
+
+def execute(page: str, code: str) -> None:
+    exec(compile(code, page, "exec"), {"__name__": "__main__"})  # noqa: S102
 
 
 class Pages:
@@ -106,6 +118,21 @@ def test_commands_and_snippets_of_a_page_run_in_order_as_printed(pages: Pages, p
     pages.run_to(page, number)
 
 
+SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", (ROOT / INTEGRATIONS).read_text(), re.DOTALL | re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", [name for name, text in SECTIONS.items() if "```python" in text])
+def test_commands_and_snippets_of_an_integration_run_as_printed(name: str, pages: Pages, tmp_path: Path) -> None:
+    text = SECTIONS[name]
+    extra = re.search(r"pip install 'relmo\[(.+?)\]'", text)
+    assert extra, "a section says what it needs"
+    if name != "TensorBoard's projector":
+        pytest.importorskip(LIBRARIES.get(extra[1], extra[1]), reason=f"needs relmo[{extra[1]}]")
+    for line in "".join(blocks_of(text, "bash")).splitlines():
+        run(tmp_path, main, shlex.split(line)[1:])
+    run(tmp_path, execute, INTEGRATIONS, "\n".join(blocks_of(text, "python")))
+
+
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_example_runs_and_is_short(example: str, pages: Pages, tmp_path: Path) -> None:
     assert run(tmp_path, runpy.run_path, str(ROOT / "examples" / example), None, "__main__")
@@ -122,6 +149,6 @@ def test_the_readme_opens_with_the_two_commands() -> None:
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    for page in [*PAGES, "docs/results.md", "docs/benchmarks.md", "docs/architecture.md"]:
+    for page in [*PAGES, INTEGRATIONS, "docs/results.md", "docs/benchmarks.md", "docs/architecture.md"]:
         for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):
             assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"

@@ -9,11 +9,14 @@ from relmo.cli.terminal import print_json
 if TYPE_CHECKING:
     from relmo.loading import Model
 
+MOST_POINTS = 10_000  # as many as TensorBoard's projector shows in its default settings
+
 
 def convert(
     source: str,
     destination: Path,
     *,
+    to: Literal["onnx", "gensim", "projector", "hub"] | None = None,
     weights: Path | None = None,
     precision: Literal["float32", "float16", "int8"] | None = None,
     shard_mb: int | None = None,
@@ -22,8 +25,8 @@ def convert(
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Convert original ELMo files to a relmo folder; a relmo folder to original ELMo files; or, with --precision, a
-    relmo folder of any kind to another with the same model in fewer bits.
+    """Convert original ELMo files to a relmo folder; a relmo folder to original ELMo files; with --precision, a relmo
+    folder of any kind to another with the same model in fewer bits; with --to, a model to what another library reads.
 
     Original files are an options .json and a weights .hdf5, by whatever names, in a folder or a .zip. A relmo folder of
     kind bilm that reads characters becomes options.json, weights.hdf5 and vocab.txt, as other tools for ELMo read them.
@@ -34,13 +37,19 @@ def convert(
 
         relmo convert models/mine models/compact --precision int8
 
+        relmo convert models/mine mine.onnx --to onnx
+
     Parameters
     ----------
     source
         A folder that relmo saved, or small or words, which ship with it; or a folder or .zip with original files, or
-        the path of an options file with the weights beside it.
+        the path of an options file with the weights beside it; or a folder of ELMoForManyLangs.
     destination
-        The folder to write.
+        The folder to write; with --to onnx or gensim, the file.
+    to
+        What for: onnx (a bidirectional model's vectors, for onnxruntime); gensim (words and their vectors, for
+        KeyedVectors.load); projector (the same, for tensorboard --logdir); hub (any relmo folder, with a card for the
+        Hugging Face hub).
     weights
         The original weights, where they do not lie beside the options.
     precision
@@ -57,11 +66,16 @@ def convert(
         Print nothing.
     """
     from relmo.errors import SettingError
+    from relmo.store.many_langs import is_many_langs
     from relmo.store.original import locate
     from relmo.store.references import bundled
 
     where = bundled(source) or source
-    original = locate(where if weights is None else (where, weights)) is not None
+    if to is not None:
+        if (weights, precision, shard_mb, card) != (None, None, None, None):
+            raise SettingError(f"--weights, --precision, --shard-mb and --card do not go with --to {to}; leave it out")
+        return _say(_to_library(where, destination, to, overwrite=overwrite), destination, json=json, quiet=quiet)
+    original = locate(where if weights is None else (where, weights)) is not None or is_many_langs(where)
     if not original and weights is not None:
         raise SettingError("weights goes with original ELMo files only; leave it out")
     if not original and precision is None:
@@ -75,9 +89,13 @@ def convert(
         model = pack(
             pair, destination, precision=precision or "float32", shard_mb=shard_mb, card=card, overwrite=overwrite
         )
-        lost = "original files hold no output layer: the model embeds, but does not predict words"
-        facts = {"format": "relmo", "precision": precision or "float32", "parameters": _parameters(model)}
-        facts["note"] = lost if original else ""
+        lost = "the source holds no output layer: the model embeds, but does not predict words" if original else ""
+        facts = {"format": "relmo", "precision": precision or "float32", "parameters": _parameters(model), "note": lost}
+    return _say(facts, destination, json=json, quiet=quiet)
+
+
+def _say(facts: dict[str, Any], destination: Path, *, json: bool, quiet: bool) -> None:
+    """Tells what was written."""
     facts = {"written": str(destination)} | facts
     if json:
         print_json(facts)
@@ -85,6 +103,45 @@ def convert(
         how = f" in {facts['precision']}" if "precision" in facts else ""
         note = f"; {facts['note']}" if facts["note"] else ""
         print(f"wrote {destination}: {facts['parameters']:,} parameters{how}{note}")
+
+
+def _to_library(source: str | Path, destination: Path, to: str, *, overwrite: bool) -> dict[str, Any]:
+    """A model as another library reads it. -> what there is to say about it"""
+    from relmo.loading import load
+
+    if to == "onnx":
+        from relmo.compat.onnx import export_onnx
+
+        bilm = load(source, kinds="bilm", device="cpu")
+        export_onnx(bilm, destination, overwrite=overwrite)
+        return {"format": to, "parameters": _parameters(bilm, without="softmax."), "note": ""}
+    model = load(source, kinds=None if to == "hub" else ("skipgram", "bilm"), device="cpu")
+    facts = {"format": to, "parameters": _parameters(model), "note": ""}
+    if to == "hub":
+        _to_hub(model, destination, overwrite=overwrite)
+        return facts
+    from relmo.compat.gensim import export_gensim, static_vectors
+    from relmo.compat.projector import export_projector
+
+    if to == "gensim":
+        return facts | {"words": export_gensim(model, destination, overwrite=overwrite)}
+    words, vectors = static_vectors(model)
+    export_projector({"words": (words[:MOST_POINTS], vectors[:MOST_POINTS])}, destination, overwrite=overwrite)
+    return facts | {"words": min(len(words), MOST_POINTS)}
+
+
+def _to_hub(model: "Model", destination: Path, *, overwrite: bool) -> None:
+    """A relmo folder with a card that the hub reads."""
+    from relmo.disk.outputs import new_folder
+    from relmo.errors import SettingError
+    from relmo.store.folder import OURS
+
+    try:
+        from relmo.compat.huggingface_hub import HubModel
+    except ImportError as error:
+        raise SettingError(str(error)) from error
+    with new_folder(destination, overwrite=overwrite, ours=OURS) as inside:
+        HubModel(model).save_pretrained(inside)
 
 
 def _to_original(source: str | Path, destination: Path, *, overwrite: bool) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def info(model: str = "small", *, json: bool = False, quiet: bool = False) -> No
     ----------
     model
         The model's folder, or small or words, which ship with relmo; or original ELMo files: a folder or .zip that
-        holds them, or the path of the options.
+        holds them, or the path of the options; or a folder of ELMoForManyLangs.
     json
         Print one JSON object.
     quiet
@@ -40,6 +40,7 @@ def gather(model: str) -> dict[str, Any]:
     from relmo.disk.digests import sha256
     from relmo.loading import load
     from relmo.store.folder import digest, read_config
+    from relmo.store.many_langs import is_many_langs
     from relmo.store.original import locate
     from relmo.store.references import bundled
     from relmo.store.weights import read_record
@@ -47,6 +48,8 @@ def gather(model: str) -> dict[str, Any]:
     folder = bundled(model) or Path(model)
     if (original := locate(folder)) is not None:
         return _gather_original(original)
+    if is_many_langs(folder):
+        return _gather_many_langs(folder)
     config = read_config(folder)
     tensors = load(folder, device="cpu").tensors()  # checks that everything fits together
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
@@ -82,6 +85,27 @@ def _gather_original(original: "Original") -> dict[str, Any]:
         "settings": {name: value for name, value in vars(settings.model).items() if name not in TRAINING},
         "results": {},
         "sha256": {path.name: sha256(path) for path in {member.path: None for member in original}},
+    }
+
+
+def _gather_many_langs(folder: Path) -> dict[str, Any]:
+    """What there is to say about a folder of ELMoForManyLangs."""
+    from relmo.disk.digests import sha256
+    from relmo.store.folder import digest, own_tensors
+    from relmo.store.many_langs import files_of, read_many_langs
+
+    settings, network, dictionaries = read_many_langs(folder)
+    tensors = {name: tensor.detach() for name, tensor in own_tensors(network).items()}
+    return {
+        "kind": "bilm",
+        "format": "ELMoForManyLangs",
+        "characters": len(dictionaries.characters),
+        "words": None if dictionaries.words is None else len(dictionaries.words),
+        "parameters": sum(tensor.numel() for tensor in tensors.values()),
+        "weights_digest": digest(tensors),
+        "settings": {name: value for name, value in vars(settings.model).items() if name not in TRAINING},
+        "results": {},
+        "sha256": {path.name: sha256(path) for path in files_of(folder)},
     }
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ from relmo.nn.elmo_lstm import ROWS, Precision
 from relmo.nn.kernels import infer_cpu
 from relmo.settings.embedding import EmbedOptions
 from relmo.text.characters import BOS, EOS
+from relmo.text.dictionaries import Dictionaries
 from relmo.text.vocabulary import SentenceVocabulary
 
 Tokens = Sequence[str]
@@ -50,15 +51,18 @@ FLOAT = 4  # bytes
 
 @dataclass
 class CutWords:
-    """Words that had more bytes than the model has room for: how many, and one of them."""
+    """Words that had more bytes (or characters) than the model has room for: how many, and one of them."""
 
     room: int
     count: int = 0
     example: str = ""
+    unit: Literal["bytes", "characters"] = "bytes"
 
     def look(self, word: str, times: int) -> None:
         """Counts a word if it is cut."""
-        if 4 * len(word) > self.room and len(word.encode("utf-8", "ignore")) > self.room:
+        if 4 * len(word) <= self.room:
+            return
+        if (len(word) if self.unit == "characters" else len(word.encode("utf-8", "ignore"))) > self.room:
             self.count += times
             self.example = self.example or word
 
@@ -66,7 +70,7 @@ class CutWords:
         """In words."""
         example = self.example if len(self.example) <= 80 else f"{self.example[:80]}…"
         words = "1 word was" if self.count == 1 else f"{self.count:,} words were"
-        return f"{words} cut to the {self.room} bytes that the model reads of a word, for example {example!r}"
+        return f"{words} cut to the {self.room} {self.unit} that the model reads of a word, for example {example!r}"
 
 
 class SentenceWindow(NamedTuple):
@@ -95,6 +99,7 @@ class Embedder:
         *,
         max_characters: int,
         vocabulary: SentenceVocabulary | None = None,
+        dictionaries: Dictionaries | None = None,
         precision: Precision = "float32",
         cached_vectors: int = VECTORS,
         cached_gates: int | None = None,
@@ -105,7 +110,9 @@ class Embedder:
         self.vocabulary = vocabulary if not hasattr(network.encoder, "cnn") else None
         self.precision = precision
         with torch.inference_mode(False):
-            self.cache = WordCache(network, max_characters, vectors=cached_vectors, gates=cached_gates)
+            self.cache = WordCache(
+                network, max_characters, dictionaries=dictionaries, vectors=cached_vectors, gates=cached_gates
+            )
         on_gpu, compiled = self.cache.gates.is_cuda, self.cache.compiled
         room = chunk_bytes or (CHUNK_BYTES if compiled else CPU_GATES_BYTES)
         if on_gpu and chunk_bytes is None:
@@ -147,7 +154,8 @@ class Embedder:
 
     def cut_words(self) -> CutWords:
         """A fresh count; a model that reads words by number cuts none."""
-        return CutWords(self.max_characters - 2 if self.vocabulary is None else 1 << 60)
+        room = self.max_characters - 2 if self.vocabulary is None else 1 << 60
+        return CutWords(room, unit="bytes" if self.cache.dictionaries is None else "characters")
 
     def _reset(
         self, sentences: Iterable[Tokens], options: EmbedOptions, cut: CutWords, precision: Precision

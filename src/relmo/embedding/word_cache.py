@@ -24,6 +24,7 @@ from relmo.nn.kernels import infer_cpu, linear_cpu, lstm_cpu
 from relmo.nn.kernels.kept import kept, versions
 from relmo.nn.quantize import Factor, Precision
 from relmo.text.characters import Spellings
+from relmo.text.dictionaries import Dictionaries, DictionarySpellings
 
 VECTORS = 40_960  # words; 21 MB for a small model
 GATES, GPU_GATES = 1_280, 16_384  # words; on a CPU more where the weights take more memory than so many
@@ -70,9 +71,18 @@ class WordCache:
     for one thread at a time, from `find` until what was found has been used: `Embedder` holds a lock for so long.
     """
 
-    def __init__(self, network: BiLMNetwork, max_characters: int, *, vectors: int = VECTORS, gates: int | None = None):
+    def __init__(
+        self,
+        network: BiLMNetwork,
+        max_characters: int,
+        *,
+        dictionaries: Dictionaries | None = None,
+        vectors: int = VECTORS,
+        gates: int | None = None,
+    ):
         self.network = network
         self.max_characters = max_characters
+        self.dictionaries = dictionaries
         self.first = network.lstm.stack[0]
         self.compiled = lstm_cpu.suits(self.first.bias)
         self.precision: Precision = "float32"
@@ -161,15 +171,21 @@ class WordCache:
             order = np.arange(len(keys))
             sizes = np.full(len(keys), ENCODE_BYTES // ENCODED)
         else:
-            spellings = Spellings([str(key) for key in keys], self.max_characters)
+            spellings = self._spellings([str(key) for key in keys])
             order = np.argsort(spellings.lengths, kind="stable")
             sizes = (spellings.lengths[order] + 2 + cnn.widest) * FLOAT * cnn.output_size
-        sizes = np.full(len(keys), ENCODE_BYTES // ENCODED) if self.compiled else sizes
+        compiled = self.compiled and (cnn is None or cnn.fast)
+        sizes = np.full(len(keys), ENCODE_BYTES // ENCODED) if compiled else sizes
         for start, stop in cut(sizes, GPU_ENCODE_BYTES if self.vectors.is_cuda else ENCODE_BYTES):
             part = order[start:stop]
-            filled = part if self.compiled else np.resize(part, -(-len(part) // ROWS) * ROWS)
+            filled = part if compiled else np.resize(part, -(-len(part) // ROWS) * ROWS)
             ids = np.array(keys)[filled] if cnn is None else spellings.ids(filled, margin=cnn.widest)
             yield part, torch.from_numpy(ids)
+
+    def _spellings(self, words: list[str]) -> Spellings | DictionarySpellings:
+        if self.dictionaries is None:
+            return Spellings(words, self.max_characters)
+        return DictionarySpellings(words, self.dictionaries, self.max_characters)
 
     def find_gates(self, slots: Sequence[np.ndarray], precision: Precision = "float32") -> None:
         """Sees to it that the gates of each direction's words, distinct and given by their slots, are there: until the

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 
 from relmo.embedding.engine import CutWords, Embedder, pool, windows
-from relmo.errors import ModelError, SettingError
+from relmo.errors import ModelError, SettingError, shown
 from relmo.models.evaluate import BiScore, bilm_nll, full_precision
 from relmo.models.predictors import SentencePredictor
 from relmo.models.saved import About, SavedFolder, SavedModel
 from relmo.models.surprisal import Texts, WordSurprisal, given_texts, surprisal_rows
 from relmo.models.word_tables import SurprisalTable
-from relmo.networks.bilm import BiLMNetwork
+from relmo.networks.bilm import BiLMNetwork, DictionaryEncoder, DictionarySizes
 from relmo.nn.quantize import PRECISIONS, Precision
 from relmo.settings.arguments import check_sentences, check_text
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
@@ -30,13 +30,18 @@ from relmo.settings.bounds import parse_filters
 from relmo.settings.embedding import Carry, EmbedOptions, Layers
 from relmo.settings.surprisal import SurprisalOptions
 from relmo.store.folder import pick_device
+from relmo.store.many_langs import sizes_of
 from relmo.text.characters import BOS, EOS, Spellings
+from relmo.text.dictionaries import Dictionaries, Dictionary
 from relmo.text.encode import TOKENIZERS
 from relmo.text.sentences import encode_sentence_file
 from relmo.text.sources import SourceText
-from relmo.text.vocabulary import SentenceVocabulary
+from relmo.text.vocabulary import SentenceVocabulary, Vocabulary
 from relmo.training.batch import BiText
 
+CHARACTERS, WORDS = "characters-vocabulary.txt", "words-vocabulary.txt"  # the dictionaries of a model that has them
+LARGEST_WORD_DIM = 1 << 16
+READ_BY = {"char": "characters", "word": "numbers", "dictionary": "numbers and their characters"}
 SCORED_AT_ONCE = 8192  # words whose probabilities are computed together
 MAKING = Lock()  # held while a model's engine is made: all threads get the same one
 
@@ -47,7 +52,7 @@ class BiLM(SavedModel):
     `vocabulary` is None for original ELMo files, which hold no output layer. `precision` is that of the LSTMs' products
     in `embed`: "float32"; "bfloat16", twice as fast where the processor computes in it; or, on a CPU, "int8", which is
     faster still. It can be changed at any time and applies to calls that begin after that. Everything else (`evaluate`,
-    training) is in float32.
+    training) is in float32. `dictionaries` are those of a model from ELMoForManyLangs.
 
     A loaded model may be used from any thread and gives the same numbers. Threads take turns at computing vectors.
     """
@@ -64,11 +69,14 @@ class BiLM(SavedModel):
         vocabulary: SentenceVocabulary | None = None,
         device: torch.device | str = "cpu",
         precision: Precision = "float32",
+        *,
+        dictionaries: Dictionaries | None = None,
     ):
         self.device = torch.device(device)
         self.network = network.to(self.device).eval()
         self.settings = settings
         self.vocabulary = vocabulary
+        self.dictionaries = dictionaries
         self.precision = precision
 
     @property
@@ -93,13 +101,28 @@ class BiLM(SavedModel):
         vocabulary = None if size is None else saved.vocabulary(SentenceVocabulary, what="words")
         if vocabulary is None and settings.model.input == "word":
             raise saved.damaged("a model with word input needs a vocab_size")
-        network = saved.network(lambda: BiLMNetwork(settings.model, vocab_size=size))
-        return cls(network, settings, vocabulary, pick_device(device))
+        dictionaries, sizes = _restore_dictionaries(saved) if settings.model.input == "dictionary" else (None, None)
+        network = saved.network(lambda: BiLMNetwork(settings.model, vocab_size=size, dictionaries=sizes))
+        return cls(network, settings, vocabulary, pick_device(device), dictionaries=dictionaries)
+
+    def config(self) -> dict[str, Any]:
+        encoder = self.network.encoder
+        if self.dictionaries is None or not isinstance(encoder, DictionaryEncoder):
+            return super().config()
+        sizes = sizes_of(self.dictionaries, 0 if encoder.words is None else encoder.words.embedding_dim)
+        return super().config() | {"characters": sizes.characters, "words": sizes.words, "word_dim": sizes.word_dim}
+
+    def vocabulary_files(self) -> dict[str, Vocabulary]:
+        files = super().vocabulary_files()
+        if self.dictionaries is not None:
+            files[CHARACTERS] = self.dictionaries.characters
+            files |= {} if self.dictionaries.words is None else {WORDS: self.dictionaries.words}
+        return files
 
     def about(self, name: str) -> About:
         model = self.settings.model
         facts = [
-            f"- reads words by their {'characters' if model.input == 'char' else 'numbers'}",
+            f"- reads words by their {READ_BY[model.input]}",
             f"- {model.layers} layers of {model.hidden} units each way, projected to {model.projection}",
             f"- parameters: {self.parameter_count():,}",
         ]
@@ -121,6 +144,7 @@ class BiLM(SavedModel):
                     self.network,
                     max_characters=self.settings.model.max_characters,
                     vocabulary=self.vocabulary,
+                    dictionaries=self.dictionaries,
                     precision=self.precision,
                 )
             return vars(self)["embedder"]
@@ -294,11 +318,26 @@ class BiLM(SavedModel):
     def output_words(self) -> SentenceVocabulary:
         """The vocabulary; an error where the model does not predict words."""
         if self.vocabulary is None:
+            if self.dictionaries is not None:
+                raise ModelError("the model has no output layer to predict words with (ELMoForManyLangs stores none)")
             raise ModelError(
                 "the model has no output layer to predict words with (original ELMo files hold none); "
                 "make one on your text: relmo train bilm TEXT --init MODEL --out DIR"
             )
         return self.vocabulary
+
+
+def _restore_dictionaries(saved: SavedFolder) -> tuple[Dictionaries, DictionarySizes]:
+    """Those that a folder holds, and their sizes."""
+    dim = saved.config.get("word_dim")
+    if type(dim) is not int or not 0 <= dim <= LARGEST_WORD_DIM:
+        raise saved.damaged(f"word_dim is {shown(dim)}")
+    characters = saved.vocabulary(Dictionary, CHARACTERS, key="characters", what="characters")
+    words = saved.vocabulary(Dictionary, WORDS, key="words", what="words") if dim else None
+    found = Dictionaries(characters, words)
+    if found.missing():
+        raise ModelError(f"{saved.path}: {CHARACTERS} has no {', '.join(found.missing())}")
+    return found, sizes_of(found, dim)
 
 
 def _warned(vectors: Iterator[np.ndarray], cut: CutWords) -> Iterator[np.ndarray]:
@@ -316,6 +355,8 @@ def bilm_text(
     device: torch.device,
 ) -> BiText:
     """Sentences as numbers in a lexicon, made ready for a network of these settings."""
+    if settings.input == "dictionary":
+        raise ModelError("a model of ELMoForManyLangs gives vectors, and no probabilities of words; take another model")
     if settings.input == "word":
         return BiText(words, vocabulary, spellings=None, device=device)
     widest = max(width for width, _ in parse_filters(settings.filters))

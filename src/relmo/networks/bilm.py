@@ -30,6 +30,7 @@ from relmo.settings.bounds import parse_filters
 from relmo.text.characters import CHARACTERS, END_OF_WORD
 
 Words = Tensor | Sequence[Tensor]
+LARGEST_TABLE = 128 << 20  # bytes
 
 
 class BiWindow(NamedTuple):
@@ -99,19 +100,82 @@ class WordEncoder(nn.Module):
         return self.embedding(words if isinstance(words, Tensor) else torch.cat(list(words)))
 
 
+class DictionarySizes(NamedTuple):
+    """How many characters there are, and the id of the mark that ends a word; how many words, and the size of a word's
+    own vector (0 where it has none)."""
+
+    characters: int
+    end: int
+    words: int
+    word_dim: int
+
+
+class DictionaryEncoder(nn.Module):
+    """Words as ELMoForManyLangs reads them: a vector of the word's own beside what the convolutions and highway layers
+    make of its characters; then a projection.
+
+        x = W [e_word; highway(cnn(characters))] + b
+
+    Che et al. 2018, Towards better UD parsing. The kernel that looks convolutions up has a table as large as the number
+    of characters: it is taken where that is small.
+    """
+
+    def __init__(self, settings: BiLMModelSettings, sizes: DictionarySizes, *, fast: bool = True):
+        super().__init__()
+        filters = parse_filters(settings.filters)
+        table = 4 * sizes.characters * sum(width * count for width, count in filters)
+        self.cnn = CharCNN(
+            filters,
+            char_dim=settings.char_dim,
+            characters=sizes.characters,
+            max_characters=settings.max_characters,
+            end=sizes.end,
+            activation=settings.activation,
+            fast=fast and table <= LARGEST_TABLE,
+        )
+        self.fast = fast
+        self.words = nn.Embedding(sizes.words, sizes.word_dim) if sizes.word_dim else None
+        size = self.cnn.output_size
+        self.highways = nn.ModuleList(Highway(size, fast=fast) for _ in range(settings.highway))
+        self.projection = nn.Linear(size + sizes.word_dim, settings.projection)
+
+    def forward(self, words: Words) -> Tensor:
+        """Ids from 1 on, (N, 1 + C): the word's, then its characters'; or groups of them -> (N, P)."""
+        groups = [words] if isinstance(words, Tensor) else list(words)
+        x = self.cnn(*(ids[:, 1:] for ids in groups))
+        for highway in self.highways:
+            x = highway(x)
+        if self.words is not None:
+            x = torch.cat([self.words(torch.cat([ids[:, 0] for ids in groups]) - 1), x], dim=1)
+        if self.fast and linear_cpu.suits(x, self.projection.weight):
+            return linear_cpu.linear(x, self.projection.weight, self.projection.bias)
+        return self.projection(x)
+
+
 class BiLMNetwork(nn.Module):
     """The network. Without a `vocab_size` it has no output layer: like the original files it embeds but does not
-    predict. With `fast=False` convolutions and LSTMs are computed by their readable definitions."""
+    predict. With `fast=False` convolutions and LSTMs are computed by their readable definitions. `dictionaries` are the
+    sizes of those that a model with such input has."""
 
     graphs = True  # its training steps can be recorded: nothing in them waits for the device
 
-    def __init__(self, settings: BiLMModelSettings, *, vocab_size: int | None, fast: bool = True):
+    def __init__(
+        self,
+        settings: BiLMModelSettings,
+        *,
+        vocab_size: int | None,
+        dictionaries: DictionarySizes | None = None,
+        fast: bool = True,
+    ):
         super().__init__()
         self.vocab_size = vocab_size
         self.dropout, self.state_dropout = settings.dropout, settings.state_dropout
         size = settings.projection
         if settings.input == "char":
-            self.encoder: CharacterEncoder | WordEncoder = CharacterEncoder(settings, fast=fast)
+            self.encoder: CharacterEncoder | WordEncoder | DictionaryEncoder = CharacterEncoder(settings, fast=fast)
+        elif settings.input == "dictionary":
+            assert dictionaries is not None
+            self.encoder = DictionaryEncoder(settings, dictionaries, fast=fast)
         else:
             assert vocab_size is not None
             self.encoder = WordEncoder(vocab_size, size)

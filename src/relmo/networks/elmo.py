@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from relmo.errors import SettingError
-from relmo.networks.bilm import BiLMNetwork, CharacterEncoder
+from relmo.networks.bilm import BiLMNetwork, CharacterEncoder, DictionaryEncoder
 from relmo.nn.cells import State
 from relmo.nn.scalar_mix import ScalarMix
 from relmo.settings.arguments import check_words, typed
@@ -84,6 +84,8 @@ class Elmo(nn.Module):
         network = model if isinstance(model, BiLMNetwork) else model.network
         if not isinstance(model, BiLMNetwork) and model.vocabulary is not None:
             boundaries = model.vocabulary.index[BOS], model.vocabulary.index[EOS]
+        if isinstance(network.encoder, DictionaryEncoder):
+            raise SettingError("a model of ELMoForManyLangs cannot be part of a network; compute vectors with `embed`")
         if state not in ("reset", "carry"):
             raise SettingError(f"state must be reset or carry, not '{state}'")
         if fixed is not None and len(fixed) != network.layer_count:

@@ -55,6 +55,8 @@ def train_bilm(
     reporter = reporter or Reporter()
     # with init, what is said of the model is checked when the rest of it is known
     check_bilm(settings if settings.train.init is None else dataclasses.replace(settings, model=BiLMModelSettings()))
+    if settings.model.input == "dictionary":
+        raise SettingError("input dictionary is that of models from ELMoForManyLangs; train with char or word")
     device = prepare(settings.train)
     with run_folder(out, "bilm", files, settings, resume=resume, overwrite=overwrite, keep=not dry_run) as team:
         start = None
@@ -84,6 +86,8 @@ def _load_start(settings: BiLMSettings) -> BiLM:
     source = settings.train.init
     assert source is not None
     model = load(source, kinds="bilm", device="cpu")
+    if model.dictionaries is not None:
+        raise SettingError(f"--init {source}: a model of ELMoForManyLangs gives vectors and cannot be trained further")
     default = BiLMModelSettings()
     for name, value in vars(settings.model).items():
         own = getattr(model.settings.model, name)

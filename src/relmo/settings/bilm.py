@@ -36,8 +36,9 @@ class BiLMTextSettings:
 class BiLMModelSettings:
     """The network of a bidirectional language model; the defaults are the published small one."""
 
-    input: Literal["char", "word"] = "char"
-    """What a word is read as: its characters, or a vector of its own (`<UNK>` where it is not in the vocabulary)."""
+    input: Literal["char", "word", "dictionary"] = "char"
+    """What a word is read as: its characters, or a vector of its own (`<UNK>` where it is not in the vocabulary). A
+    model of ELMoForManyLangs reads both, by dictionaries of its own; such a model is loaded and never trained here."""
     char_dim: int = 16
     """Size of a character's embedding."""
     filters: tuple[str, ...] = ("1x32", "2x32", "3x64", "4x128", "5x256", "6x512", "7x1024")

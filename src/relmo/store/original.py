@@ -231,8 +231,8 @@ def _read_options(member: Member) -> BiLMSettings:
         settings = BiLMSettings(
             model=BiLMModelSettings(
                 char_dim=cnn.section("embedding").get("dim", int),
-                filters=tuple(_filters(cnn)),
-                activation=_activation(cnn),
+                filters=tuple(read_filters(cnn)),
+                activation=read_activation(cnn),
                 max_characters=cnn.get("max_characters_per_token", int, default=50),
                 highway=cnn.get("n_highway", int, default=0),
                 layers=lstm.get("n_layers", int, default=1),
@@ -249,7 +249,7 @@ def _read_options(member: Member) -> BiLMSettings:
     return settings
 
 
-def _filters(cnn: Section) -> Iterator[str]:
+def read_filters(cnn: Section) -> Iterator[str]:
     """[[1, 32], [2, 64]] as "1x32", "2x64"."""
     for pair in cnn.get("filters", list):
         if not isinstance(pair, list) or len(pair) != 2 or not all(type(number) is int for number in pair):
@@ -257,7 +257,8 @@ def _filters(cnn: Section) -> Iterator[str]:
         yield f"{pair[0]}x{pair[1]}"
 
 
-def _activation(cnn: Section) -> Any:
+def read_activation(cnn: Section) -> Any:
+    """relu or tanh."""
     name = cnn.get("activation", str)
     if name not in ("relu", "tanh"):
         raise ModelError(f"{cnn.where}.activation must be relu or tanh, not {shown(name)}")
@@ -403,7 +404,7 @@ def write_original(model: "BiLM", folder: str | Path, *, overwrite: bool = False
     ELMo files read them. The output layer has no place in the format and is left out."""
     settings = model.settings.model
     if settings.input != "char":
-        raise ModelError("a model with word input has no place in the original format, which reads characters")
+        raise ModelError(f"a model with {settings.input} input has no place in the original format, which reads bytes")
     with new_folder(Path(folder), overwrite=overwrite, ours=OURS) as inside:
         write_hdf5(inside / WEIGHTS, model.network)
         if model.vocabulary is not None:

@@ -81,7 +81,9 @@ def full_source(source: str) -> str:
 def bilm_digest(model: "BiLM") -> str:
     """A checksum of all that a biLM's vectors depend on: everything but its output layer."""
     settings = {name: getattr(model.settings.model, name) for name in EMBEDS}
-    words = model.vocabulary.symbols if model.settings.model.input == "word" and model.vocabulary else None
+    words: Any = model.vocabulary.symbols if model.settings.model.input == "word" and model.vocabulary else None
+    if model.dictionaries is not None:
+        words = [d.symbols for d in (model.dictionaries.characters, model.dictionaries.words) if d is not None]
     tensors = {name: tensor.detach().cpu() for name, tensor in own_tensors(without_output(model.network)).items()}
     return digest(tensors, [settings, model.settings.text.lowercase, words])
 

@@ -1,0 +1,213 @@
+"""spaCy: ELMo as a component that sets `doc.tensor`, and as a layer for components that are trained.
+
+    nlp = spacy.blank("en")
+    nlp.add_pipe("relmo")
+    nlp("The bank of the river.")[1].vector
+
+Choices:
+- The component is spaCy's own `Tok2Vec` around the layer `relmo.Elmo.v1`. So any component listens to it with
+  `spacy.Tok2VecListener.v1`; the layer can also stand inside one component as its tok2vec.
+- The biLM stays as it is. What is learned, with `layers = "mix"`, is the mixture of its layers: s = softmax(w),
+  y = gamma * sum_k s_k h_k (Peters et al. 2018). Before training all layers weigh the same.
+- A pipeline on disk holds the biLM, without its output layer. It needs neither the folder it came from nor the name.
+- A doc is read as one sequence of its tokens, or sentence by sentence where that is asked for: then a component before
+  this one must set sentence boundaries, in training too.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from relmo.errors import ModelError, SettingError
+from relmo.loading import load
+from relmo.models.bilm import BiLM
+from relmo.networks.elmo import without_output
+from relmo.store.folder import COPY_OF_BILM
+
+try:
+    import srsly
+    from spacy.language import Language
+    from spacy.pipeline.tok2vec import Tok2Vec
+    from spacy.tokens import Doc, Span, Token
+    from spacy.util import registry
+    from thinc.api import Model, Shim
+except ImportError as error:
+    raise ImportError("relmo.compat.spacy needs spaCy; try: pip install relmo[spacy]") from error
+
+MIX = "mix"
+LAYER = "relmo.Elmo.v1"
+
+
+class BiLMShim(Shim):
+    """A biLM inside a layer: loaded when it is first needed, saved and restored with the pipeline, never updated."""
+
+    _model: BiLM | None
+
+    def __init__(self, source: str, device: str):
+        super().__init__(None, {"source": source, "device": device})
+
+    @property
+    def model(self) -> BiLM:
+        """The biLM."""
+        if self._model is None:
+            self._model = load(self.cfg["source"], kinds="bilm", device=self.cfg["device"])
+        return self._model
+
+    def finish_update(self, optimizer: Any) -> None:
+        """Nothing was learned."""
+
+    def to_device(self, device_type: str, device_id: int) -> None:
+        """The biLM stays on its own device."""
+
+    def copy(self) -> "BiLMShim":
+        """Another one, with the same biLM."""
+        made = BiLMShim(self.cfg["source"], self.cfg["device"])
+        made._model = self._model
+        return made
+
+    def to_bytes(self) -> bytes:
+        """The files of the biLM's folder."""
+        model = self.model
+        if model.settings.model.input != "word":  # what predicts words is not needed for vectors
+            network = without_output(model.network)
+            model = BiLM(network, model.settings, None, model.device, dictionaries=model.dictionaries)
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch) / COPY_OF_BILM
+            model.save_pretrained(folder)
+            return srsly.msgpack_dumps({path.name: path.read_bytes() for path in sorted(folder.iterdir())})
+
+    def from_bytes(self, data: bytes) -> Self:
+        """The biLM that `to_bytes` put down."""
+        files = srsly.msgpack_loads(data)
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in files.items():
+                if Path(name).name != name or name in (".", ".."):
+                    raise ModelError(f"the pipeline is damaged: a file of its biLM is called {name!r}")
+                (Path(folder) / name).write_bytes(content)
+            self._model = load(folder, kinds="bilm", device=self.cfg["device"])
+        return self
+
+
+@registry.architectures(LAYER)
+def elmo_layer(
+    model: str = "small", layers: str | int = MIX, sentences: bool = False, device: str = "auto"
+) -> Model[list[Doc], list[Any]]:
+    """Docs -> the vectors of their tokens, (tokens, width) each.
+
+    model      what `relmo.load` takes: a name or a path
+    layers     "mix" learns a mixture of all; "average", "top" or a number
+    sentences  read each sentence of a doc by itself
+    device     auto, cpu or cuda
+    """
+    if isinstance(layers, str) and layers not in (MIX, "average", "top"):
+        raise SettingError(f"layers is {layers!r}; it can be 'mix', 'average', 'top' or a number")
+    return Model(
+        "elmo",
+        _forward,
+        init=_initialize,
+        dims={"nO": None},
+        params={"weights": None, "gamma": None} if layers == MIX else {},
+        attrs={"layers": layers, "sentences": sentences},
+        shims=[BiLMShim(model, device)],
+    )
+
+
+def _initialize(model: Any, X: Any = None, Y: Any = None) -> None:
+    bilm = model.shims[0].model
+    model.set_dim("nO", bilm.network.size, force=True)
+    if model.attrs["layers"] == MIX:
+        model.set_param("weights", model.ops.alloc1f(bilm.network.layer_count))
+        model.set_param("gamma", model.ops.alloc1f(1) + 1)
+
+
+def _forward(model: Any, docs: Sequence[Doc], is_train: bool) -> tuple[list[Any], Callable[[list[Any]], list[Doc]]]:
+    layers = model.attrs["layers"]
+    asked = "all" if layers == MIX else layers
+    arrays = [model.ops.asarray(array) for array in _embed(model.shims[0].model, docs, asked, model.attrs["sentences"])]
+    if layers != MIX:
+        return arrays, lambda _: []
+    if model.has_param("weights") is None:  # a pipeline that was never trained
+        _initialize(model)
+    return _mix(model, arrays)
+
+
+def _embed(model: BiLM, docs: Sequence[Doc], layers: Any, by_sentence: bool) -> list[np.ndarray]:
+    """The vectors (…, tokens, size) of each doc."""
+    spans: list[Doc | Span] = []
+    for doc in docs:
+        spans += doc.sents if by_sentence and len(doc) else [doc]  # spaCy raises where it has no sentences
+    lower = model.settings.text.lowercase
+    words = [[token.lower_ if lower else token.text for token in span] for span in spans]
+    found = iter(model.embed(words, layers=layers))
+    if not by_sentence:
+        return list(found)
+    counts = [len(list(doc.sents)) if len(doc) else 1 for doc in docs]
+    return [np.concatenate([next(found) for _ in range(count)], axis=-2) for count in counts]
+
+
+def _mix(model: Any, arrays: list[Any]) -> tuple[list[Any], Callable[[list[Any]], list[Doc]]]:
+    """y = gamma * sum_k s_k h_k, s = softmax(w), of every array (K, T, D) -> (T, D); and its gradient:
+
+    dgamma = sum <dy, y / gamma>;   ds_k = gamma * sum <dy, h_k>;   dw_k = s_k (ds_k - sum_j s_j ds_j)
+    """
+    xp, gamma = model.ops.xp, model.get_param("gamma")
+    shares = model.ops.softmax(model.get_param("weights").reshape(1, -1)).reshape(-1)
+    mixed = [xp.tensordot(shares, array, axes=1) for array in arrays]
+
+    def backprop(gradients: list[Any]) -> list[Doc]:
+        d_shares = xp.zeros_like(shares)
+        for d, array, y in zip(gradients, arrays, mixed, strict=True):
+            model.inc_grad("gamma", (d * y).sum().reshape(1))
+            d_shares += gamma * xp.tensordot(array, d, axes=2)
+        model.inc_grad("weights", shares * (d_shares - (shares * d_shares).sum()))
+        return []
+
+    return [gamma * y for y in mixed], backprop
+
+
+class ElmoComponent(Tok2Vec):
+    """Sets `doc.tensor`, (tokens, width), which spaCy takes for the vectors of tokens, spans and docs.
+
+    Where the vocabulary has static vectors of its own, hooks see to that. Elsewhere there are none: spaCy warns of them
+    when a doc is serialised."""
+
+    def predict(self, docs: Iterable[Doc]) -> Any:
+        """The vectors of each doc."""
+        return self.model.predict(list(docs))
+
+    def set_annotations(self, docs: Sequence[Doc], tokvecses: Any) -> None:
+        """Puts the vectors into the docs."""
+        super().set_annotations(docs, tokvecses)
+        for doc in docs if self.vocab.vectors.size else ():
+            doc.user_hooks |= {"vector": _mean_vector, "has_vector": _has_vector}
+            doc.user_span_hooks |= {"vector": _span_vector, "has_vector": _has_vector}
+            doc.user_token_hooks |= {"vector": _token_vector, "has_vector": _has_vector}
+
+
+def _mean_vector(doc: Doc) -> Any:
+    return doc.tensor.mean(axis=0) if len(doc) else np.zeros(doc.tensor.shape[1:], dtype=np.float32)
+
+
+def _span_vector(span: Span) -> Any:
+    return span.doc.tensor[span.start : span.end].mean(axis=0)
+
+
+def _token_vector(token: Token) -> Any:
+    return token.doc.tensor[token.i]
+
+
+def _has_vector(_: Any) -> bool:
+    return True
+
+
+@Language.factory(
+    "relmo",
+    assigns=["doc.tensor"],
+    default_config={"model": {"@architectures": LAYER, "model": "small", "layers": MIX, "sentences": False}},
+)
+def make_component(nlp: Language, name: str, model: Model) -> ElmoComponent:
+    """The component of a pipeline."""
+    return ElmoComponent(nlp.vocab, model, name)
