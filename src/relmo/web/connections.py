@@ -1,4 +1,4 @@
-"""The explorer's connections: how many there may be, and how long a client may keep one waiting.
+"""Connections of a server: how many there may be, and how long a client may keep one waiting.
 
 uvicorn ends a connection that is idle after an answer, but waits for ever for the rest of a request that was begun, and
 for a client that does not read. Here every connection is looked at from time to time, and one on which the client has
@@ -22,7 +22,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from relmo.errors import SettingError
-from relmo.explorer.server import SECONDS
+from relmo.web.guard import SECONDS
 
 MOST = 100  # connections
 MALFORMED = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
@@ -93,23 +93,25 @@ class Connection(H11Protocol):
             self.next_look = self.loop.call_later(self.seconds, self.look)
 
 
-def make_server(app: Any, *, seconds: float = SECONDS, most: int = MOST) -> uvicorn.Server:
+def make_server(app: Any, *, seconds: float = SECONDS, most: int = MOST, grace: int | None = None) -> uvicorn.Server:
     """A server of an application, which looks at its connections every so many `seconds` and holds at most so many;
-    `run(sockets=[…])` serves until it is told to end."""
+    `run(sockets=[…])` serves until it is told to end, and then finishes what it has begun, within `grace` seconds."""
     protocol: Any = partial(Connection, seconds=seconds, most=most)
     options: dict[str, Any] = {"log_level": "error", "server_header": False, "proxy_headers": False}
+    options["timeout_graceful_shutdown"] = grace
     return uvicorn.Server(uvicorn.Config(app, http=protocol, ws="none", timeout_keep_alive=5, **options))
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, *, waiting: int = 128) -> socket.socket:
     """A socket on the address. It is told that it is TCP's, since asyncio lets small packets go at once on such alone:
-    on others the second half of an answer waits for the client to confirm the first, 40 ms."""
+    on others the second half of an answer waits for the client to confirm the first, 40 ms. So many connections
+    wait to be accepted where clients are faster than the server."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(128)  # so that a browser that is faster than the server waits
+        listener.listen(waiting)
     except OSError as error:
         listener.close()
         raise SettingError(f"cannot listen on {host} port {port}: {error.strerror}; try --port 0") from None
