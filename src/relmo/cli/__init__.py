@@ -22,6 +22,7 @@ from relmo.cli.info import info
 from relmo.cli.numbers import check_numbers
 from relmo.cli.predict import predict
 from relmo.cli.reproduce import reproduce
+from relmo.cli.serve import serve
 from relmo.cli.streams import broken_stream, prepare_streams, silence
 from relmo.cli.terminal import make_console, say
 from relmo.cli.train import settings_from_files, train_command
@@ -48,6 +49,7 @@ app.command(embed)
 app.command(evaluate)
 app.command(predict)
 app.command(generate)
+app.command(serve)
 app.command(explore)
 app.command(info)
 app.command(convert)

@@ -144,7 +144,7 @@ class LanguageModel(SavedModel):
     ) -> Iterator[list[Text]]:
         """Yields all samples as they grow, one symbol at a time. `sampling` is temperature, top_k and top_p. <unk> is
         drawn only with `unknown`."""
-        return self._grow(self.begin(prompt, limit=limit, samples=samples, seed=seed, unknown=unknown, **sampling))
+        return self._grow(self.growing(prompt, limit=limit, samples=samples, seed=seed, unknown=unknown, **sampling))
 
     def _grow(self, growing: "GrowingTexts") -> Iterator[list[Text]]:
         while not growing.draws.done:
@@ -152,7 +152,7 @@ class LanguageModel(SavedModel):
             if texts is not None:
                 yield texts
 
-    def begin(
+    def growing(
         self, prompt: str, *, limit: int, samples: int = 1, seed: int = 0, unknown: bool = False, **sampling: Any
     ) -> "GrowingTexts":
         """Samples that are about to grow, for `grow_together`; the options are those of `stream`."""
