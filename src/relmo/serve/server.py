@@ -69,10 +69,12 @@ class ServedModel:
                 self.batchers[verb.name] = Batcher(verb.answer, words=words, told=told)
 
     def close(self) -> None:
-        """Ends the threads."""
-        for worker in (*self.batchers.values(), self.growth):
-            if worker is not None:
-                worker.close()
+        """Ends the threads, after what they are computing."""
+        workers: list[Batcher | Growth] = [*self.batchers.values(), *([] if self.growth is None else [self.growth])]
+        for worker in workers:
+            worker.close()
+        for worker in workers:
+            worker.thread.join()
 
 
 class Service:
@@ -114,7 +116,7 @@ class Service:
         await send({"type": "lifespan.startup.complete"})
         await receive()
         for model in self.models.values():
-            model.close()
+            await asyncio.to_thread(model.close)
         await send({"type": "lifespan.shutdown.complete"})
 
     def health(self) -> Response:
@@ -212,12 +214,15 @@ class AskedVerb:
     async def _unless_gone(self, answer: "asyncio.Future[bytes]") -> bytes:
         """The answer; where the client goes before, it is not wanted any more."""
         gone = asyncio.ensure_future(self.request.receive())
-        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            answer.cancel()
-            raise GoneClient
-        gone.cancel()
-        return answer.result()
+        gone.add_done_callback(lambda _: answer.cancel())  # which does nothing to an answer that is there
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if gone.done() and not gone.cancelled():
+                raise GoneClient from None
+            raise
+        finally:
+            gone.cancel()
 
     async def _generate(self, model: ServedModel, verb: GenerateVerb, given: dict[str, Any]) -> None:
         """Text as it grows, or at its end."""

@@ -16,8 +16,8 @@ class ServeLimits:
     """Bytes of a request; a larger one is answered with 413."""
     max_words: int = 4096
     """Words of a request, given and asked for together; more are answered with 413."""
-    batch_words: int = 8192
-    """Words of several requests that are computed together."""
+    batch_words: int = 2048
+    """Words of several requests that are computed together; fewer make others wait less for large requests."""
     queue: int = 256
     """Requests that are in the house at once: waiting, computed, or answered and not yet read. More get 503. Of words,
     16 times --max-words at most."""

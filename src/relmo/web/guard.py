@@ -69,7 +69,8 @@ class Guard:
         body = b""
         if answer is None:
             try:
-                body = await asyncio.wait_for(_read_body(receive, self.largest), self.seconds)
+                async with asyncio.timeout(self.seconds):
+                    body = await _read_body(receive, self.largest)
             except TimeoutError:
                 answer = problem("the request did not come in time", 408)
             except OverflowError:
