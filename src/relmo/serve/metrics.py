@@ -37,7 +37,7 @@ class Histogram:
         yield _line(f"{name}_count", labels, total)
 
 
-class Metrics:
+class ServiceMetrics:
     """All that is counted, from any thread."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Metrics:
                 lines += _family(name, "histogram", about)
                 lines += [line for labels, histogram in held.items() for line in histogram.lines(name, labels)]
         measured = {"process_start_time_seconds": ("When it was started, in Unix time.", self.started)}
-        if (memory := resident_bytes()) is not None:
+        if (memory := _resident_bytes()) is not None:
             measured["process_resident_memory_bytes"] = ("Memory that it has.", memory)
         for name, (about, value) in (gauges | measured).items():
             lines += [*_family(name, "gauge", about), _line(name, (), value)]
@@ -96,7 +96,7 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def resident_bytes() -> int | None:
+def _resident_bytes() -> int | None:
     """The memory that this process has, where the system says so as Linux does."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])

@@ -24,7 +24,7 @@ from relmo.errors import RelmoError, SettingError, shown
 from relmo.serve.admission import Admission, RefusedRequest
 from relmo.serve.batching import Batcher
 from relmo.serve.growth import Grown, Growth
-from relmo.serve.metrics import Metrics
+from relmo.serve.metrics import ServiceMetrics
 from relmo.serve.openapi import description
 from relmo.serve.verbs import GenerateVerb, flag, verbs_of
 from relmo.settings.serving import ServeLimits
@@ -59,7 +59,7 @@ class ServedModel:
         self.batchers: dict[str, Batcher] = {}
         self.growth: Growth | None = None
 
-    def start(self, metrics: Metrics, words: int) -> None:
+    def start(self, metrics: ServiceMetrics, words: int) -> None:
         """Starts the threads, inside of an event loop; they compute so many words at once."""
         for verb in self.verbs.values():
             told = partial(metrics.batch, verb.name, self.name)
@@ -82,7 +82,7 @@ class Service:
 
     def __init__(self, models: Mapping[str, Any], limits: ServeLimits, *, token: bool):
         self.models = {name: ServedModel(name, model) for name, model in models.items()}
-        self.limits, self.metrics, self.admission = limits, Metrics(), Admission(limits)
+        self.limits, self.metrics, self.admission = limits, ServiceMetrics(), Admission(limits)
         self.description = description({name: model.verbs for name, model in self.models.items()}, token=token)
         self.verbs = {verb for model in self.models.values() for verb in model.verbs}
         self.pages = {

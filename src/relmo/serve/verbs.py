@@ -92,7 +92,7 @@ def count_words(value: Any) -> int:
     return 0
 
 
-def listed(given: Mapping[str, Any], name: str) -> list[Any]:
+def _listed(given: Mapping[str, Any], name: str) -> list[Any]:
     """A list that must be there, and hold something."""
     value = given.get(name)
     if not isinstance(value, list) or not value:
@@ -108,7 +108,7 @@ def flag(given: Mapping[str, Any], fields: Fields, name: str) -> bool:
     return value
 
 
-def chosen(given: Mapping[str, Any], fields: Fields, name: str) -> Any:
+def _chosen(given: Mapping[str, Any], fields: Fields, name: str) -> Any:
     """One of some words; the default where none is given."""
     value, choices = given.get(name, fields[name].get("default")), fields[name]["enum"]
     if not isinstance(value, str) or value not in choices:
@@ -116,7 +116,7 @@ def chosen(given: Mapping[str, Any], fields: Fields, name: str) -> Any:
     return value
 
 
-def apart(found: Sequence[Any], requests: Sequence[list[Any]]) -> list[Sequence[Any]]:
+def _apart(found: Sequence[Any], requests: Sequence[list[Any]]) -> list[Sequence[Any]]:
     """What was found for the things of several requests, for each request by itself."""
     ends = np.cumsum([len(items) for items in requests]).tolist()
     return [found[end - len(items) : end] for items, end in zip(requests, ends, strict=True)]
@@ -165,8 +165,8 @@ class EmbedVerb(Verb):
         if isinstance(layers, bool | float | list | dict | None):
             raise SettingError(f"layers is {shown(layers)}; it can be all, top, average or a whole number")
         EmbedOptions(layers=layers).check(self.model.network.layer_count)
-        options = VectorOptions(layers, *(chosen(given, self.fields, name) for name in ("pooling", "format")))
-        checked = (check_sentence(each, f"sentence {i}") for i, each in enumerate(listed(given, "sentences"), start=1))
+        options = VectorOptions(layers, *(_chosen(given, self.fields, name) for name in ("pooling", "format")))
+        checked = (check_sentence(each, f"sentence {i}") for i, each in enumerate(_listed(given, "sentences"), start=1))
         return Asked([self.model.tokens(each) if isinstance(each, str) else each for each in checked], options)
 
     def answer(self, options: VectorOptions, requests: Sequence[list[Any]]) -> list[bytes]:
@@ -179,7 +179,7 @@ class EmbedVerb(Verb):
             b'{"tokens": %b, "shape": %b, "vectors": %b}' % (_json(tokens), _json(found.shape), write(found))
             for tokens, found in zip(sentences, vectors, strict=True)
         ]
-        return [self.written(each) for each in apart(results, requests)]
+        return [self.written(each) for each in _apart(results, requests)]
 
 
 def _json(value: Any) -> bytes:
@@ -221,7 +221,7 @@ class PredictVerb(Verb):
 
     def read(self, given: Mapping[str, Any]) -> Asked:
         tokenized = flag(given, self.fields, "tokenized")
-        return Asked([self._asked(each, tokenized=tokenized) for each in listed(given, "inputs")], self.name)
+        return Asked([self._asked(each, tokenized=tokenized) for each in _listed(given, "inputs")], self.name)
 
     def _asked(self, given: Any, *, tokenized: bool) -> Any:
         if isinstance(given, str):
@@ -234,7 +234,7 @@ class PredictVerb(Verb):
         examples = [example for items in requests for example in items]
         answered = zip(examples, self.model.answer(examples), strict=True)
         records = [_json(self.model.as_record(*each)) for each in answered]
-        return [self.written(each) for each in apart(records, requests)]
+        return [self.written(each) for each in _apart(records, requests)]
 
 
 class SurprisalVerb(Verb):
@@ -274,8 +274,8 @@ class SurprisalVerb(Verb):
     def read(self, given: Mapping[str, Any]) -> Asked:
         options = {"ends": flag(given, self.fields, "ends")}
         names = ("context", "direction", "rows", "space")
-        options |= {name: chosen(given, self.fields, name) for name in names if name in given}
-        sentences = enumerate(listed(given, "sentences"), start=1)
+        options |= {name: _chosen(given, self.fields, name) for name in names if name in given}
+        sentences = enumerate(_listed(given, "sentences"), start=1)
         checked = [check_sentence(each, f"sentence {number}") for number, each in sentences]
         return Asked(checked, tuple(sorted(options.items())))
 
