@@ -257,9 +257,9 @@ def throughput(askings: dict[str, Asking], seconds: float, rounds: int, folder: 
                     before = server.processor()
                     figures = load(server, asking, clients, seconds, folder)
                     figures["rate"] = figures["requests"] / figures["seconds"]
-                    figures["processor"] = 1000 * (server.processor() - before) / figures["requests"]
+                    figures["processor"] = 1000 * (server.processor() - before) / max(1, figures["requests"])
                     held.append(figures)
-        ratios = [many["rate"] / one["rate"] for one, many in zip(found[1], found[CLIENTS], strict=True)]
+        ratios = [many["rate"] / max(one["rate"], 1e-9) for one, many in zip(found[1], found[CLIENTS], strict=True)]
         row: dict[str, Any] = {"what": name, "ratio": round(statistics.median(ratios), 2)}
         for clients, held in found.items():
             medians = {key: round(statistics.median(each[key] for each in held), 2) for key in held[0]}
@@ -415,16 +415,17 @@ def report(row: dict[str, Any]) -> None:
     print(json.dumps(row), flush=True)
 
 
-def timed_askings(folder: Path) -> dict[str, Asking]:
-    """What is timed."""
-    return {
-        "embed, small": embedding(),
-        "embed, small, int8": embedding("--precision", "int8"),
-        "embed, original size": embedding()._replace(models=[str(original(folder))]),
-        "predict, classifier": predicting(trained(folder, "classifier", "opinions.tsv")),
-        "predict, tagger": predicting(trained(folder, "tagger", "names.iob2", "--preset", "ner")),
-        "generate, prose, 100 symbols": Asking(["prose"], "generate", generating()),
+def timed_askings(folder: Path, wanted: str) -> dict[str, Asking]:
+    """What is timed, where it has these words in its name."""
+    made: dict[str, Callable[[], Asking]] = {
+        "embed, small": embedding,
+        "embed, small, int8": lambda: embedding("--precision", "int8"),
+        "embed, original size": lambda: embedding()._replace(models=[str(original(folder))]),
+        "predict, classifier": lambda: predicting(trained(folder, "classifier", "opinions.tsv")),
+        "predict, tagger": lambda: predicting(trained(folder, "tagger", "names.iob2", "--preset", "ner")),
+        "generate, prose, 100 symbols": lambda: Asking(["prose"], "generate", generating()),
     }
+    return {name: make() for name, make in made.items() if wanted in name}
 
 
 def generating() -> list[bytes]:
@@ -436,6 +437,7 @@ def main() -> None:
     parser.add_argument("what", nargs="*", default=["throughput", "overload", "clients", "ending", "kills", "soak"])
     parser.add_argument("--seconds", type=float, default=10, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--case", default="", help="of throughput: only what has this in its name")
     parser.add_argument("--soak", type=float, default=1800, help="seconds")
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
@@ -447,7 +449,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder, small = Path(scratch), embedding()
         if "throughput" in given.what:
-            for row in throughput(timed_askings(folder), given.seconds, given.rounds, folder):
+            for row in throughput(timed_askings(folder, given.case), given.seconds, given.rounds, folder):
                 told(row)
         if "overload" in given.what:
             with served(small, "--queue", str(QUEUE)) as server:

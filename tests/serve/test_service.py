@@ -377,8 +377,20 @@ def test_surprisal_is_offered_where_a_model_has_it() -> None:
     together = verb.answer((("context", "sentence"), ("ends", False)), asked)
     assert together == [verb.answer((("context", "sentence"), ("ends", False)), [each])[0] for each in asked]
     assert len(model.calls) == 4  # one for both, and one each
+    assert "space" in verb.fields  # as its method takes anything
     verb.answer((("ends", False),), asked)
     assert [texts for texts, _ in model.calls[4:]] == asked  # texts are not mixed
+
+
+def test_an_option_that_has_no_meaning_for_a_model_is_no_field_of_its() -> None:
+    class Forwards(Surprised):
+        def surprisal(self, texts: list[str], *, context: str = "text", ends: bool = False) -> Rows:  # type: ignore[override]
+            return super().surprisal(texts)
+
+    with served({"lm": Forwards()}) as client:
+        assert client.post("/surprisal", json={"sentences": ["a"], "context": "text"}).status_code == 200
+        wrong = client.post("/surprisal", json={"sentences": ["a"], "direction": "backward"})
+        assert (wrong.status_code, "direction" in wrong.json()["error"]) == (400, True)
 
 
 def test_a_model_that_can_do_nothing_here_is_refused_and_so_are_limits_under_which_nobody_is_served() -> None:

@@ -37,7 +37,7 @@ def description(models: Mapping[str, Mapping[str, Verb]], *, token: bool) -> dic
 
 def _operation(several: Sequence[tuple[str, Verb]]) -> dict[str, Any]:
     verb = several[0][1]
-    fields = MODEL | verb.fields
+    fields = MODEL | {field: about for _, each in several for field, about in each.fields.items()}
     fields["model"] = fields["model"] | {"enum": [name for name, _ in several], "default": several[0][0]}
     required = [name for name in ("sentences", "inputs") if name in fields]
     body = {"type": "object", "properties": fields, "additionalProperties": False, "required": required}

@@ -7,6 +7,7 @@ fields in words (`fields`): a field that is not among them is an error, and the 
 
 import base64
 import difflib
+import inspect
 import json
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -49,7 +50,7 @@ class Verb:
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    fields: ClassVar[Fields]
+    fields: Fields
     example: ClassVar[dict[str, Any]]
 
     def __init__(self, name: str, model: Any):
@@ -135,7 +136,7 @@ class EmbedVerb(Verb):
 
     name = "embed"
     summary = "Contextual vectors of the words of sentences, or one vector a sentence."
-    fields: ClassVar[Fields] = {
+    fields: Fields = {  # noqa: RUF012
         "sentences": SENTENCES,
         "layers": {
             "description": "all, top, average, or a number: 0 for the words' own vectors, 1 and up for the LSTMs.",
@@ -202,7 +203,7 @@ class PredictVerb(Verb):
 
     name = "predict"
     summary = "What a task's model says of each input: tags, labels, spans, scores, texts, as `relmo predict --json`."
-    fields: ClassVar[Fields] = {
+    fields: Fields = {  # noqa: RUF012
         "inputs": {
             "description": "What the model is asked: a string is read as a line of `relmo predict` (two sentences with "
             "a tab between them for a model of pairs), anything else as the Python method `predict` takes it: a list "
@@ -242,7 +243,7 @@ class SurprisalVerb(Verb):
 
     name = "surprisal"
     summary = "A row a word: surprisal and entropy in bits, and its place in the text."
-    fields: ClassVar[Fields] = {
+    fields: Fields = {  # noqa: RUF012
         "sentences": SENTENCES,
         "context": {
             "description": "text: the state is carried from sentence to sentence. sentence: each is read by itself.",
@@ -270,6 +271,13 @@ class SurprisalVerb(Verb):
         },
     }
     example: ClassVar[dict[str, Any]] = {"sentences": ["The horse raced past the barn fell."]}
+
+    def __init__(self, name: str, model: Any):
+        super().__init__(name, model)
+        known = inspect.signature(model.surprisal).parameters.values()
+        if all(each.kind is not inspect.Parameter.VAR_KEYWORD for each in known):  # what has a meaning for this model
+            names = {"sentences", *(each.name for each in known)}
+            self.fields = {name: field for name, field in self.fields.items() if name in names}
 
     def read(self, given: Mapping[str, Any]) -> Asked:
         options = {"ends": flag(given, self.fields, "ends")}
@@ -306,7 +314,7 @@ class GenerateVerb(Verb):
         "Text from a language model. Streamed, a JSON object a line: `added` to a `sample`, or its whole `text` where "
         "a word changed what stood before it, and at last all `texts`."
     )
-    fields: ClassVar[Fields] = {
+    fields: Fields = {  # noqa: RUF012
         "prompt": {"description": "What the text begins with.", "type": "string", "default": ""},
         "limit": {"description": "Symbols at most.", "type": "integer", "minimum": 1, "default": 500},
         "samples": {"description": "How many texts.", "type": "integer", "minimum": 1, "maximum": 64, "default": 1},
