@@ -64,7 +64,9 @@ def serve(
         from relmo.serve.server import make_app
         from relmo.web.connections import listen, make_server
         from relmo.web.guard import LOOPBACK, check_address
-    except ImportError:
+    except ModuleNotFoundError as error:
+        if error.name not in ("starlette", "uvicorn"):
+            raise
         raise SettingError(INSTALL) from None
     check_address(host, token)
     listener = listen(host, port)  # clients that come meanwhile wait
