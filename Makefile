@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint campaigns fuzz bench recipe clean
+.PHONY: demo test lint campaigns load fuzz bench recipe clean
 
 demo: .venv/core  ## one word in two sentences: what it is near to in context, and what without
 	@$(BIN)/python examples/meaning_in_context.py
@@ -18,6 +18,9 @@ campaigns: .venv/dev fuzz  ## fuzz, and long tests of kills, threads and interru
 	$(BIN)/python tests/campaigns/kills.py
 	$(BIN)/python tests/campaigns/threads.py
 	$(BIN)/python tests/campaigns/interruptions.py
+
+load: .venv/dev  ## relmo serve under load: throughput, four times too much, bad clients, kills, half an hour; with wrk where it is installed
+	$(BIN)/python tests/campaigns/service.py
 
 fuzz: .venv/dev  ## damage files of every kind, 10,000 times, and see that relmo says so in one line
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py --count 10000

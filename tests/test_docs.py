@@ -20,7 +20,7 @@ from relmo.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", "docs/language-models.md", "docs/elmo.md", "docs/tasks.md", "docs/analyses.md"]
-PAGES += ["docs/explorer.md", "docs/surprisal.md", "docs/seq2seq.md"]
+PAGES += ["docs/explorer.md", "docs/surprisal.md", "docs/seq2seq.md", "docs/serving.md"]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 IMPORTED = [
     "relmo.runs.train_bilm",

@@ -9,9 +9,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from relmo.explorer.jobs import LINE, OURS
 from relmo.explorer.session import ANSWERS, Session
 from relmo.explorer.work import WORK
+from relmo.web.messages import LINE, OURS
 from small_models import SENTENCES, TEXT, bilm, language_model
 
 pytest.importorskip("starlette", reason="starlette is not installed: pip install 'relmo[explore]'")

@@ -18,8 +18,8 @@ pytest.importorskip("httpx", reason="httpx is not installed: pip install 'relmo[
 
 from starlette.testclient import TestClient
 
-from relmo.explorer import server
-from relmo.explorer.server import Models, check_address, make_app
+from relmo.explorer.server import Models, make_app
+from relmo.web.guard import check_address
 
 HERE = "http://127.0.0.1:8321"
 VALUES = "/api/values?text=given&page=0&unit=c0.3"
@@ -151,10 +151,10 @@ def test_a_mistake_of_ours_is_logged_and_tells_the_client_nothing(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_request_that_is_too_large_is_refused(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "LARGEST", 1000)
-    assert client.post("/api/text", json={"text": "cat " * 300}).status_code == 413
-    assert client.post("/api/text", json={"text": "cat " * 100}).status_code == 200
+def test_a_request_that_is_too_large_is_refused() -> None:
+    with TestClient(make_app(Models(["mine"], opened), largest=1000), base_url=HERE) as client:
+        assert client.post("/api/text", json={"text": "cat " * 300}).status_code == 413
+        assert client.post("/api/text", json={"text": "cat " * 100}).status_code == 200
 
 
 def test_texts_are_data(client: TestClient) -> None:

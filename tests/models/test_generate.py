@@ -1,8 +1,9 @@
 """Generation: a wide enough beam search is exhaustive search, samples follow the model, rows are independent."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from relmo.models.beam_search import Beam
-from relmo.models.generate import Sampling, choose, keep_top, sample, search_texts
+from relmo.models.generate import Draws, Sampling, choose, keep_top, search_texts, step_together
 from relmo.networks.language_model import RecurrentLM
 from relmo.nn.cells import State
 from relmo.settings.lm import LanguageModelSettings
@@ -28,6 +29,15 @@ def make_network(seed: int = 0, std: float = 0.8) -> RecurrentLM:
     for parameter in network.parameters():
         nn.init.normal_(parameter, std=std)
     return network.eval()
+
+
+def sample(network: RecurrentLM, prompt: Sequence[int], **options: Any) -> Iterator[tuple[list[int], list[float]]]:
+    """The symbols of texts from one prompt and their log-probabilities, step by step."""
+    draws = Draws(network, prompt, **options)
+    while not draws.done:
+        step_together(network, [draws])
+        if draws.log_probs is not None:
+            yield draws.draw()
 
 
 @torch.no_grad()
@@ -125,7 +135,7 @@ def test_beam_search_stops_once_no_open_text_can_win() -> None:
 def draw(network: RecurrentLM, seed: int = 0, **options: object) -> tuple[Tensor, Tensor]:
     """All that `sample` yields: symbols and log-probabilities, both (rows, T)."""
     defaults = {"rows": 3, "limit": 12, "end": END, "generator": torch.Generator().manual_seed(seed)}
-    steps = list(sample(network, [END], **(defaults | options)))  # type: ignore[arg-type]
+    steps = list(sample(network, [END], **(defaults | options)))
     return torch.tensor([symbols for symbols, _ in steps]).T, torch.tensor([scores for _, scores in steps]).T
 
 
@@ -289,3 +299,33 @@ def test_sample_yields_as_it_goes() -> None:
     network = make_network()
     steps = sample(network, [END], rows=1, limit=10**9, end=END, banned=[END], generator=torch.Generator())
     assert len([next(steps) for _ in range(3)]) == 3
+
+
+def test_texts_of_several_prompts_that_grow_together_are_those_that_grow_alone() -> None:
+    network = make_network(3)
+    asked = [([END], 1, 9), ([END, 1, 2, 3, 1], 3, 5), ([END, 2], 2, 1)]
+
+    def begun(number: int) -> Draws:
+        prompt, rows, limit = asked[number]
+        generator = torch.Generator().manual_seed(number)
+        return Draws(network, prompt, rows=rows, limit=limit, end=END, banned=[END], generator=generator)
+
+    alone = []
+    for number, (prompt, rows, limit) in enumerate(asked):
+        generator = torch.Generator().manual_seed(number)
+        options = {"rows": rows, "limit": limit, "end": END, "banned": [END], "generator": generator}
+        alone.append([symbols for symbols, _ in sample(network, prompt, **options)])
+    growing = {number: begun(number) for number in (0, 1)}
+    found: dict[int, list[list[int]]] = {number: [] for number in range(3)}
+    for step in range(20):
+        if step == 4:
+            growing[2] = begun(2)  # a request that comes later
+        step_together(network, list(growing.values()))
+        for number, draws in list(growing.items()):
+            if draws.log_probs is not None:
+                found[number].append(draws.draw()[0])
+            if draws.done:
+                del growing[number]
+        if not growing:
+            break
+    assert list(found.values()) == alone

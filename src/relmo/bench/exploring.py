@@ -26,15 +26,15 @@ class ExplorerBench:
 
     def __init__(self, device: str):
         try:
-            import relmo.explorer.connections  # noqa: F401
+            import relmo.web.connections  # noqa: F401
         except ImportError:
             raise SettingError("--what explore needs starlette and uvicorn; try: pip install relmo[explore]") from None
         self.session = Session.open(MODEL, device=device)
         self.stack = ExitStack()
 
     def __enter__(self) -> Self:
-        from relmo.explorer.connections import running
         from relmo.explorer.server import Models, make_app
+        from relmo.web.connections import running
 
         server = self.stack.enter_context(running(make_app(Models([MODEL], lambda name: self.session))))
         self.client = HTTPConnection(*server.address)

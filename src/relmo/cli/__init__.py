@@ -23,6 +23,7 @@ from relmo.cli.make import make
 from relmo.cli.numbers import check_numbers
 from relmo.cli.predict import predict
 from relmo.cli.reproduce import reproduce
+from relmo.cli.serve import serve
 from relmo.cli.streams import broken_stream, prepare_streams, silence
 from relmo.cli.surprisal import surprisal
 from relmo.cli.terminal import make_console, say
@@ -52,6 +53,7 @@ app.command(evaluate)
 app.command(predict)
 app.command(generate)
 app.command(surprisal)
+app.command(serve)
 app.command(explore)
 app.command(info)
 app.command(convert)

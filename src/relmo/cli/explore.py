@@ -106,8 +106,9 @@ def explore(
     if not 0 <= port <= 65535:
         raise SettingError(f"--port is from 0 to 65535, not {port}")
     try:
-        from relmo.explorer.connections import listen, make_server
-        from relmo.explorer.server import LOOPBACK, Models, check_address, make_app
+        from relmo.explorer.server import Models, make_app
+        from relmo.web.connections import listen, make_server
+        from relmo.web.guard import LOOPBACK, check_address
     except ImportError:
         raise SettingError(INSTALL) from None
     check_address(host, token)

@@ -15,12 +15,11 @@ from typing import Any, Literal
 
 from relmo.errors import RelmoError, SettingError
 from relmo.settings.arguments import Progress
+from relmo.web.messages import OURS, one_line
 
 Work = Callable[[Progress], dict[str, Any]]
 
 WAITING, KEPT = 8, 32  # jobs that may wait; jobs whose results are kept
-LINE = 400  # characters of a message
-OURS = "something went wrong in relmo; the terminal that runs it says what"
 
 
 class CancelledWork(Exception):
@@ -116,9 +115,3 @@ class Jobs:
             except Exception:
                 logging.getLogger("relmo.explorer").exception("work failed")
                 job.state, job.error = "failed", OURS
-
-
-def one_line(message: str) -> str:
-    """A message in one line that is not too long, of characters that can be sent."""
-    line = " ".join(message.split()).encode(errors="replace").decode()
-    return line if len(line) <= LINE else line[: LINE - 1] + "…"

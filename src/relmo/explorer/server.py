@@ -1,20 +1,13 @@
 """The explorer over HTTP, for one person on one machine.
 
 - It listens on this machine alone. On any other address everything asks for a token, which the first link carries and a
-  cookie keeps.
-- A request with a foreign Host or Origin is refused, so that no web page elsewhere can use it. Nothing but what it
-  ships is loaded by its page (Content-Security-Policy), and texts are data there, never markup.
-- A request is read whole, within seconds and up to a size, before anything is done for it: slow or dead clients hold
-  a socket and nothing else, and not for long (connections.py). Models are run in threads, long work is done one after
-  the other in one thread of its own.
-- What a client can get wrong is answered in one line with a status of 400 or above. A 500 is a mistake of ours.
+  cookie keeps. Who may ask, and how much, is `relmo.web`'s to say.
+- Nothing but what it ships is loaded by its page (Content-Security-Policy), and texts are data there, never markup.
+- Models are run in threads, long work is done one after the other in one thread of its own.
 
 Torch is imported when the first model is opened, in a thread, while the page is already there.
 """
 
-import asyncio
-import hmac
-import json
 import logging
 import mimetypes
 import threading
@@ -23,26 +16,25 @@ from contextlib import asynccontextmanager
 from http.cookies import CookieError, SimpleCookie
 from importlib import resources
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Scope
 
 from relmo.errors import ModelError, RelmoError, SettingError
 from relmo.explorer.given import string
-from relmo.explorer.jobs import OURS, Jobs, one_line
+from relmo.explorer.jobs import Jobs
+from relmo.web.guard import LARGEST, LOOPBACK, SECONDS, Guard, body_of, problem, same
+from relmo.web.messages import OURS
 
 if TYPE_CHECKING:
     from relmo.explorer.session import Session
     from relmo.explorer.work import Worker
 
-LARGEST = 2 << 20  # bytes of a request
-SECONDS = 10.0  # in which it must have come
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 COOKIE = "relmo"
 POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
@@ -88,111 +80,30 @@ class Models:
             return self.workers.setdefault(session.name, Worker(session, self.get))
 
 
-class Guard:
-    """Stands before everything: who may ask, what from where, how much."""
+class PageGuard(Guard):
+    """Lets in who has the token: from the link that relmo printed, which becomes a cookie, or in a header."""
 
-    def __init__(self, app: ASGIApp, token: str | None, hosts: Sequence[str] | None, seconds: float):
-        self.app, self.token, self.hosts, self.seconds = app, token, hosts, seconds
+    called = "this explorer"
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
-        answer = self.refusal(headers) or self.entrance(scope, headers)
-        body = b""
-        if answer is None:
-            try:
-                body = await asyncio.wait_for(_read_body(receive), self.seconds)
-            except TimeoutError:
-                answer = _problem("the request did not come in time", 408)
-            except OverflowError:
-                answer = _problem(f"a request has at most {LARGEST >> 20} MB", 413)
-            except ConnectionError:
-                return
-        if answer is not None:
-            await answer(scope, receive, _with_headers(send))
-            return
-        sent = False
-
-        async def again() -> Message:
-            nonlocal sent
-            if sent:
-                return await receive()
-            sent = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        await self.app(scope, again, _with_headers(send))
-
-    def refusal(self, headers: dict[str, str]) -> Response | None:
-        """For those from elsewhere."""
-        host, origin = headers.get("host", ""), headers.get("origin")
-        try:
-            name = urlsplit(f"//{host}").hostname
-        except ValueError:
-            return _problem("the Host of the request is not an address", 400)
-        if self.hosts is not None and name not in self.hosts:
-            return _problem("this explorer answers to its own machine alone", 421)
-        if origin is not None and origin.partition("://")[2] != host:
-            return _problem("this explorer answers to its own page alone", 403)
-        elsewhere = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-        if elsewhere and headers.get("sec-fetch-mode") != "navigate":
-            return _problem("this explorer answers to its own page alone", 403)
-        return None
-
-    def entrance(self, scope: Scope, headers: dict[str, str]) -> Response | None:
-        """Where there is a token: none for those who have it, a cookie for those who bring it."""
-        if self.token is None:
-            return None
+    def entrance(self, scope: Scope, headers: dict[str, str], token: str) -> Response | None:
+        """None for those who have the token, a cookie for those who bring it."""
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if given and same(given, self.token):
+        if given and same(given, token):
             answer = RedirectResponse("/", 303)  # and nowhere else, whatever path was asked for
-            answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
+            answer.set_cookie(COOKIE, token, httponly=True, samesite="strict")
             return answer
         cookies: SimpleCookie = SimpleCookie()
         try:
             cookies.load(headers.get("cookie", ""))
         except CookieError:
             cookies = SimpleCookie()
-        held = cookies[COOKIE].value if COOKIE in cookies else headers.get("authorization", "").removeprefix("Bearer ")
-        return None if same(held, self.token) else _problem("open the link with the token that relmo printed", 401)
+        if COOKIE in cookies:
+            return None if same(cookies[COOKIE].value, token) else _no_token()
+        return None if super().entrance(scope, headers, token) is None else _no_token()
 
 
-def same(given: str, token: str) -> bool:
-    """Whether two texts are the same, in a time that does not tell how much of them is."""
-    return hmac.compare_digest(given.encode(), token.encode())
-
-
-async def _read_body(receive: Receive) -> bytes:
-    """All of a request's body; OverflowError where it is too large."""
-    parts, size, more = [], 0, True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ConnectionError
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > LARGEST:
-            raise OverflowError
-        more = message.get("more_body", False)
-    return b"".join(parts)
-
-
-def _with_headers(send: Send) -> Send:
-    """Every answer has the headers that say what a browser must not do."""
-
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            own = [(key.encode(), value.encode()) for key, value in HEADERS.items()]
-            message["headers"] = [*message.get("headers", []), *own]
-        await send(message)
-
-    return sending
-
-
-def _problem(message: str, status: int = 400) -> JSONResponse:
-    """What is wrong, in one line."""
-    return JSONResponse({"error": one_line(message)}, status)
+def _no_token() -> Response:
+    return problem("open the link with the token that relmo printed", 401)
 
 
 async def answered(make: Callable[[], Any]) -> Response:
@@ -200,10 +111,10 @@ async def answered(make: Callable[[], Any]) -> Response:
     try:
         return JSONResponse(await run_in_threadpool(make))
     except RelmoError as error:
-        return _problem(str(error))
+        return problem(str(error))
     except Exception:
         logging.getLogger("relmo.explorer").exception("a request failed")
-        return _problem(OURS, 500)
+        return problem(OURS, 500)
 
 
 def _static_files() -> dict[str, tuple[bytes, str]]:
@@ -240,7 +151,7 @@ class Site:
         """A part of the page."""
         name = request.path_params.get("name", "index.html")
         if name not in self.files:
-            return _problem("there is nothing here", 404)
+            return problem("there is nothing here", 404)
         content, kind = self.files[name]
         return Response(content, media_type=kind)
 
@@ -260,7 +171,7 @@ class Site:
         """A text of the user's."""
 
         def make() -> Any:
-            given = _body_of(request_body)
+            given = body_of(request_body)
             language = None if given.get("language") is None else string(given, "language")
             return self.models.get(string(given, "model")).add(string(given, "text"), language)
 
@@ -273,7 +184,7 @@ class Site:
         def make() -> Any:
             from relmo.explorer.work import WORK
 
-            given = _body_of(request_body)
+            given = body_of(request_body)
             what = string(given, "what")
             if what not in WORK:
                 raise SettingError(f"there is no work of this name; there is {', '.join(WORK)}")
@@ -290,29 +201,16 @@ class Site:
         return await answered(lambda: do(name).as_dict())
 
 
-def _body_of(body: bytes) -> dict[str, Any]:
-    """The JSON object of a request, whose texts are all text: JSON can spell halves of characters, which is not."""
-    try:
-        given = json.loads(body)
-        json.dumps(given, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise SettingError("the request holds half of a character (a lone surrogate), which is not text") from None
-    except (ValueError, RecursionError):
-        raise SettingError("the request is not JSON") from None
-    if not isinstance(given, dict):
-        raise SettingError("the request is not a JSON object")
-    return given
-
-
 def make_app(
     models: Models,
     *,
     token: str | None = None,
     hosts: Sequence[str] | None = LOOPBACK,
     seconds: float = SECONDS,
+    largest: int = LARGEST,
 ) -> ASGIApp:
     """The application: for this machine's own names where `hosts` are given, for those who have the token where there
-    is one; a request must have come within some `seconds`."""
+    is one; a request must have come within some `seconds`, and has at most so many bytes."""
     site = Site(models)
 
     @asynccontextmanager
@@ -322,15 +220,5 @@ def make_app(
         for worker in list(models.workers.values()):
             worker.close()
 
-    return Guard(Starlette(routes=site.routes(), lifespan=lifespan), token, hosts, seconds)
-
-
-def check_address(host: str, token: str | None) -> str | None:
-    """The token that requests must bring, which an address that others can reach must have; checked."""
-    if token is not None and len(token) < 8:
-        raise SettingError("--token has fewer than 8 characters; take a longer one")
-    if token is not None and not (token.isascii() and token.isprintable()):
-        raise SettingError("--token is of letters, digits and signs of ASCII, which every browser sends alike")
-    if host not in LOOPBACK and token is None:
-        raise SettingError(f"--host {host}: others can reach it; give a --token that they must know, or leave it out")
-    return token
+    inner = Starlette(routes=site.routes(), lifespan=lifespan)
+    return PageGuard(inner, token=token, hosts=hosts, seconds=seconds, largest=largest, headers=HEADERS)

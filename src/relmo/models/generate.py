@@ -8,7 +8,7 @@ Holtzman et al. 2020, The curious case of neural text degeneration (nucleus samp
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -50,31 +50,75 @@ def _read_prompt(network: Network, prompt: Sequence[int], rows: int, device: tor
     return log_probs.expand(rows, -1), tuple(tensor.expand(rows, *tensor.shape[1:]) for tensor in state)
 
 
+class Draws:
+    """Texts that are sampled side by side from one prompt. The network reads `unread`, which is the prompt and then
+    what was drawn last; `heard` takes what it says; and once the prompt is read, `draw` gives each text a symbol.
+
+    Whoever asks the network may do so for several prompts at once (`step_together`)."""
+
+    def __init__(
+        self,
+        network: Network,
+        prompt: Sequence[int],
+        *,
+        rows: int,
+        limit: int,
+        end: int,
+        banned: Sequence[int] = (),
+        sampling: Sampling = Sampling(),  # noqa: B008
+        generator: torch.Generator,
+    ):
+        self.rows, self.left, self.end, self.banned = rows, limit, end, banned
+        self.sampling, self.generator = sampling, generator
+        self.state = network.initial_state(1)
+        self.log_probs: Tensor | None = None  # (rows, V) once the prompt is read
+        self.ended = torch.zeros(rows, dtype=torch.bool, device=generator.device)
+        self._prompt = torch.tensor(prompt, device=generator.device).split(1)
+        self._read = 0
+        self._chosen = self.ended
+
+    @property
+    def unread(self) -> Tensor:
+        """What the network is to read next: (1,) of the prompt, (rows,) after it."""
+        return self._prompt[self._read] if self._read < len(self._prompt) else self._chosen
+
+    @property
+    def done(self) -> bool:
+        """Whether all texts have ended, or are as long as they may be."""
+        return self.left <= 0 or bool(self.ended.all())
+
+    def heard(self, log_probs: Tensor, state: State) -> None:
+        """Takes the log-probabilities of the next symbol and the state after `unread`."""
+        self.state = state
+        self._read += 1
+        if self._read == len(self._prompt):
+            self.state = tuple(tensor.expand(self.rows, *tensor.shape[1:]) for tensor in state)
+            log_probs = log_probs.expand(self.rows, -1)
+        self.log_probs = log_probs if self._read >= len(self._prompt) else None
+
+    @torch.no_grad()
+    def draw(self) -> tuple[list[int], list[float]]:
+        """One symbol of each text, and its log-probability under the model. A text that has ended goes on with
+        `end`."""
+        assert self.log_probs is not None  # the prompt is read
+        chosen = choose(_without(self.log_probs, self.banned), self.sampling, self.generator)  # (rows,)
+        self._chosen = torch.where(self.ended, self.end, chosen)
+        scores = self.log_probs.gather(1, self._chosen.unsqueeze(1)).squeeze(1)
+        self.ended = self.ended | (self._chosen == self.end)
+        self.left -= 1
+        return self._chosen.tolist(), scores.tolist()
+
+
 @torch.no_grad()
-def sample(
-    network: Network,
-    prompt: Sequence[int],
-    *,
-    rows: int,
-    limit: int,
-    end: int,
-    banned: Sequence[int] = (),
-    sampling: Sampling = Sampling(),  # noqa: B008
-    generator: torch.Generator,
-) -> Iterator[tuple[list[int], list[float]]]:
-    """`rows` texts side by side. Yields one symbol of each text and its log-probability under the model, until all
-    texts have ended with `end` or have `limit` symbols. A text that has ended goes on with `end`. `banned` symbols are
-    never drawn."""
-    log_probs, state = _read_prompt(network, prompt, rows, generator.device)
-    ended = torch.zeros(rows, dtype=torch.bool, device=generator.device)
-    for _ in range(limit):
-        chosen = choose(_without(log_probs, banned), sampling, generator)  # (rows,)
-        chosen = torch.where(ended, end, chosen)
-        yield chosen.tolist(), log_probs.gather(1, chosen.unsqueeze(1)).squeeze(1).tolist()
-        ended |= chosen == end
-        if ended.all():
-            return
-        log_probs, state = network.step(chosen, state)
+def step_together(network: Network, several: Sequence[Draws]) -> None:
+    """Lets a network read what is unread of several prompts' texts, all in one batch."""
+    sizes = [len(draws.unread) for draws in several]
+    state = tuple(torch.cat(tensors) for tensors in zip(*(draws.state for draws in several), strict=True))
+    log_probs, state = network.step(torch.cat([draws.unread for draws in several]), state)
+    rows = log_probs.split(sizes)
+    states = zip(*(tensor.split(sizes) for tensor in state), strict=True) if state else [()] * len(sizes)
+    for draws, own, after in zip(several, rows, states, strict=True):
+        draws.heard(own, tuple(after))
 
 
 def _without(log_probs: Tensor, banned: Sequence[int]) -> Tensor:

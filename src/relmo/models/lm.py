@@ -17,7 +17,7 @@ from torch import Tensor
 
 from relmo.errors import ModelError, SettingError
 from relmo.models.evaluate import Score, total_nll
-from relmo.models.generate import Sampling, sample, search_texts
+from relmo.models.generate import Draws, Sampling, search_texts, step_together
 from relmo.models.predictors import StreamPredictor
 from relmo.models.saved import About, SavedFolder, SavedModel
 from relmo.models.surprisal import Texts, WordSurprisal, given_texts, surprisal_rows
@@ -176,37 +176,33 @@ class LanguageModel(SavedModel):
     ) -> Iterator[list[Text]]:
         """Yields all samples as they grow, one symbol at a time. `sampling` is temperature, top_k and top_p. <unk> is
         drawn only with `unknown`."""
+        return self._grow(self.growing(prompt, limit=limit, samples=samples, seed=seed, unknown=unknown, **sampling))
+
+    def _grow(self, growing: "GrowingTexts") -> Iterator[list[Text]]:
+        while not growing.draws.done:
+            (texts,) = grow_together(self, [growing])
+            if texts is not None:
+                yield texts
+
+    def growing(
+        self, prompt: str, *, limit: int, samples: int = 1, seed: int = 0, unknown: bool = False, **sampling: Any
+    ) -> "GrowingTexts":
+        """Samples that are about to grow, for `grow_together`; the options are those of `stream`."""
         ids = self.encode(prompt).tolist()
         check_whole("limit", limit)
         check_seed(seed)
         self._check_rows("samples", samples)
-        return self._grow(ids, samples, limit, unknown, Sampling(**sampling), seed)
-
-    def _grow(
-        self, ids: list[int], samples: int, limit: int, unknown: bool, sampling: Sampling, seed: int
-    ) -> Iterator[list[Text]]:
-        added: list[list[int]] = [[] for _ in range(samples)]
-        log_probs, ended = [0.0] * samples, [False] * samples
-        steps = sample(
+        draws = Draws(
             self.network,
             [self.vocabulary.end, *ids],
             rows=samples,
             limit=limit,
             end=self.vocabulary.end,
             banned=[] if unknown else [self.vocabulary.unknown],
-            sampling=sampling,
+            sampling=Sampling(**sampling),
             generator=torch.Generator(self.device).manual_seed(seed),
         )
-        for symbols, scores in steps:
-            for row, (symbol, score) in enumerate(zip(symbols, scores, strict=True)):
-                if not ended[row]:
-                    log_probs[row] += score
-                    ended[row] = symbol == self.vocabulary.end
-                    added[row] += [] if ended[row] else [symbol]
-            yield [
-                Text(self.decode([*ids, *new]), log_prob, len(new), end)
-                for new, log_prob, end in zip(added, log_probs, ended, strict=True)
-            ]
+        return GrowingTexts(self, ids, draws)
 
     def _check_rows(self, name: str, rows: int) -> None:
         """An error where so many texts do not fit into memory side by side: a few numbers for every symbol of the
@@ -235,6 +231,34 @@ class LanguageModel(SavedModel):
             device=self.device,
         )
         return [Text(self.decode([*ids, *beam.ids]), beam.log_prob, len(beam.ids), beam.ended) for beam in found]
+
+
+class GrowingTexts:
+    """Samples from one prompt while they grow."""
+
+    def __init__(self, model: LanguageModel, prompt: list[int], draws: Draws):
+        self.model, self.prompt, self.draws = model, prompt, draws
+        self.added: list[list[int]] = [[] for _ in range(draws.rows)]
+        self.log_probs, self.ended = [0.0] * draws.rows, [False] * draws.rows
+
+    def add(self) -> list[Text]:
+        """Draws a symbol for each. -> the texts as they are now"""
+        for row, (symbol, score) in enumerate(zip(*self.draws.draw(), strict=True)):
+            if not self.ended[row]:
+                self.log_probs[row] += score
+                self.ended[row] = symbol == self.draws.end
+                self.added[row] += [] if self.ended[row] else [symbol]
+        return [
+            Text(self.model.decode([*self.prompt, *new]), log_prob, len(new), end)
+            for new, log_prob, end in zip(self.added, self.log_probs, self.ended, strict=True)
+        ]
+
+
+def grow_together(model: LanguageModel, several: Sequence[GrowingTexts]) -> list[list[Text] | None]:
+    """Lets the texts of several prompts grow by a symbol, all in one batch. -> the texts of each as they are now; None
+    where a prompt is still being read"""
+    step_together(model.network, [each.draws for each in several])
+    return [None if each.draws.log_probs is None else each.add() for each in several]
 
 
 def _split_lines(symbols: list[str]) -> Iterator[list[str]]:

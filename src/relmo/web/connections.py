@@ -1,4 +1,4 @@
-"""The explorer's connections: how many there may be, and how long a client may keep one waiting.
+"""Connections of a server: how many there may be, and how long a client may keep one waiting.
 
 uvicorn ends a connection that is idle after an answer, but waits for ever for the rest of a request that was begun, and
 for a client that does not read. Here every connection is looked at from time to time, and one on which the client has
@@ -22,10 +22,47 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from relmo.errors import SettingError
-from relmo.explorer.server import SECONDS
+from relmo.web.guard import SECONDS
 
 MOST = 100  # connections
+LITTLE = 1 << 14  # bytes that wait for more to be sent with them
+AT_ONCE = 128  # connections that are accepted in one turn of the event loop, and that wait to be accepted
 MALFORMED = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+
+
+class Gathered:
+    """A transport that sends what little is written to it in one turn of the event loop as one piece: the head of an
+    answer and its body in one packet, with one call of the system."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop):
+        self.transport, self.loop = transport, loop
+        self.held: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Sends it soon."""
+        if not self.held:
+            self.loop.call_soon(self.flush)
+        self.held.append(data)
+        if len(data) >= LITTLE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Sends it now."""
+        if self.held and not self.transport.is_closing():
+            self.transport.write(b"".join(self.held))
+        self.held = []
+
+    def close(self) -> None:
+        """Ends the connection when all is sent."""
+        self.flush()
+        self.transport.close()
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that are not sent yet."""
+        return self.transport.get_write_buffer_size() + sum(map(len, self.held))
 
 
 class Connection(H11Protocol):
@@ -40,13 +77,21 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begins to look at it, and makes room for it where there are too many."""
-        super().connection_made(transport)
+        super().connection_made(Gathered(transport, self.loop))  # type: ignore[arg-type]
         self.seen = self._progress()
         self.next_look = self.loop.call_later(self.seconds, self.look)
+        if len(self.connections) > self.most:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Ends the connections that have waited longest for their clients. Of many it ends some more than it must, so
+        that it need not look through all of them for each that comes."""
         alive = [each for each in self.connections if not each.transport.is_closing()]
         if len(alive) > self.most:
             waiting = [each for each in alive if isinstance(each, Connection) and not each.answering]
-            min(waiting, key=lambda each: each.since).transport.abort()
+            waiting.sort(key=lambda each: each.since)
+            for each in waiting[: len(alive) - self.most + self.most // 16]:
+                each.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Looks at it no more."""
@@ -93,11 +138,12 @@ class Connection(H11Protocol):
             self.next_look = self.loop.call_later(self.seconds, self.look)
 
 
-def make_server(app: Any, *, seconds: float = SECONDS, most: int = MOST) -> uvicorn.Server:
+def make_server(app: Any, *, seconds: float = SECONDS, most: int = MOST, grace: int | None = None) -> uvicorn.Server:
     """A server of an application, which looks at its connections every so many `seconds` and holds at most so many;
-    `run(sockets=[…])` serves until it is told to end."""
+    `run(sockets=[…])` serves until it is told to end, and then finishes what it has begun, within `grace` seconds."""
     protocol: Any = partial(Connection, seconds=seconds, most=most)
     options: dict[str, Any] = {"log_level": "error", "server_header": False, "proxy_headers": False}
+    options |= {"timeout_graceful_shutdown": grace, "backlog": AT_ONCE}
     return uvicorn.Server(uvicorn.Config(app, http=protocol, ws="none", timeout_keep_alive=5, **options))
 
 
@@ -109,7 +155,7 @@ def listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(128)  # so that a browser that is faster than the server waits
+        listener.listen(AT_ONCE)  # so that clients that are faster than the server wait
     except OSError as error:
         listener.close()
         raise SettingError(f"cannot listen on {host} port {port}: {error.strerror}; try --port 0") from None

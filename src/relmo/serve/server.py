@@ -1,0 +1,310 @@
+"""Models over HTTP, for many clients.
+
+    POST /embed /predict /surprisal /generate      a JSON object, which names its model where there are several
+    GET  /health /models /metrics /openapi.json
+
+The event loop's thread reads requests, lets them in and sends answers; each verb of a model has a thread that computes
+(batching.py, growth.py) and writes answers as bytes. A request whose client has gone is not computed. An answer is sent
+in pieces, as fast as its client reads, and until then its request counts as one that is served.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from relmo.errors import RelmoError, SettingError, shown
+from relmo.serve.admission import Admission, RefusedRequest
+from relmo.serve.batching import Batcher
+from relmo.serve.growth import Grown, Growth
+from relmo.serve.metrics import ServiceMetrics
+from relmo.serve.openapi import description
+from relmo.serve.verbs import GenerateVerb, flag, verbs_of
+from relmo.settings.serving import ServeLimits
+from relmo.web.guard import Guard, body_of, problem
+from relmo.web.messages import OURS, one_line
+
+HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
+PIECE = 1 << 16  # bytes of an answer that are sent at once
+LONG = 1 << 14  # bytes of a request that is read in a thread of its own, as others would wait for it
+GONE = 499  # the status that is counted where a client did not wait for its answer
+OPEN = ("/health",)  # what needs no token
+
+
+class GoneClient(Exception):
+    """The client has closed its connection; nobody is to blame."""
+
+
+class ServiceGuard(Guard):
+    """Who may ask."""
+
+    called = "this service"
+
+
+class ServedModel:
+    """A model under its name, with what it can be asked and the threads that compute."""
+
+    def __init__(self, name: str, model: Any):
+        self.name, self.model = name, model
+        self.verbs = verbs_of(name, model)
+        if not self.verbs:
+            raise SettingError(f"{name}: such a model has nothing to be asked over HTTP")
+        self.batchers: dict[str, Batcher] = {}
+        self.growth: Growth | None = None
+
+    def start(self, metrics: ServiceMetrics, words: int) -> None:
+        """Starts the threads, inside of an event loop; they compute so many words at once."""
+        for verb in self.verbs.values():
+            told = partial(metrics.batch, verb.name, self.name)
+            if isinstance(verb, GenerateVerb):
+                self.growth = Growth(self.model, told)
+            else:
+                self.batchers[verb.name] = Batcher(verb.answer, words=words, told=told)
+
+    def close(self) -> None:
+        """Ends the threads, after what they are computing."""
+        workers: list[Batcher | Growth] = [*self.batchers.values(), *([] if self.growth is None else [self.growth])]
+        for worker in workers:
+            worker.close()
+        for worker in workers:
+            worker.thread.join()
+
+
+class Service:
+    """The application."""
+
+    def __init__(self, models: Mapping[str, Any], limits: ServeLimits, *, token: bool):
+        self.models = {name: ServedModel(name, model) for name, model in models.items()}
+        self.limits, self.metrics, self.admission = limits, ServiceMetrics(), Admission(limits)
+        self.description = description({name: model.verbs for name, model in self.models.items()}, token=token)
+        self.verbs = {verb for model in self.models.values() for verb in model.verbs}
+        self.pages = {
+            "/health": self.health,
+            "/models": self.list_models,
+            "/metrics": self.show_metrics,
+            "/openapi.json": lambda: JSONResponse(self.description),
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        path, method = scope["path"], scope["method"]
+        if path in self.pages:
+            answer = self.pages[path]() if method == "GET" else _wrong_method("GET")
+            await answer(scope, receive, send)
+        elif path.removeprefix("/") not in self.verbs:
+            found = "there is nothing here; GET /openapi.json says what there is"
+            await problem(found, 404)(scope, receive, send)
+        elif method != "POST":
+            await _wrong_method("POST")(scope, receive, send)
+        else:
+            await AskedVerb(self, path.removeprefix("/"), Request(scope, receive), send).respond()
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Starts and ends with the server."""
+        await receive()
+        for model in self.models.values():
+            model.start(self.metrics, self.limits.batch_words)
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        for model in self.models.values():
+            await asyncio.to_thread(model.close)
+        await send({"type": "lifespan.shutdown.complete"})
+
+    def health(self) -> Response:
+        """That it takes requests."""
+        return JSONResponse({"status": "ok"})
+
+    def list_models(self) -> Response:
+        """The models, and what each can do."""
+        return JSONResponse(
+            {"models": [{"name": each.name, "kind": each.model.kind, "verbs": [*each.verbs]} for each in self._all()]}
+        )
+
+    def show_metrics(self) -> Response:
+        """What was counted."""
+        waiting = sum(len(batcher.waiting) for model in self._all() for batcher in model.batchers.values())
+        gauges: dict[str, tuple[str, float]] = {
+            "relmo_requests_inside": ("Requests that are waiting, computed or being sent.", self.admission.requests),
+            "relmo_words_inside": ("Their words, about.", self.admission.words),
+            "relmo_requests_waiting": ("Requests that wait to be computed.", waiting),
+        }
+        return PlainTextResponse(self.metrics.text(gauges), media_type="text/plain; version=0.0.4")
+
+    def _all(self) -> list[ServedModel]:
+        return list(self.models.values())
+
+    def find(self, verb: str, name: Any) -> ServedModel:
+        """The model of a name, which must have the verb; the first one that has it where no name is given."""
+        able = [model for model in self._all() if verb in model.verbs]
+        if name is None:
+            return able[0]
+        for model in able:
+            if model.name == name:
+                return model
+        raise SettingError(f"no model {shown(name)} can {verb} here; {', '.join(model.name for model in able)} can")
+
+
+def _wrong_method(wanted: str) -> Response:
+    return problem(f"ask with {wanted}", 405, {"allow": wanted})
+
+
+class AskedVerb:
+    """A request of a client, from its coming to the end of its answer."""
+
+    def __init__(self, service: Service, verb: str, request: Request, send: Send):
+        self.service, self.verb, self.request, self.send = service, verb, request, send
+        self.model, self.words, self.status = "", 0, 200
+        self.inside, self.begun = False, False
+
+    async def respond(self) -> None:
+        """Answers the request, or says what is wrong with it; and takes count of it."""
+        started = time.perf_counter()
+        try:
+            await self._answer()
+        except RefusedRequest as refused:
+            after = {} if refused.after is None else {"retry-after": str(refused.after)}
+            await self._refuse(problem(str(refused), refused.status, after))
+        except RelmoError as error:
+            await self._refuse(problem(str(error)))
+        except GoneClient:
+            self.status = GONE
+        except Exception:
+            self.status = 500
+            if self.begun:
+                raise  # and the connection ends in the middle of the answer
+            logging.getLogger("relmo.serve").exception("a request failed")
+            await self._refuse(problem(OURS, 500))
+        finally:
+            if self.inside:
+                self.service.admission.leave(self.words)
+            seconds = time.perf_counter() - started
+            self.service.metrics.answered(self.verb, self.model, self.status, seconds, self.words)
+
+    async def _refuse(self, answer: Response) -> None:
+        self.status = answer.status_code
+        await answer(self.request.scope, self.request.receive, self.send)
+
+    async def _answer(self) -> None:
+        admission, client = self.service.admission, self.request.client
+        admission.check_rate("" if client is None else client.host)
+        body = await self.request.body()
+        given = body_of(body) if len(body) < LONG else await asyncio.to_thread(body_of, body)
+        model = self.service.find(self.verb, given.get("model"))
+        verb, self.model = model.verbs[self.verb], model.name
+        verb.check_fields(given)
+        self.words = verb.words(given)
+        admission.enter(self.words)
+        self.inside = True
+        if isinstance(verb, GenerateVerb):
+            await self._generate(model, verb, given)
+        else:
+            asked = verb.read(given) if len(body) < LONG else await asyncio.to_thread(verb.read, given)
+            answer = await self._unless_gone(model.batchers[self.verb].ask(asked, self.words))
+            await self._send_whole(answer)
+
+    async def _unless_gone(self, answer: "asyncio.Future[bytes]") -> bytes:
+        """The answer; where the client goes before, it is not wanted any more."""
+        gone = asyncio.ensure_future(self.request.receive())
+        gone.add_done_callback(lambda _: answer.cancel())  # which does nothing to an answer that is there
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if gone.done() and not gone.cancelled():
+                raise GoneClient from None
+            raise
+        finally:
+            gone.cancel()
+
+    async def _generate(self, model: ServedModel, verb: GenerateVerb, given: dict[str, Any]) -> None:
+        """Text as it grows, or at its end."""
+        assert model.growth is not None
+        streamed = flag(given, verb.fields, "stream")
+        grown = model.growth.add(verb.begin(given))
+        gone = asyncio.ensure_future(self._watch(grown))
+        try:
+            if streamed:
+                await self._send_lines(_lines(grown))
+            else:
+                found = [news async for news in _news(grown)][-1]
+                await self._send_whole(json.dumps({"model": model.name} | found, ensure_ascii=False).encode())
+        finally:
+            grown.gone = True
+            gone.cancel()
+
+    async def _watch(self, grown: Grown) -> None:
+        """Ends the growth where the client goes."""
+        await self.request.receive()
+        grown.gone = True
+        grown.news.put_nowait(GoneClient())
+
+    async def _begin(self, *headers: tuple[bytes, bytes]) -> None:
+        self.begun = True
+        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def _send_whole(self, answer: bytes) -> None:
+        """Sends an answer in pieces, as fast as the client reads."""
+        length = str(len(answer)).encode()
+        await self._begin((b"content-type", b"application/json"), (b"content-length", length))
+        for start in range(0, len(answer), PIECE):
+            piece, more = answer[start : start + PIECE], start + PIECE < len(answer)
+            await self.send({"type": "http.response.body", "body": piece, "more_body": more})
+
+    async def _send_lines(self, lines: AsyncIterator[bytes]) -> None:
+        """Sends lines as they come; what goes wrong before the first one is not the answer's to tell."""
+        first = await anext(lines)
+        await self._begin((b"content-type", b"application/x-ndjson"))
+        await self.send({"type": "http.response.body", "body": first, "more_body": True})
+        async for line in lines:
+            await self.send({"type": "http.response.body", "body": line, "more_body": True})
+        await self.send({"type": "http.response.body", "body": b""})
+
+
+async def _news(grown: Grown) -> AsyncIterator[dict[str, Any]]:
+    """What there is to tell of texts that grow; what went wrong is raised."""
+    while (news := await grown.news.get()) is not None:
+        if isinstance(news, Exception):
+            raise news
+        yield news
+
+
+async def _lines(grown: Grown) -> AsyncIterator[bytes]:
+    """The news of texts, a JSON object a line. What goes wrong after the first line is told in the last."""
+    begun = False
+    try:
+        async for news in _news(grown):
+            yield json.dumps(news, ensure_ascii=False).encode() + b"\n"
+            begun = True
+    except RelmoError as error:
+        if not begun:
+            raise
+        yield json.dumps({"error": one_line(str(error))}).encode() + b"\n"
+
+
+def make_app(
+    models: Mapping[str, Any],
+    limits: ServeLimits,
+    *,
+    token: str | None = None,
+    hosts: tuple[str, ...] | None = None,
+) -> ASGIApp:
+    """The service of models by their names: called by any of some names where `hosts` are given, and for those who have
+    the token where there is one."""
+    service = Service(models, limits, token=token is not None)
+    return ServiceGuard(
+        service,
+        token=token,
+        hosts=hosts,
+        seconds=limits.seconds,
+        largest=limits.max_bytes,
+        headers=HEADERS,
+        open_to_all=OPEN,
+    )

@@ -1,0 +1,43 @@
+"""What `relmo serve` takes on at once, and where it says no."""
+
+from dataclasses import dataclass, fields
+
+from relmo.errors import SettingError
+
+MOST = 1 << 30
+LEAST = {"rate": 0, "grace": 0, "seconds": 0.1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeLimits:
+    """How much a client may ask for, and how much all of them together."""
+
+    max_bytes: int = 1 << 20
+    """Bytes of a request; a larger one is answered with 413."""
+    max_words: int = 4096
+    """Words of a request, given and asked for together; more are answered with 413."""
+    batch_words: int = 2048
+    """Words of several requests that are computed together; fewer make others wait less for large requests."""
+    queue: int = 256
+    """Requests that are in the house at once: waiting, computed, or answered and not yet read. More get 503. Of words,
+    16 times --max-words at most."""
+    rate: float = 0.0
+    """Requests a second that one client may send, 0 for any number; more get 429."""
+    connections: int = 1024
+    """Connections at once. For one more, the one that has waited longest for its client is closed."""
+    seconds: float = 10.0
+    """Seconds that a client may take to send its request, or to read some of its answer."""
+    grace: int = 30
+    """Seconds in which requests that were accepted are finished when the server is told to end."""
+
+    @property
+    def queue_words(self) -> int:
+        """Words that are in the house at once."""
+        return 16 * self.max_words
+
+    def check(self) -> None:
+        """Raises where nobody could be served."""
+        for field in fields(self):
+            value, least = getattr(self, field.name), LEAST.get(field.name, 1)
+            if not least <= value <= MOST:
+                raise SettingError(f"--{field.name.replace('_', '-')} is from {least} to {MOST:,}, not {value}")

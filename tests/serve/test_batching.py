@@ -1,0 +1,133 @@
+"""Requests are computed together where they can be, none harms another, and what is too much is refused."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from relmo.errors import SettingError
+from relmo.serve.admission import KNOWN, Admission, RefusedRequest
+from relmo.serve.batching import Batcher
+from relmo.serve.verbs import Asked, count_words
+from relmo.settings.serving import ServeLimits
+
+
+class Doubling:
+    """Doubles numbers, when its gate is open; it remembers what came together."""
+
+    def __init__(self) -> None:
+        self.gate, self.began, self.batches = threading.Event(), threading.Event(), list[list[list[Any]]]()
+
+    def __call__(self, options: Any, requests: Sequence[list[Any]]) -> list[bytes]:
+        self.batches.append(list(requests))
+        self.began.set()
+        assert self.gate.wait(600)
+        if any(item < 0 for items in requests for item in items):
+            raise SettingError("a number is below 0")
+        return [str([2 * item for item in items]).encode() for items in requests]
+
+
+def with_batcher(work: Callable[[Batcher, Doubling], Awaitable[None]], words: int = 100) -> None:
+    """Runs work in an event loop, with a batcher that is busy with a first request until the gate is opened."""
+
+    async def run() -> None:
+        answer = Doubling()
+        batcher = Batcher(answer, words=words)
+        first = batcher.ask(Asked([0], "first"), 1)
+        assert await asyncio.to_thread(answer.began.wait, 600)
+        await work(batcher, answer)
+        assert await first == b"[0]"
+        batcher.close()
+        await asyncio.to_thread(batcher.thread.join)
+
+    asyncio.run(run())
+
+
+def test_what_comes_while_a_batch_is_computed_is_the_next_batch() -> None:
+    async def work(batcher: Batcher, answer: Doubling) -> None:
+        asked = [batcher.ask(Asked([i, i + 1], "same"), 2) for i in range(5)]
+        answer.gate.set()
+        assert await asyncio.gather(*asked) == [f"[{2 * i}, {2 * i + 2}]".encode() for i in range(5)]
+        assert answer.batches == [[[0]], [[i, i + 1] for i in range(5)]]
+
+    with_batcher(work)
+
+
+def test_other_options_and_too_many_words_go_into_a_batch_of_their_own_and_the_oldest_goes_first() -> None:
+    async def work(batcher: Batcher, answer: Doubling) -> None:
+        asked = [batcher.ask(Asked([i], "odd" if i % 2 else "even"), 40) for i in range(1, 7)]
+        asked.append(batcher.ask(Asked([7], "odd"), 1000))
+        answer.gate.set()
+        await asyncio.gather(*asked)
+        assert answer.batches[1:] == [[[1], [3]], [[2], [4]], [[5]], [[6]], [[7]]]
+
+    with_batcher(work, words=80)
+
+
+def test_a_request_that_fails_does_not_harm_those_that_came_with_it() -> None:
+    async def work(batcher: Batcher, answer: Doubling) -> None:
+        good, bad, other = (batcher.ask(Asked([i], "same"), 1) for i in (1, -1, 2))
+        answer.gate.set()
+        assert (await good, await other) == (b"[2]", b"[4]")
+        with pytest.raises(SettingError, match="below 0"):
+            await bad
+
+    with_batcher(work)
+
+
+def test_a_request_that_is_given_up_is_not_computed() -> None:
+    async def work(batcher: Batcher, answer: Doubling) -> None:
+        gone, kept = (batcher.ask(Asked([i], "same"), 1) for i in (1, 2))
+        gone.cancel()
+        answer.gate.set()
+        assert await kept == b"[4]"
+        assert answer.batches[1:] == [[[2]]]
+
+    with_batcher(work)
+
+
+def refused(call: Callable[[], None]) -> tuple[int, int | None]:
+    with pytest.raises(RefusedRequest) as found:
+        call()
+    return found.value.status, found.value.after
+
+
+def test_there_is_room_for_so_many_requests_and_words_and_those_that_leave_make_room() -> None:
+    admission = Admission(ServeLimits(queue=2, max_words=10))
+    assert refused(lambda: admission.enter(11)) == (413, None)
+    admission.enter(10)
+    admission.enter(10)
+    assert refused(lambda: admission.enter(1)) == (503, 1)
+    admission.leave(10)
+    admission.enter(1)
+    wide = Admission(ServeLimits(queue=1000, max_words=10))
+    for _ in range(16):
+        wide.enter(10)
+    assert refused(lambda: wide.enter(1)) == (503, 1)
+
+
+def test_a_client_has_its_rate_and_others_have_theirs() -> None:
+    now = 0.0
+    admission = Admission(ServeLimits(rate=2), clock=lambda: now)
+    admission.check_rate("a")
+    admission.check_rate("a")
+    assert refused(lambda: admission.check_rate("a")) == (429, 1)
+    admission.check_rate("b")
+    now = 0.5  # one more may come
+    admission.check_rate("a")
+    assert refused(lambda: admission.check_rate("a")) == (429, 1)
+    now = 100.0  # but what was not used does not pile up
+    admission.check_rate("a")
+    admission.check_rate("a")
+    assert refused(lambda: admission.check_rate("a")) == (429, 1)
+    for number in range(KNOWN + 10):
+        admission.check_rate(str(number))
+    assert len(admission.clients) == KNOWN
+
+
+def test_words_are_counted_in_what_has_spaces_and_in_what_has_none() -> None:
+    assert count_words("a b c") == 3
+    assert count_words([["a", "b"], "c d", 5, None]) == 4
+    assert count_words("字" * 50) == 10
