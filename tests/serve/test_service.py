@@ -199,7 +199,14 @@ def test_what_is_no_request_is_told_so_too(client: Any) -> None:
     assert client.get("/embed").status_code == 405
     assert client.post("/health").status_code == 405
     assert client.get("/nothing").status_code == 404
-    assert client.post("/surprisal", json={"sentences": ["a"]}).status_code == 404  # no model here has it
+
+
+def test_surprisal_is_that_of_the_model(client: Any) -> None:
+    found = client.post("/surprisal", json={"model": "words", "sentences": ["the cat sat", "the mat"]}).json()[
+        "results"
+    ]
+    expected = bilm().surprisal(["the cat sat", "the mat"]).to_dict()["surprisal"]
+    assert [row["surprisal"] for row in found] == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_description_is_of_what_there_is_and_its_examples_work(client: Any) -> None:
