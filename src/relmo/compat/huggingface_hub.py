@@ -29,7 +29,10 @@ PIPELINES = {
     "classifier": "text-classification",
     "lm": "text-generation",
     "pairs": "text-classification",
+    "reader": "question-answering",
+    "seq2seq": "text2text-generation",
     "skipgram": "feature-extraction",
+    "srl": "token-classification",
     "tagger": "token-classification",
 }
 """What the hub calls what a kind of model does; a kind that is not here has no tag."""
