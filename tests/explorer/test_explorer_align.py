@@ -72,11 +72,22 @@ def test_of_two_models_the_one_with_attention_is_shown_and_a_source_opens_on_whi
     assert [turned.name, turned.shown, *turned.models][1:] == ["additive", "additive", str(translators[1])]
 
 
+def test_one_of_several_models_stands_beside(session: AlignSession) -> None:
+    attentive, fixed = session.models.values()
+    several = AlignSession("mine", {"mine": attentive, "one": fixed, "two": attentive})
+    assert several.answer("about", {})["beside"] == ["two", "one"]  # those with attention first
+    for other in ("one", "two"):
+        found = several.answer("align", {"source": SOURCE, "other": other})["models"]
+        assert [model["name"] for model in found] == ["mine", other]
+
+
 def test_examples_come_from_the_models_folder_or_its_validation_file_below_or_are_made_up(
     translators: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = AlignSession.open(str(translators[0]), device="cpu")  # its validation file is elsewhere
-    assert [(pair.source, pair.targets) for pair in alone.pairs] == [("".join(sorted("abcd", key=alone.first.index)), [])]
+    assert [(pair.source, pair.targets) for pair in alone.pairs] == [
+        ("".join(sorted("abcd", key=alone.first.index)), [])
+    ]
     assert alone.answer("align", {"source": alone.first})["reference"] is None
     monkeypatch.chdir(translators[2].parent)
     assert len(AlignSession.open(str(translators[0]), device="cpu").pairs) == 12
@@ -116,7 +127,12 @@ def test_symbols_that_are_unknown_are_named_and_any_text_is_answered(session: Al
 
 
 def test_differences_are_stretches_that_are_other_or_missing() -> None:
-    assert differences("abxd", "abcd", letters=True) == [["same", "ab"], ["other", "x"], ["missing", "c"], ["same", "d"]]
+    assert differences("abxd", "abcd", letters=True) == [
+        ["same", "ab"],
+        ["other", "x"],
+        ["missing", "c"],
+        ["same", "d"],
+    ]
     assert differences("le chat", "le gros chat", letters=False) == [
         ["same", "le"],
         ["missing", "gros"],

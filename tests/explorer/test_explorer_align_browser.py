@@ -16,7 +16,7 @@ from relmo.explorer.page import write_page
 from relmo.explorer.session import Session
 
 Folders = tuple[Path, Path, Path]
-MAP, NOW = ".heat", ".sides .now"
+MAP, NOW = ".heat", ".alignment .sides .now text"
 OPACITIES = "row => [...row.querySelectorAll('.weight')].map(cell => Number(cell.getAttribute('fill-opacity')))"
 
 
@@ -45,7 +45,7 @@ def watched(browser: Any, address: str) -> Iterator[Watched]:  # noqa: F811
     assert wrong == []
 
 
-def test_it_opens_with_a_map_and_what_one_vector_made_of_the_same_source(watched: Watched, session: AlignSession) -> None:
+def test_it_opens_with_a_map_and_what_one_vector_made_of_the_source(watched: Watched, session: AlignSession) -> None:
     page = watched.open()
     page.wait_for_selector(MAP)
     mine, other = session.answer("align", {"source": session.first})["models"]
@@ -61,6 +61,7 @@ def test_it_opens_with_a_map_and_what_one_vector_made_of_the_same_source(watched
         session.first[::-1], mine["written"][0]["text"], other["written"][0]["text"]
     ]  # fmt: skip
     assert page.locator(".halves mark, .halves td .gap").count() > 0
+    assert page.locator(".halves .sides .vector").count() == 1  # all that is between its two texts
     assert page.locator("nav button").all_inner_texts() == ["Align"]
     check(page)
 
@@ -69,22 +70,22 @@ def test_the_decoder_is_stepped_with_buttons_keys_and_by_pressing_a_row(watched:
     page = watched.open("#source=abcd&step=0")
     page.wait_for_selector(MAP)
     assert page.inner_text(".stepper [role=status]") == "step 1 of 5"
-    assert page.inner_text(NOW) == "d"
+    assert page.text_content(NOW) == "d"
     assert page.locator(".maprow.coming").count() == 4
     assert page.is_disabled("text=◀ Back")
     page.click("text=Forward ▶")
-    assert page.inner_text(NOW) == "c"
+    assert page.text_content(NOW) == "c"
     assert page.inner_text(".claim").startswith("To write “c”, it looked mostly at “c”")
     assert page.inner_text(".alignment .barchart tr >> nth=0").startswith("c ✓")
     assert page.locator(".thread.lit").count() >= 1
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    assert page.inner_text(NOW) == "a"
+    assert page.text_content(NOW) == "a"
     page.keyboard.press("ArrowLeft")
-    assert page.inner_text(NOW) == "b"
+    assert page.text_content(NOW) == "b"
     assert "step=2" in page.url
     page.click(".maprow[data-row='0'] .weight >> nth=1")
-    assert page.inner_text(NOW) == "d"
+    assert page.text_content(NOW) == "d"
     page.click("text=Last")
     assert page.inner_text(".claim").startswith("Before it stopped, it looked")
     assert page.is_disabled("text=Forward ▶")
@@ -97,7 +98,7 @@ def test_lines_of_what_is_pointed_at_are_lit(watched: Watched) -> None:
     page.wait_for_selector(MAP)
     place = "() => document.querySelector('.thread.lit').getAttribute('y2')"
     before = page.evaluate(place)
-    page.hover(".sides [data-row='3']")
+    page.hover(".alignment .sides [data-row='3']")
     assert page.evaluate(place) != before
     page.hover(".claim")
     assert page.evaluate(place) == before
@@ -112,7 +113,7 @@ def test_a_text_of_the_beam_has_a_map_of_its_own(watched: Watched, session: Alig
     page.click("button:text-is('beam 3')")
     assert page.get_attribute("button:text-is('beam 3')", "aria-pressed") == "true"
     assert [row.evaluate(OPACITIES) for row in page.locator(".maprow").all()] == found[3]["attention"]
-    assert "".join(page.locator(".sides [data-row] text").all_inner_texts()) == found[3]["text"] + "(end)"
+    assert "".join(page.locator(".alignment .sides [data-row] text").all_text_contents()) == found[3]["text"] + "(end)"
     page.select_option("label:has-text('Texts kept open') select", "10")
     page.wait_for_selector("button:text-is('beam 10')")
     assert page.get_attribute("button:text-is('greedy')", "aria-pressed") == "true"
@@ -125,7 +126,7 @@ def test_a_text_of_ones_own_is_read_and_kept_in_the_address_and_mistakes_are_tol
     page.press(".asking input", "Enter")
     page.wait_for_selector("text=It has never seen “<”, “>”.")
     assert page.locator("main b b").count() == 0
-    assert page.locator(".sides .word:not([data-row])").count() == 4
+    assert page.locator(".alignment .sides .word:not([data-row])").count() == 4
     assert "as it should be" not in page.inner_text("main")
     page.reload()
     page.wait_for_selector("text=It has never seen")

@@ -81,7 +81,7 @@ def explore(
 
         relmo explore code --export page.html
 
-        relmo explore models/attention val.tsv --beside models/fixed
+        relmo explore models/translate val.tsv --beside models/fixed
 
     Parameters
     ----------

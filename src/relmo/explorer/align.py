@@ -1,7 +1,7 @@
 """Sequence-to-sequence models, and what can be asked of them: a text, what becomes of it, and what the decoder looks at
 and expects at every step. Beside it, the same from another model.
 
-    session = AlignSession.open("models/attention", beside=["models/fixed"])
+    session = AlignSession.open("models/translate", beside=["models/fixed"])
     session.answer("align", {"source": "the cat is black"})
 
 As in `session`, an answer is plain data that depends on nothing but the models and what was asked.
@@ -98,7 +98,9 @@ class AlignSession:
             "units": [text.source_unit, text.target_unit],
             "shown": self.shown,
             "beside": [name for name in self.models if name != self.shown],
-            "pairs": [{"source": pair.source, "target": pair.targets[0] if pair.targets else ""} for pair in self.pairs],
+            "pairs": [
+                {"source": pair.source, "target": pair.targets[0] if pair.targets else ""} for pair in self.pairs
+            ],
             "first": first["source"],
             "beams": _usual_beams(self.model),
             "examples": [{"name": e.name, "about": e.about} for e in EXAMPLES if example(e.name) is not None],

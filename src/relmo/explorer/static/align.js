@@ -78,7 +78,7 @@ export function showAlign(root, view) {
   function draw() {
     const [model, shown, step] = [found.models[0], text(), at()];
     if (!shown.units.length) return put(lead, "It wrote nothing.");
-    const of = { source: model.source.map((unit) => labelOf(unit, subwords[0])), target: shown.units.map((unit) => labelOf(unit, subwords[1])), weights: shown.attention, step,
+    const of = { source: model.source.map((unit) => labelOf(unit, subwords[0])), target: shown.units.map((unit) => labelOf(unit, subwords[1])), weights: shown.attention, step, name: model.name,
       reached: state.step < 0 ? shown.units.length : step };
     const turn = (t) => view.set({ step: t });
     tell(model, of);
@@ -88,6 +88,8 @@ export function showAlign(root, view) {
     put(sides, make("figcaption", {}, "The two texts", " ", saving(sides, "both texts")), bothSides(of, narrow - 10, turn));
     map.hidden = !shown.attention;
     if (shown.attention) put(map, make("figcaption", {}, "Attention, in percent", " ", saving(map, "attention")), heatMap(of, wide - 10, turn));
+    picture.classList.toggle("long", of.source.length > 24);
+    for (const each of picture.querySelectorAll(".scroll")) each.centre();
     put(likely, next(shown.steps[step], `What it expects at step ${step + 1}`));
     beside(model, shown, step);
     search(model);
@@ -111,7 +113,7 @@ export function showAlign(root, view) {
   function steps({ target, step, reached }) {
     const last = target.length - 1;
     const had = stepper.contains(document.activeElement) ? document.activeElement.textContent : "";
-    const to = (label, t) => button(label, () => view.set({ step: t }), { disabled: t < 0 || t > last || t === step });
+    const to = (label, t) => button(label, () => view.set({ step: t }), { disabled: t < 0 || t > last || t === state.step });
     const join = NAMES[about.units[1]][0] === "character" ? "" : " ";
     const part = (from, to) => (from < to && from ? join : "") + target.slice(from, to).join(join);
     const done = Math.min(reached + 1, target.length);
@@ -145,28 +147,41 @@ export function showAlign(root, view) {
   function beside(mine, shown, step) {
     const other = found.models[1];
     const rows = found.reference === null ? [] : [["as it should be", cell(found.reference), ""]];
-    rows.push([`${mine.name}${mine.attention ? ", attention" : ", one vector"}`, cell(...marked(shown.parts)), likelihood(shown)]);
+    rows.push([`${mine.name}, ${between(mine)}`, cell(...marked(shown.parts)), likelihood(shown)]);
     const legend = make("p", { class: "verdict" }, make("mark", {}, "marked"), ": otherwise than ",
       found.reference === null ? `what ${mine.name} writes greedily` : "it should be", "; ", make("span", { class: "gap" }, "‸"), ": something is left out.");
     if (!other) {
-      put(others, make("h2", {}, agrees(shown, "It")), grid(["", "text", "probability"], rows, { caption: "what was written" }), legend,
-        make("p", { class: "verdict" }, "With --beside MODEL another model stands here, such as one without attention, which has one vector of the source."));
+      const hint = bundle ? null : make("p", { class: "verdict" }, `Start the explorer with --beside MODEL to see here what another model makes of it, such as one ${mine.attention ? "without" : "with"} attention.`);
+      if (found.reference === null) put(others, make("h2", {}, "Another model can stand beside it"), hint);
+      else put(others, make("h2", {}, agrees(shown)), grid(["model", "text", "probability"], rows, { caption: "what was written" }), legend, hint);
+      others.hidden = bundle && found.reference === null;
       return;
     }
     const its = other.written[Math.min(state.way, 1)];
-    rows.push([`${other.name}${other.attention ? ", attention" : ", one vector"}`, cell(...marked(its.parts)), likelihood(its)]);
+    rows.push([`${other.name}, ${between(other)}`, cell(...marked(its.parts)), likelihood(its)]);
     const say = other.attention ? "It has attention too." : `All it knows of the source is one vector of ${other.vector} numbers, made before the first ${one} is written.`;
     const names = about.beside.map((name) => [name, name]);
     put(others, make("h2", {}, verdict(mine, shown, other, its)), make("p", {}, `Beside it stands ${other.name}. `, say),
       bundle || names.length < 2 ? null : labelled("Beside", choice(names, other.name, (name) => view.set({ other: name }))),
-      make("div", { class: "halves" }, make("div", {}, grid(["", "text", "probability"], rows, { caption: "what each wrote" }), legend),
+      make("div", { class: "halves" }, make("div", {}, grid(["model", "text", "probability"], rows, { caption: "what each wrote" }), legend, itsSides(other, its, step)),
         step < its.steps.length ? next(its.steps[step], `What ${other.name} expects at its step ${step + 1}`)
           : make("p", {}, `${other.name} has ended before step ${step + 1}.`)));
   }
 
-  function agrees(shown, name) {
-    if (found.reference === null) return `${name} wrote this`;
-    return shown.right ? `${name} wrote what it should` : `${name} did not write quite what it should`;
+  // The other model's two texts, and what is between them.
+  function itsSides(other, its, step) {
+    if (!its.units.length) return null;
+    const figure = make("figure", {});
+    const target = its.units.map((unit) => labelOf(unit, subwords[1]));
+    const of = { source: other.source.map((unit) => labelOf(unit, subwords[0])), target, weights: its.attention, name: other.name, step: Math.min(step, target.length - 1), reached: state.step < 0 ? target.length : step };
+    const drawn = bothSides(of, 420, (t) => view.set({ step: t }));
+    put(figure, make("figcaption", {}, other.name, " ", saving(figure, other.name)), drawn);
+    requestAnimationFrame(() => drawn.centre()); // when it is in the page
+    return figure;
+  }
+
+  function agrees(shown) {
+    return shown.right ? "It wrote what it should" : "It did not write quite what it should";
   }
 
   function verdict(mine, shown, other, its) {
@@ -179,6 +194,10 @@ export function showAlign(root, view) {
 
   function cell(...children) {
     return make("td", { class: "written", lang: "" }, ...children);
+  }
+
+  function between(model) {
+    return model.attention ? "with attention" : "through one vector";
   }
 
   function likelihood({ log_prob }) {
@@ -198,7 +217,7 @@ export function showAlign(root, view) {
     put(searched, make("h2", {}, head),
       make("p", {}, `Press one to see its map. ${penalty ? `They are ranked by score: the logarithm over ((5 + length) / 6)^${penalty}, so that long texts have a chance.` : "They are ranked by their probability."}`),
       bundle ? null : labelled("Texts kept open", choice([...new Set([...BEAMS, beams])].sort((a, b) => a - b).map((n) => [String(n), String(n)]), String(beams), (n) => view.set({ beams: Number(n), way: 0, step: -1 })), "short"),
-      grid(["", "text", "probability", "its logarithm", ...(penalty ? ["score"] : [])], rows, { caption: "greedy, then the beam's, best first" }));
+      grid(["way", "text", "probability", "its logarithm", ...(penalty ? ["score"] : [])], rows, { caption: "greedy, then the beam's, best first" }));
   }
 
   return {

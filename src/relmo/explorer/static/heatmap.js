@@ -6,10 +6,12 @@ import { make, svg } from "./dom.js";
 const LETTER = 7.6; // width of a letter, about
 const LONGEST_LABEL = 13;
 const FULL = 0.62; // above this weight black is read best, in the dark too
+const MANY = 24; // rows; more of them stand closer
 const SEEN = 0.1; // a weight below this gets no line and no number
 
 export function labelOf(unit, subwords) {
   if (unit === null) return "(end)";
+  if (unit === "<unk>") return "(unknown)";
   if (unit === " ") return "␣";
   if (!subwords) return unit;
   return unit.startsWith("▁") ? unit.slice(1) || "␣" : `-${unit}`;
@@ -32,6 +34,13 @@ function pressable(element, pressed, title) {
   element.append(svg("title", {}, title));
   element.addEventListener("click", pressed);
   return element;
+}
+
+// A drawing that can be larger than its place; `centre` brings what is looked at into sight.
+function framed(chart, label, [x, y]) {
+  const frame = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, chart);
+  frame.centre = () => frame.scrollTo(x - frame.clientWidth / 2, y - frame.clientHeight / 2);
+  return frame;
 }
 
 // Of source and target labels, weights by row, the step that is looked at and the last one that is done; `chosen` is told
@@ -66,31 +75,39 @@ export function heatMap({ source, target, weights, step, reached }, room, chosen
     chart.append(row);
   });
   chart.append(svg("rect", { x: left - 1, y: top + tall * step - 1, width: size * columns.length + 1, height: tall + 1, class: "outline" }));
-  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "map of the attention" }, chart);
+  return framed(chart, "map of the attention", [left + size * (best + 0.5), top + tall * (step + 0.5)]);
 }
 
 // The source on the left, the text written on the right. The lines of the step are strong; those of what is pointed at,
-// for as long as it is.
-export function bothSides({ source, target, weights, step, reached }, room, chosen) {
+// for as long as it is. Without weights, all lines go through one vector.
+export function bothSides({ source, target, weights, step, reached, name }, room, chosen) {
   const [from, to] = [source.map(cut), target.map(cut)];
-  const tall = 26;
-  const [left, right] = [from, to].map((labels) => Math.max(52, widest(labels) + 14));
+  const [left, right] = [from, to].map((labels) => Math.max(52, widest(labels) * 1.1 + 14));
   const width = Math.max(left + right + 70, Math.min(room, left + right + 220));
   const rows = Math.max(from.length, to.length);
-  const height = tall * rows + 26;
+  const tall = rows > MANY ? 19 : 26;
+  const height = tall * rows + 30;
   const at = (i, of) => 24 + tall * (i + 0.5 + (rows - of) / 2);
   const chart = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", class: "chart sides",
-    "aria-label": "the two texts, with lines from each that was written to those that were looked at" },
+    "aria-label": weights ? "the two texts, with lines from each that was written to those that were looked at" : "the two texts, with one vector between them" },
     svg("text", { x: left - 6, y: 13, "text-anchor": "end", class: "side" }, "read"),
     svg("text", { x: width - right + 6, y: 13, class: "side" }, "written"));
   const lines = [];
-  weights?.forEach((row, t) => row.forEach((weight, j) => {
-    if (weight < SEEN) return;
-    const line = svg("line", { x1: left, y1: at(j, from.length), x2: width - right, y2: at(t, to.length), class: "thread" });
+  const join = (x1, y1, x2, y2, weight) => {
+    const line = svg("line", { x1, y1, x2, y2, class: "thread" });
     line.style.strokeWidth = 1 + 8 * weight;
-    lines.push({ line, t, j });
     chart.append(line);
+    return line;
+  };
+  weights?.forEach((row, t) => row.forEach((weight, j) => {
+    if (weight >= SEEN) lines.push({ line: join(left, at(j, from.length), width - right, at(t, to.length), weight), t, j });
   }));
+  if (!weights) {
+    const [x, y] = [(left + width - right) / 2, 24 + (tall * rows) / 2];
+    from.forEach((_, j) => join(left, at(j, from.length), x, y, 0.15));
+    to.forEach((_, t) => lines.push({ line: join(x, y, width - right, at(t, to.length), 0.15), t, j: -1 }));
+    chart.append(svg("rect", { x: x - 7, y: y - 22, width: 14, height: 44, rx: 3, class: "vector" }), svg("text", { x, y: y - 28, "text-anchor": "middle", class: "side" }, "one vector"));
+  }
   const light = (wanted) => lines.forEach((each) => each.line.classList.toggle("lit", wanted(each)));
   const usual = () => light(({ t }) => t === step);
   const pointed = (element, wanted) => {
@@ -111,5 +128,5 @@ export function bothSides({ source, target, weights, step, reached }, room, chos
     chart.append(pointed(pressable(word, () => chosen(t), target[t]), (each) => each.t === t));
   });
   usual();
-  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "the two texts side by side" }, chart);
+  return framed(chart, `the two texts of ${name} side by side`, [width / 2, at(step, to.length)]);
 }
