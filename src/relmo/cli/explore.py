@@ -15,6 +15,7 @@ from relmo.disk.outputs import refuse_existing
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
+    from relmo.explorer.align import AlignSession
     from relmo.explorer.extras import Extras
     from relmo.explorer.session import Session
 
@@ -28,7 +29,7 @@ class More:
 
     beside: tuple[str, ...] = ()
     """Another model, or a folder of models, such as the checkpoints of a run: to compare with, and to see when a unit
-    appeared. Of a trained task with ELMo its mix of layers is shown."""
+    appeared. Of a trained task with ELMo its mix of layers is shown. Beside a model that translates, another such."""
     train: Path | None = None
     """The text the model was trained on: what samples have copied from it."""
     data: Path | None = None
@@ -44,6 +45,13 @@ class More:
 
         data = self.data or (usual if (usual := data_folder()).is_dir() else None)
         return Extras.of(self.beside, train=self.train, data=data, figures=self.figures, device=device)
+
+    def only_beside(self) -> tuple[str, ...]:
+        """Other models alone, which is all that a model that translates has beside it."""
+        for option in ("train", "data", "figures"):
+            if getattr(self, option) is not None:
+                raise SettingError(f"--{option} goes with a language model, not with one that translates")
+        return self.beside
 
 
 def explore(
@@ -61,7 +69,7 @@ def explore(
     quiet: bool = False,
 ) -> None:
     """Look into a language model with a browser: its units over a text, what they stand for, what breaks without them,
-    how far back it remembers.
+    how far back it remembers. Of a sequence-to-sequence model: what it writes, and what it looks at while it does.
 
     It runs on this machine and is for this machine alone, until Ctrl-C.
 
@@ -73,15 +81,17 @@ def explore(
 
         relmo explore code --export page.html
 
+        relmo explore models/translate val.tsv --beside models/fixed
+
     Parameters
     ----------
     model
-        The folder of a language model, bidirectional or not, or of a trained task with ELMo, whose model is looked
-        into; or one that ships: prose, code, anbn-lstm, anbn-gru, small. Without one, prose is opened, and the page
-        offers the others.
+        The folder of a language model, bidirectional or not; of a sequence-to-sequence model; or of a trained task with
+        ELMo, whose model is looked into; or one that ships: prose, code, anbn-lstm, anbn-gru, small. Without one, prose
+        is opened, and the page offers the others.
     text
         A file to look at: plain text, source code, or .conllu; - for standard input. There are others in the page, and
-        room for your own.
+        room for your own. Of a sequence-to-sequence model a file of pairs, as relmo train seq2seq takes them.
     port
         Where to listen; 0 takes any that is free.
     host
@@ -101,7 +111,7 @@ def explore(
         if export.suffix.lower() not in (".html", ".htm"):
             raise SettingError(f"{export}: the page is written as .html; name the file so")
         refuse_existing(export, overwrite=overwrite)
-        _write(model or FIRST, text, export, device, quiet=quiet)
+        _write(model or FIRST, text, export, device, more, quiet=quiet)
         return
     if not 0 <= port <= 65535:
         raise SettingError(f"--port is from 0 to 65535, not {port}")
@@ -113,7 +123,7 @@ def explore(
         raise SettingError(INSTALL) from None
     check_address(host, token)
     names = _offered(model)
-    models = Models(names, lambda name: opened(name, text if name == names[0] else None, device, more))
+    models = Models(names, lambda name: opened(name, text, device, more, first=name == names[0]))
     app = make_app(models, token=token, hosts=LOOPBACK if host in LOOPBACK else None)
     listener = listen(host, port)
     address = link(host, listener.getsockname()[1], token)
@@ -129,23 +139,31 @@ def _offered(model: str | None) -> list[str]:
     return list(dict.fromkeys([first, *names]))
 
 
-def opened(name: str, text: str | None, device: str, more: More | None = None) -> "Session":
-    """A session with a model, with a text where one is given, and with more beside."""
+def opened(
+    name: str, text: str | None, device: str, more: More | None = None, *, first: bool = True
+) -> "Session | AlignSession":
+    """A session with a model, with more beside, and with a text where one is given and the model is the first."""
+    from relmo.explorer.align import AlignSession, is_seq2seq
     from relmo.explorer.session import Session
 
+    given = text if first else None
+    if is_seq2seq(name):
+        beside = more.only_beside() if more is not None and first else ()
+        return AlignSession.open(name, given, beside=beside, device=device)
     session = Session.open(name, device=device)
     if more is not None:
         learnt, session.extras = session.extras.learnt, more.extras(device)
         session.extras.learnt |= learnt
-    if text is not None:
-        session.give_file(text)
+    if given is not None:
+        session.give_file(given)
     return session
 
 
-def _write(model: str, text: str | None, path: Path, device: str, *, quiet: bool) -> None:
+def _write(model: str, text: str | None, path: Path, device: str, more: More, *, quiet: bool) -> None:
+    from relmo.explorer.align import is_seq2seq
     from relmo.explorer.page import write_page
 
-    session = opened(model, text, device)
+    session = opened(model, text, device, more if is_seq2seq(model) else None)
     with share_bar("looking into the model", quiet=quiet) as progress:
         note = write_page(session, path, progress)
     if not quiet:

@@ -58,7 +58,7 @@ class Extras:
         found = cls(train=train, device=device)
         if train is not None and not train.is_file():
             raise CorpusError(f"{train}: there is no such file; --train takes the text the model was trained on")
-        folders = [folder for source in beside for folder in _models_in(source)]
+        folders = [folder for source in beside for folder in models_in(source)]
         short = [folder.name for folder in folders]
         for folder in folders:
             name = folder.name if short.count(folder.name) == 1 else str(folder)
@@ -108,7 +108,7 @@ def learnt_mixes(task: Task[Any, Any]) -> list[dict[str, Any]]:
     return [{"name": place, "shares": mix["weights"], "gamma": mix["gamma"]} for place, mix in found.items()]
 
 
-def _models_in(source: str) -> list[Path]:
+def models_in(source: str) -> list[Path]:
     """The folder of a model, perhaps of one that ships; or the models that a folder holds, epoch-9 before epoch-10."""
     folder = bundled(source) or Path(source)
     if (folder / CONFIG).is_file() or not folder.is_dir():

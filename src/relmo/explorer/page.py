@@ -18,12 +18,13 @@ from typing import Any
 
 from relmo.disk.outputs import atomic
 from relmo.errors import SettingError
+from relmo.explorer.align import AlignSession
 from relmo.explorer.session import Session, key
 from relmo.explorer.work import Worker
 from relmo.settings.arguments import Progress
 
 PARTS: tuple[str, ...] = ("data", "colour", "dom", "picture", "charts", "planes", "text")  # each after those it imports
-PARTS += ("read", "find", "cell", "memory", "experiments", "meaning", "compare", "app")
+PARTS += ("read", "find", "cell", "memory", "experiments", "meaning", "compare", "heatmap", "align", "app")
 IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
 LARGEST, IN_NOTEBOOK = 24_000_000, 6_000_000  # bytes of answers about a text's pages, in a file and in a frame
 PLACE = "__BUNDLE__"
@@ -61,13 +62,15 @@ def with_bundle(page: str, bundle: dict[str, Any]) -> str:
 
 
 def make_bundle(
-    session: Session, progress: Progress | None = None, *, find: bool = True, largest: int = LARGEST
+    session: Session | AlignSession, progress: Progress | None = None, *, find: bool = True, largest: int = LARGEST
 ) -> dict[str, Any]:
     """The answers that a page shows about a session's first text: what was found of features, how far back the loss
     reaches, and as many of the text's pages as fit. First come pages with the units that were found, then what was
     expected there, then all units' states, then all gates."""
     tell = progress or (lambda share: None)
     kept = BundledAnswers(session, largest)
+    if isinstance(session, AlignSession):
+        return _examples_bundle(session, kept, tell)
     about, text = kept.ask("about"), session.first
     chosen = [about["opened"]]
     if find:
@@ -86,10 +89,27 @@ def make_bundle(
     return {"model": session.name, "text": text, "note": note, "chosen": ",".join(chosen), "answers": kept.answers}
 
 
+def _examples_bundle(session: AlignSession, kept: "BundledAnswers", tell: Progress) -> dict[str, Any]:
+    """The answers that a page shows about a session's examples, the one it opens with first, as many as fit."""
+    about = kept.ask("about")
+    sources = list(dict.fromkeys([about["first"], *(pair["source"] for pair in about["pairs"])]))
+    fitting = []
+    for place, source in enumerate(sources):
+        if kept.fits([("align", {"source": source})]):
+            fitting.append(source)
+        tell((place + 1) / len(sources))
+    if not fitting:
+        raise SettingError(f"not even one example fits into {kept.largest / 1e6:.0f} MB")
+    about["pairs"] = [pair for pair in about["pairs"] if pair["source"] in fitting]
+    about["first"] = fitting[0]
+    note = f"{len(fitting)} of {len(sources)} examples"
+    return {"model": session.name, "note": note, "answers": kept.answers}
+
+
 class BundledAnswers:
     """The answers of a bundle, and how many more bytes of them it takes."""
 
-    def __init__(self, session: Session, largest: int):
+    def __init__(self, session: Any, largest: int):
         self.session, self.largest, self.left = session, largest, largest
         self.answers: dict[str, Any] = {}
 
@@ -172,7 +192,7 @@ def _usual(session: Session) -> list[str]:
     return [name for name in names if np.ptp(tracks(document, [name])[name]) > 0]
 
 
-def write_page(session: Session, path: Path, progress: Progress | None = None) -> str:
+def write_page(session: Session | AlignSession, path: Path, progress: Progress | None = None) -> str:
     """Writes an exported page, whole or not at all. -> a sentence on how much of the text is in it."""
     bundle = make_bundle(session, progress)
     with atomic(path) as temporary:
@@ -193,6 +213,6 @@ class Frame:
         )
 
 
-def frame(session: Session, *, find: bool = False, height: int = 640) -> Frame:
+def frame(session: Session | AlignSession, *, find: bool = False, height: int = 640) -> Frame:
     """A session for a notebook. What takes long is left out, except where `find` asks for it."""
     return Frame(with_bundle(shell(), make_bundle(session, find=find, largest=IN_NOTEBOOK)), height)

@@ -32,6 +32,7 @@ from relmo.web.guard import LARGEST, LOOPBACK, SECONDS, Guard, body_of, problem,
 from relmo.web.messages import OURS
 
 if TYPE_CHECKING:
+    from relmo.explorer.align import AlignSession
     from relmo.explorer.session import Session
     from relmo.explorer.work import Worker
 
@@ -49,7 +50,7 @@ HEADERS = {
     "cache-control": "no-store",
 }
 
-Open = Callable[[str], "Session"]
+Open = Callable[[str], "Session | AlignSession"]
 
 
 class Models:
@@ -57,11 +58,11 @@ class Models:
 
     def __init__(self, names: Sequence[str], open_model: Open):
         self.names, self.open_model = list(names), open_model
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[str, Session | AlignSession] = {}
         self.workers: dict[str, Worker] = {}
         self.lock = threading.RLock()
 
-    def get(self, name: str) -> "Session":
+    def get(self, name: str) -> "Session | AlignSession":
         """The session of a model; of the first one where no name is given."""
         name = name or self.names[0]
         if name not in self.names:
@@ -75,9 +76,17 @@ class Models:
         """Who works for a model."""
         from relmo.explorer.work import Worker  # when there is work: a page is shown sooner
 
-        session = self.get(name)
+        session = self.language_model(name)
         with self.lock:
-            return self.workers.setdefault(session.name, Worker(session, self.get))
+            return self.workers.setdefault(session.name, Worker(session, self.language_model))
+
+    def language_model(self, name: str) -> "Session":
+        """The session of a model that is a language model."""
+        from relmo.explorer.session import Session
+
+        if not isinstance(session := self.get(name), Session):
+            raise ModelError(f"{session.name[:80]!r} is no language model, which this asks for")
+        return session
 
 
 class PageGuard(Guard):

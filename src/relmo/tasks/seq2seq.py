@@ -59,6 +59,8 @@ class Candidate:
     score       what candidates are ranked by: that, with the penalties for length and coverage
     attention   the weight of each unit of the source (columns) when each of `units`, and at last the end, was written
                 (rows); None where the network has no attention, or it was not asked for
+    ids         the numbers of its units, as they were written: none is replaced
+    ended       whether the end was written; a text that reaches the limit is cut off
     """
 
     text: str
@@ -66,6 +68,8 @@ class Candidate:
     log_prob: float
     score: float
     attention: np.ndarray | None = dataclasses.field(default=None, compare=False, repr=False)
+    ids: list[int] = dataclasses.field(default_factory=list, repr=False)
+    ended: bool = True
 
 
 @dataclass(frozen=True)
@@ -325,7 +329,7 @@ class Seq2Seq(Task[TextToText, Rewritten]):
                 units = [source[j] if i == unknown else u for i, u, j in zip(beam.ids, units, best, strict=False)]
             text = self.target_units.join(units)
             shown = attention if self.attend else None
-            candidates.append(Candidate(text, units, beam.log_prob, beam.score, shown))
+            candidates.append(Candidate(text, units, beam.log_prob, beam.score, shown, beam.ids, beam.ended))
         return Rewritten(candidates[0].text, source, candidates)
 
     def score(self, examples: Sequence[TextToText], predictions: Sequence[Rewritten]) -> TextReport:
@@ -450,9 +454,15 @@ def attention_weights(
     """What each text of each source attends to (T + 1, S): it is read once more, all at once where that can be."""
     rows = [i for i, beams in enumerate(found) for _ in beams]
     texts = [beam.ids for beams in found for beam in beams]
+    which = torch.tensor(rows, device=source.mask.device)
+    inputs = decoder_inputs(texts, end).to(which.device)
+    weights = iter(network.decode(source.of(which), inputs).weights.float().cpu().numpy())
+    return [[next(weights)[: len(beam.ids) + 1] for beam in beams] for beams in found]
+
+
+def decoder_inputs(texts: Sequence[Sequence[int]], end: int) -> Tensor:
+    """What the decoder reads to write texts of these ids, side by side, padded with the end; (N, T + 1)."""
     inputs = torch.full((len(texts), max(map(len, texts)) + 1), end)
     for row, ids in zip(inputs, texts, strict=True):
         row[1 : len(ids) + 1] = torch.tensor(ids, dtype=torch.int64)
-    which = torch.tensor(rows, device=source.mask.device)
-    weights = iter(network.decode(source.of(which), inputs.to(which.device)).weights.float().cpu().numpy())
-    return [[next(weights)[: len(beam.ids) + 1] for beam in beams] for beams in found]
+    return inputs

@@ -10,14 +10,16 @@ import { showMemory } from "./memory.js";
 import { showExperiments } from "./experiments.js";
 import { showCompare } from "./compare.js";
 import { showMeaning } from "./meaning.js";
+import { showAlign } from "./align.js";
 
 const SCREENS = { read: ["Read", showRead], find: ["Find", showFind], cell: ["Cell", showCell],
   memory: ["Memory", showMemory], experiments: ["Experiments", showExperiments], meaning: ["Meaning", showMeaning],
-  compare: ["Compare", showCompare] };
+  compare: ["Compare", showCompare], align: ["Align", showAlign] };
 const DEFAULTS = { screen: "read", model: "", text: "", page: 0, unit: "", mode: "", at: -1, pins: "", marks: false,
   likely: true, gates: false, threshold: 0, own: "", language: "", event: "\n", features: "", patterns: "", measure: "r", sort: "",
   bias: 1, radius: 1, languageName: "anbn", pairs: "", other: "", order: 6, sentence: "They sat on the bank of the river .", position: 4,
-  same: false, pack: "", most: 100, conditions: "", swept: false, train: "", feature: "", prompt: "", seed: 0, jacobians: false, beside: false };
+  same: false, pack: "", most: 100, conditions: "", swept: false, train: "", feature: "", prompt: "", seed: 0, jacobians: false, beside: false,
+  source: "", step: -1, way: 0, beams: 0 };
 const SHORT = 1500; // characters of a text of one's own that the address carries
 
 let state = { ...DEFAULTS };
@@ -92,17 +94,20 @@ function head() {
     button(label, () => view.set({ screen: name }), { "aria-current": name === state.screen ? "page" : "false" }));
   const models = (bundle ? [] : about.examples).map((each) => [each.name, `${each.name}: ${each.about}`]);
   if (!models.some(([name]) => name === about.name)) models.unshift([about.name, about.name]);
-  const texts = about.texts.map((each) => [each.name, each.title]);
+  const translates = about.kind === "seq2seq";
+  const texts = (about.texts ?? []).map((each) => [each.name, each.title]);
   if (!texts.some(([name]) => name === state.text)) texts.unshift([state.text, "Your text"]);
-  const kind = `${about.cell.toUpperCase()}, ${about.layers} × ${about.states[about.memory] / about.directions} units, `
-    + `${about.parameters.toLocaleString("en")} weights, reads ${about.unit === "char" ? "characters" : "words"}`;
+  const size = translates ? about.hidden : about.states[about.memory] / about.directions;
+  const [reads, writes] = (about.units ?? [about.unit]).map((unit) => ({ char: "characters", word: "words" }[unit] ?? "pieces of words"));
+  const kind = `${about.cell.toUpperCase()}, ${about.layers} × ${size} units, ${about.parameters.toLocaleString("en")} weights, `
+    + `reads ${reads}${writes ? `, writes ${writes}` : ""}`;
   put(document.getElementById("top"), 
     make("h1", {}, "relmo ", make("span", {}, "explore")),
     make("nav", { "aria-label": "screens", class: "tabs" }, ...tabs),
     make("div", { class: "pickers" },
       bundle ? make("span", { class: "kind" }, about.name) :
-        labelled("Model", choice(models, about.name, (model) => view.set({ model, unit: "", mode: "", text: "", page: 0, at: -1, pins: "" }))),
-      bundle ? null : labelled("Text", choice(texts, state.text, (text) => view.set({ text }))),
+        labelled("Model", choice(models, about.name, (model) => view.set({ model, unit: "", mode: "", text: "", page: 0, at: -1, pins: "", source: "", step: -1, way: 0, beams: 0, other: "" }))),
+      bundle || translates ? null : labelled("Text", choice(texts, state.text, (text) => view.set({ text }))),
       button("◐", dark, { "aria-label": "light or dark" }),
       bundle ? null : button("Save page", save, { title: "one self-contained page with what you have looked at" })),
     make("p", { class: "kind" }, kind));
@@ -111,6 +116,7 @@ function head() {
 
 // A saved page has the screens whose answers it has.
 function offered(name) {
+  if ((name === "align") !== (about.kind === "seq2seq")) return false;
   if (name === "compare" && about.kind !== "lm") return false;
   if (name === "meaning" && about.kind !== "bilm") return false;
   const needed = { find: ["job:find"], memory: ["job:memory", "job:fresh", "job:past"], experiments: ["job:count", "job:agree", "job:gates"],
@@ -127,8 +133,8 @@ function dark() {
 
 async function save() {
   try {
-    const unit = parseUnit(state.unit);
-    await ask("units", { model: state.model, text: state.text, page: state.page, state: unit.state, layer: unit.layer });
+    const unit = state.unit && parseUnit(state.unit);
+    if (unit) await ask("units", { model: state.model, text: state.text, page: state.page, state: unit.state, layer: unit.layer });
     const { html } = await ask("shell", {});
     const kept = Object.fromEntries([...answers].filter(([key]) => key.startsWith("job") || key.includes(new URLSearchParams({ model: state.model }))));
     delete kept["shell?"];
@@ -159,18 +165,29 @@ async function start() {
   if (state.own && state.text.startsWith("own-") && !bundle) {
     await send("api/text", { model: state.model, text: state.own, language: state.language || null });
   }
+  settle();
+  show();
+}
+
+// What the address leaves open is as the model opens.
+function settle() {
+  if (about.kind === "seq2seq") {
+    Object.assign(state, { screen: "align", text: "", unit: "" });
+    state.source ||= about.first;
+    return;
+  }
   state.text ||= bundle?.text ?? about.first;
   state.unit ||= about.opened;
   state.mode ||= about.mode;
   if (!offered(state.screen)) state.screen = "read";
   if (!(parseUnit(state.unit).state in about.states)) state.unit = about.opened;
-  show();
 }
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || !about) return;
   if (/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) return;
-  if (event.key === "[" || event.key === "]") view.turn(event.key === "[" ? -1 : 1);
+  if (current?.key?.(event)) return event.preventDefault();
+  if ((event.key === "[" || event.key === "]") && state.unit) view.turn(event.key === "[" ? -1 : 1);
   else if (event.key === "/") search();
   else if (event.key === "p" || event.key === "P") savePicture(document.getElementById("screen"), event.key === "p" ? "png" : "svg");
   else return;
@@ -216,9 +233,7 @@ addEventListener("popstate", () => {
   state = { ...fromAddress() };
   if (state.model && state.model !== before) return start();
   state.model = before;
-  state.text ||= about.first;
-  state.unit ||= about.opened;
-  state.mode ||= about.mode;
+  settle();
   show();
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => about && show());

@@ -83,9 +83,9 @@ function key(n) {
     svg("line", { x1: 1, x2: 33, y1: 5, y2: 5, class: `line line${n % 6}`, "stroke-dasharray": DASHES[n % 6] }));
 }
 
-// Rows of [name, value, note]; bars go to the right of zero and to the left.
-export function bars(rows, { label, digits = 3 }) {
-  const most = Math.max(...rows.map(([, v]) => Math.abs(v)), 1e-9);
+// Rows of [name, value, note]; bars go to the right of zero and to the left. The longest is that of `limit`, or of the largest.
+export function bars(rows, { label, digits = 3, limit }) {
+  const most = limit ?? Math.max(...rows.map(([, v]) => Math.abs(v)), 1e-9);
   const negative = rows.some(([, v]) => v < 0);
   const items = rows.map(([name, value, note]) => {
     const bar = make("span", { class: `bar ${value < 0 ? "minus" : "plus"}` });
