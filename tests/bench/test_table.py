@@ -98,7 +98,7 @@ def test_the_explorers_answers_are_timed_through_its_server() -> None:
 
 
 def test_where_the_explorers_packages_are_missing_it_is_left_out_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "relmo.explorer.connections", None)
+    monkeypatch.setitem(sys.modules, "relmo.web.connections", None)
     calibration = Calibration(torch.device("cpu"))
     everything = Bench(BenchOptions(geometry="tiny", device="cpu"))
     report = BenchReport({}, {}, {})
