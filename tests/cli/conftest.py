@@ -19,3 +19,18 @@ def run(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> C
         return int(end.value.code or 0), *capsys.readouterr()
 
     return command
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """A function that runs a command, which must end with `code`. -> its standard output, or error where it fails."""
+
+    def run(*arguments: object, code: int = 0) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main([str(argument) for argument in arguments])
+        output, errors = capsys.readouterr()
+        assert end.value.code == code, errors
+        return output if code == 0 else errors
+
+    return run

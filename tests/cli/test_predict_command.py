@@ -25,21 +25,6 @@ Relmo = Callable[..., str]
 SMALL = "--word-dim 8 --char-dim 4 --filters 2x6 --hidden 8 --dropout 0.1 --batch 8 --lr 0.02 --epochs 6 --device cpu"
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Relmo:
-    """A function that runs a command, which must end with `code`. -> its standard output, or error where it fails."""
-
-    def command(*arguments: object, code: int = 0) -> str:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main([str(argument) for argument in arguments])
-        output, errors = capsys.readouterr()
-        assert end.value.code == code, errors
-        return output if code == 0 else errors
-
-    return command
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tagger that has learnt all there is to learn."""
@@ -51,16 +36,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "m"
 
 
-def test_options_of_another_kind_of_model_are_refused(run: Relmo, model: Path, tmp_path: Path) -> None:
+def test_options_of_another_kind_of_model_are_refused(command: Relmo, model: Path, tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("A dog\n")
-    error = run("predict", model, tmp_path / "t.txt", "--length-penalty", 1, code=2)
+    error = command("predict", model, tmp_path / "t.txt", "--length-penalty", 1, code=2)
     assert "--length-penalty has a meaning for a sequence-to-sequence model alone; this is a tagger" in error
 
 
-def test_training_prints_its_results(run: Relmo, tmp_path: Path) -> None:
+def test_training_prints_its_results(command: Relmo, tmp_path: Path) -> None:
     train = conllu(tmp_path / "train.conllu", 40)
     arguments = ["train", "tagger", train, "--preset", "pos", *SMALL.replace("--epochs 6", "--epochs 1").split()]
-    results = json.loads(run(*arguments, "--out", tmp_path / "m", "--json", "--quiet"))
+    results = json.loads(command(*arguments, "--out", tmp_path / "m", "--json", "--quiet"))
     assert results["metric"] == "accuracy"
     assert 0 <= results["valid_accuracy"] <= 1
     settings = json.loads((tmp_path / "m" / "config.json").read_text())["settings"]
@@ -68,31 +53,31 @@ def test_training_prints_its_results(run: Relmo, tmp_path: Path) -> None:
     assert settings["train"]["epochs"] == 1
 
 
-def test_each_preset_is_read(run: Relmo, tmp_path: Path) -> None:
+def test_each_preset_is_read(command: Relmo, tmp_path: Path) -> None:
     presets = sorted(path.name for path in (Path(relmo.__file__).parent / "presets").glob("tagger-*.toml"))
     assert presets == ["tagger-ner.toml", "tagger-pos.toml"]
-    said = run("train", "tagger", "none.iob2", "--preset", "ner", "--out", tmp_path / "m", code=2)
+    said = command("train", "tagger", "none.iob2", "--preset", "ner", "--out", tmp_path / "m", code=2)
     assert "no such file" in said
 
 
 def test_words_and_tags_come_line_by_line_with_an_empty_line_after_each_sentence(
-    run: Relmo, model: Path, tmp_path: Path
+    command: Relmo, model: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "a.txt").write_text("The dog sees.\n\nThe cat.")
     expected = "The\tDET\ndog\tNOUN\nsees\tVERB\n.\tPUNCT\n\n\nThe\tDET\ncat\tNOUN\n.\tPUNCT\n\n"
-    assert run("predict", model, tmp_path / "a.txt", "--device", "cpu") == expected
-    split = run("predict", model, tmp_path / "a.txt", "--tokenized")
+    assert command("predict", model, tmp_path / "a.txt", "--device", "cpu") == expected
+    split = command("predict", model, tmp_path / "a.txt", "--tokenized")
     assert [line.split("\t")[0] for line in split.splitlines()[:3]] == ["The", "dog", "sees."]
     (tmp_path / "b.conllu").write_text("1\tThe\t_\tX\t_\t_\t0\t_\t_\t_\n2\tdog!?\t_\tX\t_\t_\t0\t_\t_\t_\n")
-    assert [line.split("\t")[0] for line in run("predict", model, tmp_path / "b.conllu").splitlines()[:2]] == [
+    assert [line.split("\t")[0] for line in command("predict", model, tmp_path / "b.conllu").splitlines()[:2]] == [
         "The",
         "dog!?",
     ]
 
 
-def test_json_lines_have_places_in_the_text(run: Relmo, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_lines_have_places_in_the_text(command: Relmo, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"  The dog\n\n")))
-    first, second = map(json.loads, run("predict", model, "--json").splitlines())
+    first, second = map(json.loads, command("predict", model, "--json").splitlines())
     assert first == {
         "text": "  The dog",
         "tokens": [
@@ -158,11 +143,11 @@ def test_a_full_device_ends_a_pipe_that_is_open_with_one_line_and_status_2(model
     assert said.endswith(b": the disk is full\n")
 
 
-def test_blank_lines_are_answered_with_nothing(run: Relmo, model: Path, tmp_path: Path) -> None:
+def test_blank_lines_are_answered_with_nothing(command: Relmo, model: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n" * 300 + "The dog\n  \n")
-    assert run("predict", model, tmp_path / "a.txt") == "\n" * 300 + "The\tDET\ndog\tNOUN\n\n\n"
+    assert command("predict", model, tmp_path / "a.txt") == "\n" * 300 + "The\tDET\ndog\tNOUN\n\n\n"
     alice = Path(relmo.__file__).parent / "data" / "alice.txt"
-    answers = run("predict", model, alice, "--json").splitlines()
+    answers = command("predict", model, alice, "--json").splitlines()
     assert len(answers) == len(alice.read_text(encoding="utf-8").splitlines())
 
 
@@ -193,25 +178,25 @@ def test_what_has_come_is_taken_together_and_errors_come_after_it(monkeypatch: p
     assert list(given()) == []
 
 
-def test_evaluate_shows_the_score_each_label_and_the_confusions(run: Relmo, model: Path) -> None:
+def test_evaluate_shows_the_score_each_label_and_the_confusions(command: Relmo, model: Path) -> None:
     dev = model.parent / "dev.conllu"
-    assert run("evaluate", model, dev, dev, "--quiet") == "1.000000\n1.000000\n"
-    shown = run("evaluate", model, dev, "--confusion")
+    assert command("evaluate", model, dev, dev, "--quiet") == "1.000000\n1.000000\n"
+    shown = command("evaluate", model, dev, "--confusion")
     assert "accuracy" in shown
     assert "precision" in shown
     assert "taken for" in shown
-    (row,) = json.loads(run("evaluate", model, dev, "--json"))["files"]
+    (row,) = json.loads(command("evaluate", model, dev, "--json"))["files"]
     assert row["accuracy"] == 1.0
     assert row["metric"] == "accuracy"
     assert row["confusion"]["labels"] == ["DET", "NOUN", "PUNCT", "VERB"]
     assert [label["label"] for label in row["labels"]] == ["DET", "NOUN", "PUNCT", "VERB"]
 
 
-def test_info_and_convert_know_a_tagger(run: Relmo, model: Path, tmp_path: Path) -> None:
-    facts = json.loads(run("info", model, "--json"))
+def test_info_and_convert_know_a_tagger(command: Relmo, model: Path, tmp_path: Path) -> None:
+    facts = json.loads(command("info", model, "--json"))
     assert facts["kind"] == "tagger"
-    run("convert", model, tmp_path / "half", "--precision", "float16")
-    assert run("evaluate", tmp_path / "half", model.parent / "dev.conllu", "--quiet") == "1.000000\n"
+    command("convert", model, tmp_path / "half", "--precision", "float16")
+    assert command("evaluate", tmp_path / "half", model.parent / "dev.conllu", "--quiet") == "1.000000\n"
 
 
 @pytest.mark.parametrize(
@@ -227,8 +212,8 @@ def test_info_and_convert_know_a_tagger(run: Relmo, model: Path, tmp_path: Path)
         (["train", "tagger", "DEV", "--set", "input.elmo_layer=top", "--out", "x"], "input.elmo_layers"),
     ],
 )
-def test_mistakes_are_one_line(run: Relmo, model: Path, arguments: list[str], says: str) -> None:
+def test_mistakes_are_one_line(command: Relmo, model: Path, arguments: list[str], says: str) -> None:
     places = {"MODEL": str(model), "DEV": str(model.parent / "dev.conllu")}
-    said = run(*(places.get(argument, argument) for argument in arguments), code=2)
+    said = command(*(places.get(argument, argument) for argument in arguments), code=2)
     assert says in said
     assert said.count("\n") == 1

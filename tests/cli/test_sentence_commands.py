@@ -17,21 +17,6 @@ QUICK = "--lr 0.02 --batch 16 --epochs 6 --device cpu --quiet"
 SMALL = f"--word-dim 8 --char-dim 0 --hidden 12 --dropout 0 {QUICK}"
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Relmo:
-    """A function that runs a command, which must end with `code`. -> its standard output, or error where it fails."""
-
-    def command(*arguments: object, code: int = 0) -> str:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main([str(argument) for argument in arguments])
-        output, errors = capsys.readouterr()
-        assert end.value.code == code, errors
-        return output if code == 0 else errors
-
-    return command
-
-
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a classifier, a model of labelled pairs and one of scores, which have learnt all there is."""
@@ -49,12 +34,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_classifier_answers_each_line_with_a_label(run: Relmo, models: Path, tmp_path: Path) -> None:
+def test_a_classifier_answers_each_line_with_a_label(command: Relmo, models: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("A lovely plot.\nA dull film.\n")
-    lines = [line.split("\t") for line in run("predict", models / "reviews", tmp_path / "a.txt").splitlines()]
+    lines = [line.split("\t") for line in command("predict", models / "reviews", tmp_path / "a.txt").splitlines()]
     assert [label for label, _ in lines] == ["pos", "neg"]
     records = [
-        json.loads(line) for line in run("predict", models / "reviews", tmp_path / "a.txt", "--json").splitlines()
+        json.loads(line) for line in command("predict", models / "reviews", tmp_path / "a.txt", "--json").splitlines()
     ]
     assert [record["text"] for record in records] == ["A lovely plot.", "A dull film."]
     for (label, probability), record in zip(lines, records, strict=True):
@@ -64,12 +49,12 @@ def test_a_classifier_answers_each_line_with_a_label(run: Relmo, models: Path, t
 
 
 def test_pairs_are_two_columns_and_get_a_label_or_a_score(
-    run: Relmo, models: Path, monkeypatch: pytest.MonkeyPatch
+    command: Relmo, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answers(model: str, *options: str) -> list[str]:
         text = io.BytesIO(b"The film\tSome film.\nThe film\tSome plot.\n")
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(text))
-        return run("predict", models / model, *options).splitlines()
+        return command("predict", models / model, *options).splitlines()
 
     assert [line.split("\t")[0] for line in answers("same")] == ["same", "different"]
     first, second = map(json.loads, answers("same", "--json"))
@@ -80,22 +65,22 @@ def test_pairs_are_two_columns_and_get_a_label_or_a_score(
     assert f"{json.loads(answers('alike', '--json')[0])['score']:.4f}" == f"{more:.4f}"
 
 
-def test_evaluate_shows_each_kind_s_own_scores(run: Relmo, models: Path) -> None:
-    assert run("evaluate", models / "reviews", models / "reviews-dev", "--quiet") == "1.000000\n"
-    shown = run("evaluate", models / "same", models / "same-dev", "--confusion")
+def test_evaluate_shows_each_kind_s_own_scores(command: Relmo, models: Path) -> None:
+    assert command("evaluate", models / "reviews", models / "reviews-dev", "--quiet") == "1.000000\n"
+    shown = command("evaluate", models / "same", models / "same-dev", "--confusion")
     assert all(word in shown for word in ("accuracy", "macro_f1", "matthews", "precision", "different", "taken for"))
-    (row,) = json.loads(run("evaluate", models / "alike", models / "alike-dev", "--json"))["files"]
+    (row,) = json.loads(command("evaluate", models / "alike", models / "alike-dev", "--json"))["files"]
     assert row["metric"] == "pearson"
     assert row["pearson"] > 0.9
     assert row["spearman"] > 0.5
     assert row["confusion"] is None
 
 
-def test_info_and_convert_know_them(run: Relmo, models: Path, tmp_path: Path) -> None:
+def test_info_and_convert_know_them(command: Relmo, models: Path, tmp_path: Path) -> None:
     for name, kind in (("reviews", "classifier"), ("same", "pairs"), ("alike", "pairs")):
-        assert json.loads(run("info", models / name, "--json"))["kind"] == kind
-    run("convert", models / "reviews", tmp_path / "half", "--precision", "float16")
-    assert run("evaluate", tmp_path / "half", models / "reviews-dev", "--quiet") == "1.000000\n"
+        assert json.loads(command("info", models / name, "--json"))["kind"] == kind
+    command("convert", models / "reviews", tmp_path / "half", "--precision", "float16")
+    assert command("evaluate", tmp_path / "half", models / "reviews-dev", "--quiet") == "1.000000\n"
 
 
 @pytest.mark.parametrize(
@@ -110,22 +95,29 @@ def test_info_and_convert_know_them(run: Relmo, models: Path, tmp_path: Path) ->
     ],
 )
 def test_each_preset_trains(
-    kind: str, preset: str, make: Callable[..., Path], section: str, key: str, value: str, run: Relmo, tmp_path: Path
+    kind: str,
+    preset: str,
+    make: Callable[..., Path],
+    section: str,
+    key: str,
+    value: str,
+    command: Relmo,
+    tmp_path: Path,
 ) -> None:
     presets = (Path(relmo.__file__).parent / "presets").glob(f"{kind}-*.toml")
     assert f"{kind}-{preset}.toml" in {path.name for path in presets}
     file = make(tmp_path / "train", 40)
     arguments = ["train", kind, file, "--preset", preset, "--hidden", "8", "--epochs", "1", "--device", "cpu"]
-    results = json.loads(run(*arguments, "--out", tmp_path / "m", "--json", "--quiet"))
+    results = json.loads(command(*arguments, "--out", tmp_path / "m", "--json", "--quiet"))
     assert results["train_examples"] == 36
     assert json.loads((tmp_path / "m" / "config.json").read_text())["settings"][section][key] == value
 
 
-def test_a_classifier_starts_from_a_language_model(run: Relmo, tmp_path: Path) -> None:
+def test_a_classifier_starts_from_a_language_model(command: Relmo, tmp_path: Path) -> None:
     file = reviews(tmp_path / "train.tsv", 60)
     language_model(tmp_path / "lm", hidden=6)
     arguments = ["train", "classifier", file, "--init", tmp_path / "lm", "--pool", "final", *QUICK.split()[:-1]]
-    shown = run(*arguments, "--out", tmp_path / "m")
+    shown = command(*arguments, "--out", tmp_path / "m")
     assert all(word in shown for word in ("valid_accuracy", "precision", "recall", "neg", "saved to"))
     settings = json.loads((tmp_path / "m" / "config.json").read_text())["settings"]
     assert (settings["input"]["word_dim"], settings["model"]["hidden"], settings["model"]["directions"]) == (6, 6, 1)
@@ -143,37 +135,37 @@ def test_a_classifier_starts_from_a_language_model(run: Relmo, tmp_path: Path) -
     ],
 )
 def test_mistakes_are_one_line(
-    run: Relmo, models: Path, tmp_path: Path, arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch
+    command: Relmo, models: Path, tmp_path: Path, arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(models)
     (tmp_path / "one.txt").write_text("a\tb\nonly one\n")
-    said = run(*(str(tmp_path / "one.txt") if argument == "ONE" else argument for argument in arguments), code=2)
+    said = command(*(str(tmp_path / "one.txt") if argument == "ONE" else argument for argument in arguments), code=2)
     assert says in said
     assert said.count("\n") == 1
     assert not Path("x").exists()
 
 
-def test_a_users_own_table_is_learnt_from_scored_and_answered(run: Relmo, tmp_path: Path) -> None:
+def test_a_users_own_table_is_learnt_from_scored_and_answered(command: Relmo, tmp_path: Path) -> None:
     rows = "".join(
         f'{i},"A {"lovely" if i % 2 else "dull"}, quiet film",{"good" if i % 2 else "bad"}\n' for i in range(60)
     )
     (tmp_path / "mine.csv").write_text("nr,comment,verdict\n" + rows)
     names = ["--text-column", "comment", "--column", "verdict"]
-    run("train", "classifier", tmp_path / "mine.csv", *names, *SMALL.split(), "--out", tmp_path / "model")
-    assert float(run("evaluate", tmp_path / "model", tmp_path / "mine.csv", "--quiet")) == 1.0
+    command("train", "classifier", tmp_path / "mine.csv", *names, *SMALL.split(), "--out", tmp_path / "model")
+    assert float(command("evaluate", tmp_path / "model", tmp_path / "mine.csv", "--quiet")) == 1.0
     (tmp_path / "new.csv").write_text('comment,other\n"Lovely, lovely",x\n"dull,\ndull",y\n')
-    answers = run("predict", tmp_path / "model", tmp_path / "new.csv").splitlines()
+    answers = command("predict", tmp_path / "model", tmp_path / "new.csv").splitlines()
     assert [answer.split("\t")[0] for answer in answers] == ["good", "bad"]
-    assert len(run("predict", tmp_path / "model", tmp_path / "new.csv", "--column", "other").splitlines()) == 2
+    assert len(command("predict", tmp_path / "model", tmp_path / "new.csv", "--column", "other").splitlines()) == 2
     (tmp_path / "old.csv").write_text("words\nLovely\n")
-    said = run("predict", tmp_path / "model", tmp_path / "old.csv", code=2)
+    said = command("predict", tmp_path / "model", tmp_path / "old.csv", code=2)
     assert "old.csv:2: there is no comment; there is words; say which it is with --column" in said
 
 
-def test_pairs_are_taken_from_two_columns_of_a_table(run: Relmo, models: Path, tmp_path: Path) -> None:
+def test_pairs_are_taken_from_two_columns_of_a_table(command: Relmo, models: Path, tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text('premise,hypothesis\n"a, b","a, b"\n"a, b",c\n')
-    expected = run("predict", models / "same", tmp_path / "p.csv")
+    expected = command("predict", models / "same", tmp_path / "p.csv")
     (tmp_path / "q.tsv").write_text("one\ttwo\na, b\ta, b\na, b\tc\n")
-    assert run("predict", models / "same", tmp_path / "q.tsv", "--column", "one", "--column", "two") == expected
+    assert command("predict", models / "same", tmp_path / "q.tsv", "--column", "one", "--column", "two") == expected
     (tmp_path / "plain.txt").write_text("a, b\ta, b\na, b\tc\n")
-    assert run("predict", models / "same", tmp_path / "plain.txt") == expected
+    assert command("predict", models / "same", tmp_path / "plain.txt") == expected

@@ -1,5 +1,6 @@
 """`relmo reproduce elmo-table`"""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -90,11 +91,7 @@ def elmo_table(
         say("the same command goes on with what is not finished")
         raise
     _show(made, trained, json=json)
-    if trained.unfinished:
-        say(f"{len(trained.unfinished)} trainings are not finished; the same command goes on with them")
-    if trained.failed:
-        name, why = next(iter(trained.failed.items()))
-        raise RelmoError(f"{len(trained.failed)} trainings failed, such as {name}: {why}")
+    _tell_missing(trained, say)
 
 
 def _show(made: "ElmoTables", trained: "Trained", *, json: bool) -> None:
@@ -104,3 +101,12 @@ def _show(made: "ElmoTables", trained: "Trained", *, json: bool) -> None:
         print_json(made.summary() | {"failed": trained.failed, "unfinished": trained.unfinished})
     else:
         print_tables(*made.tables(), words=OF_WORDS)
+
+
+def _tell_missing(trained: "Trained", say: Callable[[str], None]) -> None:
+    """Says which trainings are not there; those that failed are an error."""
+    if trained.unfinished:
+        say(f"{len(trained.unfinished)} trainings are not finished; the same command goes on with them")
+    if trained.failed:
+        name, why = next(iter(trained.failed.items()))
+        raise RelmoError(f"{len(trained.failed)} trainings failed, such as {name}: {why}")
