@@ -85,12 +85,10 @@ def convert(
     else:
         from relmo.models.pack import pack
 
-        pair = where if weights is None else (where, weights)
-        model = pack(
-            pair, destination, precision=precision or "float32", shard_mb=shard_mb, card=card, overwrite=overwrite
-        )
+        pair, stored = where if weights is None else (where, weights), precision or "float32"
+        model = pack(pair, destination, precision=stored, shard_mb=shard_mb, card=card, overwrite=overwrite)
         lost = "the source holds no output layer: the model embeds, but does not predict words" if original else ""
-        facts = {"format": "relmo", "precision": precision or "float32", "parameters": _parameters(model), "note": lost}
+        facts = {"format": "relmo", "precision": stored, "parameters": _parameters(model), "note": lost}
     return _say(facts, destination, json=json, quiet=quiet)
 
 
