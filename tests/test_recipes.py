@@ -1,6 +1,5 @@
 """The recipes of the models that ship: at reduced size, from raw text to folders that load; and how text is made."""
 
-import importlib.util
 import json
 import os
 import random
@@ -14,28 +13,17 @@ import numpy as np
 import pytest
 
 import relmo
+from recipe_files import RECIPES, recipe
 from relmo.bench import clock
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
 from relmo.models.vectors import WordVectors
-
-RECIPES = Path(__file__).parents[1] / "recipes"
 
 
 @pytest.fixture(scope="module")
 def text() -> ModuleType:
     """recipes/pretraining_text.py"""
     return recipe("pretraining_text")
-
-
-def recipe(name: str) -> ModuleType:
-    """recipes/NAME.py"""
-    spec = importlib.util.spec_from_file_location(name, RECIPES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_reduced_recipe_makes_folders_that_load_and_is_done_when_called_again(data: Any, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The recipe of further tasks: its commands are accepted, its data is as it says, its tables show what was found."""
 
 import dataclasses
-import importlib.util
 import shlex
 from pathlib import Path
 from types import ModuleType
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from recipe_files import recipe as load_recipe
 from relmo.cli import app
 from relmo.disk.digests import sealed
 from relmo.reproduce import trainings
@@ -20,19 +20,12 @@ from relmo.text.readers.labelled import read_labelled
 from relmo.text.readers.tagged import read_tagged
 from tagging import conllu, iob2
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "task_results.py"
-
 
 @pytest.fixture(scope="module")
 def recipe() -> ModuleType:
     """recipes/task_results.py"""
     pytest.importorskip("matplotlib")
-    spec = importlib.util.spec_from_file_location("task_results", RECIPE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_recipe("task_results")
 
 
 def record(out: Path, training: TrainingRun, score: float, **more: Any) -> None:
