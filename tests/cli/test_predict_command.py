@@ -78,14 +78,16 @@ def test_words_and_tags_come_line_by_line_with_an_empty_line_after_each_sentence
 def test_json_lines_have_places_in_the_text(command: Relmo, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"  The dog\n\n")))
     first, second = map(json.loads, command("predict", model, "--json").splitlines())
+    assert all(0.3 < token.pop("probability") <= 1 for token in first["tokens"])
     assert first == {
         "text": "  The dog",
         "tokens": [
             {"text": "The", "start": 2, "end": 5, "tag": "DET"},
             {"text": "dog", "start": 6, "end": 9, "tag": "NOUN"},
         ],
+        "entities": [],
     }
-    assert second == {"text": "", "tokens": []}
+    assert second == {"text": "", "tokens": [], "entities": []}
 
 
 def test_a_pipe_is_answered_while_it_is_open(model: Path) -> None:

@@ -48,12 +48,13 @@ def test_json_lines_have_places_scores_and_what_was_asked(command: Relmo, folder
     found = json.loads(
         command("predict", folder / "m", folder / "asked.txt", "--passage", folder / "town.txt", "--json")
     )
-    assert found | {"score": 0} == {"question": "Who went?", "text": "Carl", "start": 8, "end": 12, "score": 0}
+    place = {"start": 8, "end": 12, "start_word": 2, "end_word": 3}
+    assert found | {"score": 0} == {"question": "Who went?", "text": "Carl", **place, "score": 0}
     assert 0 < found["score"] <= 1
     (folder / "pairs.txt").write_text("Carl went to Rome!\tWho went?\n")
     found = json.loads(command("predict", folder / "m", folder / "pairs.txt", "--json", "--best", 2))
     assert (found["passage"], found["text"]) == ("Carl went to Rome!", "Carl")
-    assert found["best"][0] == {key: found[key] for key in ("text", "start", "end", "score")}
+    assert found["best"][0] == {key: found[key] for key in ("text", *place, "score")}
     assert len(found["best"]) == 2
 
 

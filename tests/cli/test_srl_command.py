@@ -68,7 +68,10 @@ def test_records_have_the_places_of_predicates_and_roles(run: Run, folder: Path,
         json.loads(line) for line in run("predict", folder / "m", tmp_path / "text.txt", "--json")[1].splitlines()
     )
     assert [(each["text"], each["start"]) for each in first["predicates"]] == [("sees", 5), ("hears", 24)]
-    assert first["predicates"][1]["roles"][0] == {"label": "ARG0", "text": "Bob", "start": 10, "end": 13}
+    role = first["predicates"][1]["roles"][0]
+    assert 0 < role.pop("probability") <= 1
+    place = {"start": 10, "end": 13, "start_word": 2, "end_word": 3}
+    assert role == {"label": "ARG0", "text": "Bob", **place}
     assert empty == {"text": "", "tokens": [], "predicates": []}
     assert hello["predicates"] == []
 

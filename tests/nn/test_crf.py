@@ -94,6 +94,34 @@ def test_decode_finds_the_best_of_all_legal_sequences(seed: int, tags: int, leng
         assert tuple(found[row]) == best
 
 
+@pytest.mark.parametrize("legal", [None, no_repeats()], ids=["anything", "some"])
+def test_marginals_of_words_and_of_neighbours_equal_sums_over_all_legal_sequences(legal: Tensor | None) -> None:
+    crf, lengths = make(legal=legal), [5, 2, 3]
+    emissions = torch.randn(3, 5, TAGS, dtype=torch.float64) * 3
+    emissions[1, 2:] = torch.nan  # past the end
+    paths = crf.decode(emissions, torch.tensor(lengths))
+    tags = torch.tensor([path + [0] * (5 - len(path)) for path in paths])
+    words, pairs = (log.exp() for log in crf.log_marginals(emissions, tags, torch.tensor(lengths)))
+    for row, n in enumerate(lengths):
+        sequences = every(crf, n)
+        shares = torch.softmax(torch.stack([score(crf, emissions[row, :n], path) for path in sequences]), dim=0)
+        known = list(zip(sequences, shares.tolist(), strict=True))
+        for t in range(n):
+            own = sum(share for path, share in known if path[t] == paths[row][t])
+            assert words[row, t].item() == pytest.approx(own, rel=1e-9)
+        for t in range(n - 1):
+            both = sum(share for path, share in known if list(path[t : t + 2]) == paths[row][t : t + 2])
+            assert pairs[row, t].item() == pytest.approx(both, rel=1e-9)
+
+
+def test_marginals_of_a_tag_that_may_not_stand_there_are_zero_and_of_nothing_nothing() -> None:
+    crf = make(legal=no_repeats())
+    words, _ = crf.log_marginals(torch.randn(1, 2, TAGS), torch.tensor([[2, 0]]), torch.tensor([2]))
+    assert words.exp().tolist() == [[0.0, 0.0]]
+    words, pairs = crf.log_marginals(torch.zeros(2, 0, TAGS), torch.zeros(2, 0, dtype=torch.int64), torch.zeros(2))
+    assert (words.shape, pairs.shape) == ((2, 0), (2, 0))
+
+
 def test_a_mixed_batch_is_its_sentences_one_by_one_whatever_stands_in_the_padding() -> None:
     crf = make()
     lengths = torch.tensor([4, 1, 0, 6, 2])

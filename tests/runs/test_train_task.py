@@ -18,7 +18,6 @@ from relmo.runs.train_task import hold_out, train_task
 from relmo.store.folder import own_tensors, read_config
 from relmo.tasks.scores import spread
 from relmo.tasks.tagger import Tagger
-from relmo.text.tags import Span
 from relmo.text.vocabulary import Vocabulary
 from tagging import StopAfter, conllu, iob2, settings, tiny_bilm, word_bilm
 
@@ -243,9 +242,14 @@ def test_names_are_found_with_legal_tags_only(tmp_path: Path) -> None:
     assert model.predict([["Bob", "Lee", "sees", "Anna", "."]])[0].tags == ["B-PER", "I-PER", "O", "B-PER", "O"]
     line = "Bob Lee sees New York"
     (found,) = model.predict([line])
-    assert found.spans == [Span(0, 2, "PER"), Span(3, 5, "LOC")]
-    record = model.as_record(model.read_line(line), found)
-    assert record["spans"][1] == {"text": "New York", "start": 13, "end": 21, "label": "LOC"}
+    assert [(each.label, each.text) for each in found.entities] == [("PER", "Bob Lee"), ("LOC", "New York")]
+    assert repr(found) == "TaggedText('Bob Lee' PER, 'New York' LOC)"
+    record = found.to_dict()
+    assert json.loads(json.dumps(record)) == record
+    place = {"start": 13, "end": 21, "start_word": 3, "end_word": 5}
+    share = found.entities[1].probability
+    assert record["entities"][1] == {"text": "New York", **place, "label": "LOC", "probability": share}
+    assert max(0.5, found.probabilities[3] + found.probabilities[4] - 1) <= share <= min(found.probabilities[3:]) + 1e-6
 
 
 def test_examples_are_held_out_evenly_where_no_file_is_given(files: tuple[str, str], tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -108,7 +108,7 @@ def test_predictions_are_the_records_of_the_command_line(client: Any, name: str,
     if name == "names":
         model = tagger()
         example = model.ask("the cat sat")
-        assert found["results"][0] == model.as_record(example, next(model.answer([example])))
+        assert found["results"][0] == next(model.answer([example])).to_dict()
 
 
 def test_many_clients_at_once_get_what_each_gets_alone(client: Any) -> None:
@@ -259,13 +259,20 @@ class Gated:
     def ask(self, given: Any, *, tokenized: bool = False) -> str:
         return f"asked {given}"
 
-    def answer(self, examples: Any) -> Iterator[str]:
+    def answer(self, examples: Any) -> Iterator["Shouted"]:
         self.began.set()
         assert self.gate.wait(PATIENCE)
-        return (example.upper() for example in examples)
+        return (Shouted(example, example.upper()) for example in examples)
 
-    def as_record(self, example: str, prediction: str) -> dict[str, Any]:
-        return {example: prediction}
+
+class Shouted(NamedTuple):
+    """What it answers."""
+
+    example: str
+    answer: str
+
+    def to_dict(self) -> dict[str, str]:
+        return {self.example: self.answer}
 
 
 def test_a_task_that_the_service_has_not_heard_of_is_served() -> None:

@@ -1,5 +1,6 @@
 """Classifiers as a user trains and holds them: every network, trees, metrics, and a start from a language model."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def test_answers_do_not_depend_on_order_or_company(network: str) -> None:
 
 
 def test_probabilities_are_those_of_a_softmax_and_the_label_is_the_most_probable() -> None:
-    found = chosen_labels(torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0]]), Labels(["a", "b", "c"]))
+    found = chosen_labels(torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0]]), Labels(["a", "b", "c"]), [{}, {}])
     assert [choice.label for choice in found] == ["b", "a"]
     s = np.exp([0, 2, 1]).sum()
     assert found[0].probabilities == pytest.approx({"a": 1 / s, "b": np.exp(2) / s, "c": np.exp(1) / s})
@@ -82,7 +83,9 @@ def test_probabilities_are_those_of_a_softmax_and_the_label_is_the_most_probable
     model = untrained()
     assert model.predict([]) == []
     (one,) = model.predict(["Don't!"])
-    assert one == model.predict([["Do", "n't", "!"]])[0]
+    (other,) = model.predict([["Do", "n't", "!"]])
+    assert one.probabilities == other.probabilities
+    assert (one.asked, other.asked) == ({"text": "Don't!"}, {"text": "Do n't !"})
     assert sum(one.probabilities.values()) == pytest.approx(1)
     with pytest.raises(SettingError, match="put a single one into a list"):
         model.predict("A film")
@@ -269,6 +272,15 @@ def test_settings_that_make_no_sense_are_errors_before_anything_is_read(
 
 
 def test_a_choice_is_plain_data() -> None:
-    model = untrained()
-    record = model.as_record(model.ask("x"), ChosenLabel("pos", {"pos": 0.75, "neg": 0.25}))
-    assert record == {"text": "x", "label": "pos", "probabilities": {"pos": 0.75, "neg": 0.25}}
+    found = ChosenLabel({"text": "x & y"}, "pos", {"pos": 0.75, "neg": 0.25})
+    assert found.to_dict() == {
+        "text": "x & y",
+        "label": "pos",
+        "probability": 0.75,
+        "probabilities": {"pos": 0.75, "neg": 0.25},
+    }
+    assert repr(found) == "ChosenLabel('pos' 0.75, 'x & y')"
+    assert found._repr_html_().startswith("<p>x &amp; y</p><table><tr><th>pos</th><td>0.7500</td>")
+    (made,) = untrained().predict(["x"])
+    assert json.loads(json.dumps(made.to_dict())) == made.to_dict()
+    assert made.to_dict()["text"] == "x"

@@ -1,5 +1,6 @@
 """Coreference as a user holds it: documents in, clusters out; learned, saved, broken off and gone on with."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,8 @@ def test_predictions_do_not_depend_on_order_or_company(elmo: dict[str, Any] | No
     together = model.predict(TEXTS)
     assert [found.text for found in together] == TEXTS
     assert sum(len(found.clusters) for found in together) > 1
-    assert model.predict(TEXTS[::-1])[::-1] == together
-    assert [model.predict([text])[0] for text in TEXTS] == together
+    assert [found.places for found in model.predict(TEXTS[::-1])[::-1]] == [found.places for found in together]
+    assert [model.predict([text])[0].places for text in TEXTS] == [found.places for found in together]
 
 
 def test_texts_sentences_and_documents_are_taken() -> None:
@@ -72,9 +73,10 @@ def test_texts_sentences_and_documents_are_taken() -> None:
     assert [token.text for token in raw.tokens] == ["Anna", "saw", "Bob", ".", "She", "waved", "to", "him", "."]
     assert listed.text == "Anna saw Bob ."
     assert whole.text == "Anna lost her keys .\nShe looked for them all day ."
-    assert all(
-        m.text == raw.text[raw.tokens[m.start].start : raw.tokens[m.end - 1].end] for c in raw.clusters for m in c
-    )
+    for mention in (mention for cluster in raw.clusters for mention in cluster):
+        assert mention.text == raw.text[mention.start : mention.end]
+        own = raw.tokens[mention.start_word : mention.end_word]
+        assert (own[0].start, own[-1].end) == (mention.start, mention.end)
     for wrong in ("a text", 5, [["a string in a list"]], [5]):
         with pytest.raises(SettingError, match="a list of"):
             model.predict(wrong)  # type: ignore[arg-type]
@@ -92,9 +94,14 @@ def test_antecedents_are_followed_to_clusters() -> None:
     scores = torch.tensor([[-inf, -inf], [1.0, -inf], [-1.0, -2.0], [-1.0, 0.5], [2.0, 1.0]])
     every = torch.tensor([[1.0, -1.0], [-1.0, 3.0], [1.0, 1.0]])
     links = SpanLinks(every, torch.tensor([0, 1, 3, 4, 5]), scores)
-    assert untrained(model={"max_width": 2})._clusters(links) == [[(0, 1), (0, 2), (2, 3), (2, 4)]]
+    (cluster,) = untrained(model={"max_width": 2})._clusters(links)
+    assert [place[:2] for place in cluster] == [(0, 1), (0, 2), (2, 3), (2, 4)]
+    e = np.exp([0.0, 0.5, 1.0, 2.0, -1.0])
+    antecedents = [e[2] / (1 + e[2]), e[1] / (1 + e[1] + e[4]), e[3] / (1 + e[3] + e[2])]  # beside none, which is e^0
+    assert cluster[0][2] is None
+    assert [place[2] for place in cluster[1:]] == pytest.approx(antecedents)
     alone = untrained(model={"max_width": 2, "output_singletons": True})
-    assert alone._clusters(links) == [[(0, 1), (0, 2), (2, 3), (2, 4)], [(1, 3)]]  # m of the span (1, 3) is 3
+    assert alone._clusters(links) == [cluster, [(1, 3, None)]]  # m of the span (1, 3) is 3
 
 
 def test_documents_to_learn_from_are_cut_into_pieces() -> None:
@@ -141,8 +148,15 @@ def test_texts_are_shown_in_brackets_in_columns_and_as_a_page_that_is_escaped() 
     words = [token.text for token in tokens]
     her = words.index("her")
     anna = words.index("Anna")
-    mentions = [[Mention(anna, anna + 1, "Anna"), Mention(her, her + 1, "her")], [Mention(her, her + 2, "her dog")]]
-    resolved = ResolvedText("<i>", text, tokens, mentions)
+    places = {"Anna": (3, 7, anna, anna + 1), "her": (14, 17, her, her + 1), "her dog": (14, 21, her, her + 2)}
+    one, two, three = (Mention(name, *place) for name, place in places.items())
+    resolved = ResolvedText("<i>", text, tokens, [len(tokens)], [[one, two], [three]])
+    assert repr(resolved) == "ResolvedText(Anna = her; her dog)"
+    assert resolved._repr_html_().count("<span") == 3
+    record = resolved.to_dict()
+    assert json.loads(json.dumps(record)) == record
+    assert record["clusters"] == [[[anna, anna], [her, her]], [[her, her + 1]]]
+    assert [text[m["start"] : m["end"]] for each in record["mentions"] for m in each] == list(places)
     assert resolved.as_text() == "<b>[Anna]1</b> & [[her]1 dog]2\n\n1: Anna | her\n2: her dog\n"
     shown = page([resolved])
     assert "<b>" not in shown

@@ -133,7 +133,10 @@ def test_answers_are_cut_from_the_passage_and_no_two_share_a_word() -> None:
         found.spans[0].score,
     )
     assert len(found.spans) > 5
-    assert all(span.text == PASSAGE[span.start : span.end] for span in found.spans)
+    words = model.split(PASSAGE)
+    for span in found.spans:
+        assert span.text == PASSAGE[span.start : span.end]
+        assert words[span.start_word : span.end_word] == model.split(span.text)
     assert all(len(model.split(span.text)) <= 3 for span in found.spans)
     assert all(one.score >= other.score > 0 for one, other in pairwise(found.spans))
     places = sorted((span.start, span.end) for span in found.spans)
@@ -144,15 +147,25 @@ def test_answers_are_cut_from_the_passage_and_no_two_share_a_word() -> None:
 def test_nothing_is_found_where_there_is_nothing() -> None:
     model = untrained()
     for found in model.predict([("", "Who?"), (PASSAGE, " "), ([], ["Who", "?"])]):
-        assert found == FoundAnswer([])
+        assert found.spans == []
+        assert repr(found).endswith(": nothing)")
         assert (found.text, found.start, found.end, found.score) == ("", 0, 0, 0.0)
         assert found.as_text() == "\t0\t0\t0.0000"
 
 
 def test_an_answer_is_a_line_and_several_are_lines_with_an_empty_one_behind() -> None:
-    first, second = FoundSpan("New\n York", 3, 12, 0.51234), FoundSpan("cat", 20, 23, 0.25)
-    assert FoundAnswer([first]).as_text() == "New York\t3\t12\t0.5123"
-    assert FoundAnswer([first, second], 2).as_text() == "New York\t3\t12\t0.5123\ncat\t20\t23\t0.2500\n"
+    first, second = FoundSpan("New\n York", 3, 12, 1, 3, 0.51234), FoundSpan("cat", 20, 23, 5, 6, 0.25)
+    passage, both = "In New\n York is the cat", "New York\t3\t12\t0.5123\ncat\t20\t23\t0.2500\n"
+    assert FoundAnswer(passage, "Where?", [first]).as_text() == "New York\t3\t12\t0.5123"
+    found = FoundAnswer(passage, "Where?", [first, second], 2, "q1")
+    assert found.as_text() == both
+    assert repr(found) == "FoundAnswer('Where?': 'New York' 0.51)"
+    place = {"start": 20, "end": 23, "start_word": 5, "end_word": 6, "score": 0.25}
+    record = found.to_dict()
+    assert json.loads(json.dumps(record)) == record
+    assert list(record)[:4] == ["id", "passage", "question", "text"]
+    assert record["best"][1] == {"text": "cat"} | place
+    assert found._repr_html_().count("<span") == 2
 
 
 @pytest.mark.parametrize("given", [("one", "two"), [["just", "three", "words"]], "text"])

@@ -113,15 +113,19 @@ def test_a_line_is_two_texts_with_a_tab_between_them() -> None:
 
 def test_records_hold_both_texts_and_probabilities_or_a_score() -> None:
     labelled, scored = untrained("bilstm"), untrained("cosine")
-    assert labelled.as_record(labelled.read_line("a\tb"), ChosenLabel("no", {"no": 1.0})) == {
+    (found,) = labelled.predict([("a", ["b", "c"])])
+    assert isinstance(found, ChosenLabel)
+    assert found.to_dict() == {
         "first": "a",
-        "second": "b",
-        "label": "no",
-        "probabilities": {"no": 1.0},
+        "second": "b c",
+        "label": found.label,
+        "probability": found.probabilities[found.label],
+        "probabilities": found.probabilities,
     }
-    found = PairScore(2.5)
-    assert scored.as_record(scored.read_line("a\tb"), found) == {"first": "a", "second": "b", "score": 2.5}
-    assert found.as_text() == "2.5000"
+    (number,) = scored.predict([("a", "b")])
+    assert isinstance(number, PairScore)
+    assert number.to_dict() == {"first": "a", "second": "b", "score": number.score}
+    assert PairScore("a", "b", 2.5).as_text() == "2.5000"
 
 
 def test_a_model_that_gives_numbers_has_no_labels_and_folders_that_fake_one_still_load(tmp_path: Path) -> None:

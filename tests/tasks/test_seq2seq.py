@@ -199,8 +199,12 @@ def test_an_unknown_word_becomes_the_word_that_was_looked_at(tmp_path: Path) -> 
     model = Seq2Seq.from_pretrained(tmp_path / "out", device="cpu")
     assert model.predict(["w3 Oslo"])[0].text == "w3 Oslo"
     assert "Oslo" not in model.predict(["w3 Oslo"], replace_unknown=False)[0].text
-    record = model.as_record(model.ask("w3 Oslo"), model.predict(["w3 Oslo"])[0])
-    assert json.loads(json.dumps(record))["candidates"][0]["units"] == ["w3", "Oslo"]
+    (found,) = model.predict(["w3 Oslo"])
+    record = found.to_dict()
+    assert json.loads(json.dumps(record)) == record
+    assert record["candidates"][0]["units"] == ["w3", "Oslo"]
+    assert (record["source"], record["source_units"]) == ("w3 Oslo", ["w3", "Oslo"])
+    assert repr(found) == "Rewritten('w3 Oslo' -> 'w3 Oslo')"
 
 
 def test_elmo_reads_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from relmo.tasks.srl import PredicateRoles, RoleLabeller, RoleText
 from relmo.tasks.task import Labels
 from relmo.text.readers.roles import LONGEST, read_roles
 from relmo.text.tags import Span
+from relmo.text.tokenize import tokenize
 from roles import roles, settings
 from tagging import StopAfter, tiny_bilm, word_bilm
 
@@ -46,7 +47,7 @@ def labeller(trained: Path) -> RoleLabeller:
 def test_predicates_are_found_in_text_with_their_roles(labeller: RoleLabeller) -> None:
     found = labeller.predict([SENTENCE])[0]
     assert [each.word for each in found.predicates] == ["sees", "hears"]
-    assert found.predicates[0].roles == [
+    assert [Span(r.start_word, r.end_word, r.label) for r in found.predicates[0].roles] == [
         Span(0, 1, "ARG0"),
         Span(1, 2, "V"),
         Span(2, 3, "ARG1"),
@@ -82,10 +83,13 @@ def test_the_sentence_is_shown_with_brackets_and_as_a_record(labeller: RoleLabel
         "green",
         "cyan",
     ]
-    record = labeller.as_record(asked, found)
+    record = found.to_dict()
     assert json.loads(json.dumps(record)) == record
     assert record["tokens"][3] == {"text": "now", "start": 15, "end": 18}
     (predicate,) = record["predicates"]
+    assert found.predicates[0].probability == predicate.pop("probability") > 0.5
+    shares = predicate.pop("probabilities")
+    assert shares == found.predicates[0].probabilities
     assert predicate | {"tags": 0, "roles": 0} == {
         "token": 1,
         "text": "hears",
@@ -94,7 +98,10 @@ def test_the_sentence_is_shown_with_brackets_and_as_a_record(labeller: RoleLabel
         "tags": 0,
         "roles": 0,
     }
-    assert predicate["roles"][2] == {"label": "ARG1", "text": "Bob", "start": 11, "end": 14}
+    place = {"start": 11, "end": 14, "start_word": 2, "end_word": 3}
+    assert predicate["roles"][2] == {"text": "Bob", **place, "label": "ARG1", "probability": shares[2]}
+    assert repr(found) == "RoleText(hears: [ARG0 Anna] [V hears] [ARG1 Bob] [ARGM-TMP now])"
+    assert found._repr_html_().count("<span") == 4
 
 
 def test_the_columns_it_writes_are_those_that_are_read(labeller: RoleLabeller, tmp_path: Path) -> None:
@@ -111,16 +118,21 @@ def test_the_columns_it_writes_are_those_that_are_read(labeller: RoleLabeller, t
     ]
 
 
+def tags_of(found: RoleText) -> list[tuple[int, list[str]]]:
+    """The tags for each predicate."""
+    return [(each.place, each.tags) for each in found.predicates]
+
+
 def test_predictions_do_not_depend_on_order_or_company(
     labeller: RoleLabeller, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [example.words for example in labeller.read(trained / "dev.jsonl", labeller.settings.text)] + [[], ["sees"]]
-    together = labeller.predict(texts)
-    assert labeller.predict(texts[::-1])[::-1] == together
-    assert [labeller.predict([words])[0] for words in texts] == together
-    assert together[-2] == RoleText([], [], [])
+    together = list(map(tags_of, labeller.predict(texts)))
+    assert list(map(tags_of, labeller.predict(texts[::-1])))[::-1] == together
+    assert [tags_of(labeller.predict([words])[0]) for words in texts] == together
+    assert labeller.predict([[]]) == [RoleText("", [], [], [])]
     monkeypatch.setattr("relmo.tasks.task.AHEAD", 3)
-    assert labeller.predict(texts) == together
+    assert list(map(tags_of, labeller.predict(texts))) == together
     assert labeller.predict([]) == []
 
 
@@ -245,8 +257,8 @@ def test_a_long_sentence_is_labelled_in_portions(labeller: RoleLabeller) -> None
 
 
 def test_props_of_a_sentence_without_predicates() -> None:
-    assert RoleText(["Hello", "."], []).as_props() == "-\n-\n"
-    given = RoleText(["Go", "on"], [PredicateRoles(0, "Go", ["B-V", "I-V"])])
+    assert RoleText("Hello .", tokenize("Hello ."), []).as_props() == "-\n-\n"
+    given = RoleText("Go on", tokenize("Go on"), [PredicateRoles(0, "Go", ["B-V", "I-V"], [], [1.0, 1.0])])
     assert given.as_props() == "Go\t(V*\n-\t*)\n"
 
 

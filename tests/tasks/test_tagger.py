@@ -38,10 +38,12 @@ def test_predictions_do_not_depend_on_order_or_company(bilm: bool, monkeypatch: 
     together = model.predict(SENTENCES)
     assert [found.words for found in together] == SENTENCES
     assert [len(found.tags) for found in together] == [2, 5, 30, 1]
-    assert model.predict(SENTENCES[::-1])[::-1] == together
-    assert [model.predict([words])[0] for words in SENTENCES] == together
+    others = [model.predict(SENTENCES[::-1])[::-1], [model.predict([words])[0] for words in SENTENCES]]
     monkeypatch.setattr("relmo.tasks.task.AHEAD", 1)
-    assert model.predict(SENTENCES) == together
+    for other in [*others, model.predict(SENTENCES)]:
+        assert [found.tags for found in other] == [found.tags for found in together]
+        for one, two in zip(other, together, strict=True):
+            assert one.probabilities == pytest.approx(two.probabilities, abs=1e-5)
 
 
 def test_text_is_split_and_lists_are_kept_and_nothing_gives_nothing() -> None:
@@ -49,7 +51,10 @@ def test_text_is_split_and_lists_are_kept_and_nothing_gives_nothing() -> None:
     raw, kept, empty, blank = model.predict(["Don't!", ["Don't!"], [], " "])
     assert raw.words == ["Do", "n't", "!"]
     assert kept.words == ["Don't!"]
-    assert empty == blank == TaggedText([], [], [])
+    assert empty == TaggedText("", [], [], [], [])
+    assert blank == TaggedText(" ", [], [], [], [])
+    assert raw.offsets == [(0, 2), (2, 5), (5, 6)]
+    assert (kept.text, kept.offsets) == ("Don't!", [(0, 6)])
     assert model.predict([]) == []
     with pytest.raises(SettingError, match="put a single one into a list"):
         model.predict("The dog")

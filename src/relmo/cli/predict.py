@@ -195,7 +195,7 @@ def _print_answers(
     if shown is not None:
         shown.keep([found for _, found in answered])
     if json:
-        results = [json_line(model.as_record(*each)) for each in answered]
+        results = [json_line(found.to_dict()) for _, found in answered]
     elif columns:
         from relmo.tasks.coref_text import conll
 

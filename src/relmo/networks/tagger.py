@@ -7,6 +7,7 @@ softmax: p(y_t) = softmax(e_t);   crf: p(y) over whole sequences (`nn/crf.py`)
 Huang et al. 2015, Bidirectional LSTM-CRF models for sequence tagging;  Ma & Hovy 2016
 """
 
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,23 @@ class Emissions(NamedTuple):
 
     scores: Tensor
     lengths: Tensor
+
+
+class DecodedTags(NamedTuple):
+    """The tags of a sentence of T words, the probability of each (T,), and that of each together with the one before it
+    (T - 1,). By themselves tags are independent, and the latter is a product; a CRF's are its marginals."""
+
+    tags: list[int]
+    each: list[float]
+    pairs: list[float]
+
+    def together(self, start: int, end: int) -> float:
+        """p(y_start … y_end-1): the probability that all these words have their tags. A chain's is
+        p(y_start, y_start+1) p(y_start+1, y_start+2) … / p(y_start+1) …"""
+        if end - start < 2:
+            return self.each[start]
+        inner = prod(self.each[start + 1 : end - 1])
+        return min(1.0, prod(self.pairs[start : end - 1]) / inner) if inner else 0.0
 
 
 class TaggerNetwork(nn.Module):
@@ -68,9 +86,18 @@ class TaggerNetwork(nn.Module):
         return cross_entropy(emissions.scores.transpose(1, 2), tags, ignore_index=IGNORED)
 
     @torch.no_grad()
-    def decode(self, emissions: Emissions) -> list[list[int]]:
-        """The tags of each sentence."""
+    def decode(self, emissions: Emissions) -> list[DecodedTags]:
+        """The tags of each sentence, with their probabilities."""
+        scores, lengths = emissions
         if self.crf is not None:
-            return self.crf.decode(emissions.scores, emissions.lengths)
-        best = emissions.scores.argmax(dim=2).tolist()
-        return [tags[:length] for tags, length in zip(best, emissions.lengths.tolist(), strict=True)]
+            found = self.crf.decode(scores, lengths)
+            tags = scores.new_zeros(scores.shape[:2], dtype=torch.int64)
+            for row, path in zip(tags, found, strict=True):
+                row[: len(path)] = torch.tensor(path, dtype=torch.int64)
+            each, pairs = (log.clamp(max=0.0) for log in self.crf.log_marginals(scores, tags, lengths))
+        else:
+            best = torch.log_softmax(scores.float(), dim=2).max(dim=2)
+            tags, each = best.indices, best.values
+            pairs = each[:, 1:] + each[:, :-1]
+        rows = zip(tags.tolist(), each.exp().tolist(), pairs.exp().tolist(), lengths.tolist(), strict=True)
+        return [DecodedTags(path[:n], one[:n], two[: max(n - 1, 0)]) for path, one, two, n in rows]

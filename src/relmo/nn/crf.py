@@ -57,6 +57,38 @@ class CRF(nn.Module):
         emissions, inside = self._masked(emissions, lengths)
         return _viterbi(emissions, inside, *self._legal_scores())
 
+    @torch.no_grad()
+    def log_marginals(self, emissions: Tensor, tags: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """log p(y_t = tags[t]) of each word (B, T), and log p(y_t-1 = tags[t-1], y_t = tags[t]) of each word and the
+        one before it (B, T - 1), over all legal sequences; past the end both are anything.
+
+        b_T(i)             = end[i]
+        b_t(i)             = log sum_j exp(transitions[i, j] + emissions[t+1, j] + b_t+1(j))
+        log p(y_t = i)     = a_t(i) + b_t(i) - log Z
+        log p(y_t-1 = i, y_t = j) = a_t-1(i) + transitions[i, j] + emissions[t, j] + b_t(j) - log Z
+        """
+        batch, steps, _ = emissions.shape
+        if steps == 0:
+            return emissions.new_zeros(batch, 0), emissions.new_zeros(batch, 0)
+        emissions, inside = self._masked(emissions, lengths)
+        emissions = emissions.double()  # log Z grows with the sentence, and a probability is a difference from it
+        tags = torch.where(inside, tags, 0)
+        start, into, end = (each.double() for each in self._legal_scores())
+        a = torch.stack(self._forward(emissions, start, into), dim=1)  # (B, T, K)
+        last = torch.arange(1, steps + 1, device=emissions.device) >= lengths.to(emissions.device).unsqueeze(1)
+        b = end.expand(batch, -1)
+        every = [b]
+        for t in range(steps - 1, 0, -1):
+            before = torch.logsumexp(into.T + (emissions[:, t] + b).unsqueeze(1), dim=2)  # over (B, from, to)
+            b = torch.where(last[:, t - 1].unsqueeze(1), end, before)  # the sum begins anew at a sentence's last word
+            every.append(b)
+        b = torch.stack(every[::-1], dim=1)
+        total = self._log_partition(emissions, lengths).unsqueeze(1)
+        of = tags.unsqueeze(2)
+        a, b = a.gather(2, of).squeeze(2), b.gather(2, of).squeeze(2)  # (B, T), those of the tags
+        moves = into[tags[:, 1:], tags[:, :-1]] + emissions.gather(2, of).squeeze(2)[:, 1:]
+        return a + b - total, a[:, :-1] + moves + b[:, 1:] - total
+
     def _masked(self, emissions: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Emissions in the CRF's own precision, zero past the end (where they may be anything); the mask (B, T)."""
         inside = torch.arange(emissions.shape[1], device=emissions.device) < lengths.to(emissions.device).unsqueeze(1)
@@ -70,7 +102,7 @@ class CRF(nn.Module):
         return start, self.transitions.masked_fill(~self.legal[:K, :K], NEVER).T.contiguous(), end
 
     def _log_partition(self, emissions: Tensor, lengths: Tensor) -> Tensor:
-        """log Z (B,) by the forward algorithm.
+        """log Z (B,) by the forward algorithm, with a_t of `_forward`.
 
         a_1(j) = start[j] + emissions[1, j]
         a_t(j) = emissions[t, j] + log sum_i exp(a_t-1(i) + transitions[i, j])
@@ -80,14 +112,20 @@ class CRF(nn.Module):
         if steps == 0:
             return emissions.new_zeros(batch)
         start, into, end = self._legal_scores()
-        a = start + emissions[:, 0]  # (B, K)
+        every = self._forward(emissions, start, into)
+        lengths = lengths.to(emissions.device)
+        last = torch.stack(every, dim=1)[torch.arange(batch, device=lengths.device), (lengths - 1).clamp(min=0)]
+        return torch.where(lengths > 0, torch.logsumexp(last + end, dim=1), 0.0)
+
+    @staticmethod
+    def _forward(emissions: Tensor, start: Tensor, into: Tensor) -> list[Tensor]:
+        """a_t (B, K) of every word."""
+        a = start + emissions[:, 0]
         every = [a]
         for emission in emissions.unbind(dim=1)[1:]:
             a = emission + torch.logsumexp(a.unsqueeze(1) + into, dim=2)  # over (B, to, from)
             every.append(a)
-        lengths = lengths.to(emissions.device)
-        last = torch.stack(every, dim=1)[torch.arange(batch, device=lengths.device), (lengths - 1).clamp(min=0)]
-        return torch.where(lengths > 0, torch.logsumexp(last + end, dim=1), 0.0)
+        return every
 
     def _score(self, emissions: Tensor, tags: Tensor, lengths: Tensor, inside: Tensor) -> Tensor:
         """s(y) (B,) of tags that are 0 past the end."""

@@ -233,8 +233,7 @@ class PredictVerb(Verb):
 
     def answer(self, options: Any, requests: Sequence[list[Any]]) -> list[bytes]:
         examples = [example for items in requests for example in items]
-        answered = zip(examples, self.model.answer(examples), strict=True)
-        records = [_json(self.model.as_record(*each)) for each in answered]
+        records = [_json(found.to_dict()) for found in self.model.answer(examples)]
         return [self.written(each) for each in _apart(records, requests)]
 
 

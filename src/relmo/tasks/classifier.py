@@ -9,7 +9,8 @@ With `init` a classifier starts from a language model: Dai & Le 2015, Semi-super
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,6 +27,7 @@ from relmo.settings.arguments import check_sentences
 from relmo.settings.cells import CELLS
 from relmo.settings.classifier import ClassifierSettings, ClassifierTextSettings
 from relmo.tasks.features import WordFeatures, Words, WordVocabulary
+from relmo.tasks.results import shortened
 from relmo.tasks.scores import TaskReport, class_report
 from relmo.tasks.task import Task, Tokenized, count_labels
 from relmo.text.encode import TOKENIZERS
@@ -35,24 +37,48 @@ from relmo.text.vocabulary import Vocabulary
 METRICS = {"accuracy": "accuracy", "mcc": "matthews", "f1": "macro_f1"}  # settings' names to those of reports
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ChosenLabel:
-    """The most probable label, and the probability of each."""
+    """What was asked (`asked`: a text, or two sentences, by their names), the most probable label, and the probability
+    of each."""
 
+    asked: dict[str, str]
     label: str
     probabilities: dict[str, float]
 
+    @property
+    def probability(self) -> float:
+        """That of the label."""
+        return self.probabilities[self.label]
+
     def as_text(self) -> str:
         """The label and its probability, with a tab between them."""
-        return f"{self.label}\t{self.probabilities[self.label]:.4f}"
+        return f"{self.label}\t{self.probability:.4f}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was asked, the label and the probability of each."""
+        return {**self.asked, "label": self.label, "probability": self.probability, "probabilities": self.probabilities}
+
+    def __repr__(self) -> str:
+        """The label, its probability and what was asked."""
+        asked = ", ".join(repr(shortened(text, 60)) for text in self.asked.values())
+        return f"ChosenLabel({self.label!r} {self.probability:.2f}, {asked})"
+
+    def _repr_html_(self) -> str:
+        """For a notebook: what was asked, and the labels, the most probable first."""
+        asked = "".join(f"<p>{escape(text)}</p>" for text in self.asked.values())
+        ranked = sorted(self.probabilities.items(), key=lambda each: -each[1])
+        rows = "".join(f"<tr><th>{escape(label)}</th><td>{share:.4f}</td></tr>" for label, share in ranked)
+        return f"{asked}<table>{rows}</table>"
 
 
-def chosen_labels(logits: Tensor, labels: Vocabulary) -> list[ChosenLabel]:
-    """What logits (B, C) say."""
+def chosen_labels(logits: Tensor, labels: Vocabulary, asked: Sequence[dict[str, str]]) -> list[ChosenLabel]:
+    """What logits (B, C) say of what was asked."""
     rows = torch.softmax(logits.float(), dim=1).cpu()
     best, names = rows.argmax(dim=1).tolist(), labels.symbols
     return [
-        ChosenLabel(names[i], dict(zip(names, row, strict=True))) for i, row in zip(best, rows.tolist(), strict=True)
+        ChosenLabel(given, names[i], dict(zip(names, row, strict=True)))
+        for given, i, row in zip(asked, best, rows.tolist(), strict=True)
     ]
 
 
@@ -170,7 +196,7 @@ class Classifier(Task[Labelled, ChosenLabel]):
         return self.labels.ids([example.label])[0]
 
     def decode(self, output: Tensor, examples: Sequence[Labelled]) -> list[ChosenLabel]:
-        return chosen_labels(output, self.labels)
+        return chosen_labels(output, self.labels, [{"text": Tokenized.of(each.words).text} for each in examples])
 
     def score(self, examples: Sequence[Labelled], predictions: Sequence[ChosenLabel]) -> TaskReport:
         """Accuracy, macro F1 and Matthews correlation; the one that matters as the settings say."""
@@ -179,10 +205,6 @@ class Classifier(Task[Labelled, ChosenLabel]):
 
     def ask(self, given: str | Words, *, tokenized: bool = False) -> Labelled:
         return Labelled(self.split(given, tokenized=tokenized), "")
-
-    def as_record(self, example: Labelled, prediction: ChosenLabel) -> dict[str, Any]:
-        """The text, its label and the probability of each."""
-        return {"text": Tokenized.of(example.words).text, **asdict(prediction)}
 
 
 def _open_start(source: str) -> LanguageModel:

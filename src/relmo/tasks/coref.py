@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +34,7 @@ from relmo.text.sentence_ends import split_tokens
 from relmo.text.vocabulary import Vocabulary
 
 GENRES = "genres-vocabulary"
+LinkedPlace = tuple[int, int, float | None]  # a mention's words, and the probability of its antecedent
 FEWEST = 24  # spans that are kept of any document that has so many: a short one may be half mentions
 
 
@@ -183,11 +183,13 @@ class Coreference(Task[CorefDocument, ResolvedText]):
         """Clusters of spans and the antecedents that they have."""
         return [_resolve(example, self._clusters(links)) for example, links in zip(examples, output, strict=True)]
 
-    def _clusters(self, links: SpanLinks) -> list[list[Place]]:
+    def _clusters(self, links: SpanLinks) -> list[list[LinkedPlace]]:
         """Each span with its best antecedent, where one is better than none."""
         if not len(links.kept):
             return []
         best = links.scores.max(dim=1)
+        total = torch.logsumexp(torch.nn.functional.pad(links.scores, (1, 0)), dim=1)  # that of none, 0, among them
+        shares = (best.values - total).exp().tolist()
         nearest = torch.where(best.values > 0, best.indices + 1, 0).tolist()  # how many spans before it; 0 is none
         clusters: list[list[int]] = []
         cluster_of: dict[int, list[int]] = {}
@@ -203,7 +205,8 @@ class Coreference(Task[CorefDocument, ResolvedText]):
             clusters += [[i] for i, mention in enumerate(alone) if mention and i not in cluster_of]
         width, kept = self.settings.model.max_width, links.kept.tolist()
         places = [(number // width, number // width + number % width + 1) for number in kept]
-        return sorted([places[i] for i in cluster] for cluster in clusters)
+        linked = [(*place, share if back else None) for place, share, back in zip(places, shares, nearest, strict=True)]
+        return sorted(([linked[i] for i in each] for each in clusters), key=lambda each: [p[:2] for p in each])
 
     def score(self, examples: Sequence[CorefDocument], predictions: Sequence[ResolvedText]) -> TaskReport:
         """MUC, B³ and CEAF-φ4; against all clusters that the documents have."""
@@ -239,20 +242,6 @@ class Coreference(Task[CorefDocument, ResolvedText]):
             document = self.ask(read_text(path, errors=errors), tokenized=tokenized)
         return [document._replace(name="" if path == STDIN else Path(path).name)]
 
-    def as_record(self, example: CorefDocument, prediction: ResolvedText) -> dict[str, Any]:
-        """The document with its clusters as e2e-coref's JSON has them, and each mention's place in the text."""
-        words = Tokenized(prediction.text, prediction.tokens)
-        return {
-            "doc_key": example.name,
-            "text": prediction.text,
-            "sentences": example.sentences,
-            "clusters": [[[mention.start, mention.end - 1] for mention in each] for each in prediction.clusters],
-            "mentions": [
-                [words.stretch(mention.start, mention.end)._asdict() for mention in each]
-                for each in prediction.clusters
-            ],
-        }
-
 
 def cut(document: CorefDocument, most: int) -> Iterator[CorefDocument]:
     """The document in pieces of at most so many sentences, those without words left out. A mention belongs to the piece
@@ -276,12 +265,15 @@ def _numbered(document: CorefDocument) -> np.ndarray:
     return np.zeros(sum(map(len, document.sentences)), dtype=np.int64)
 
 
-def _resolve(document: CorefDocument, clusters: Sequence[Sequence[Place]]) -> ResolvedText:
+def _resolve(document: CorefDocument, clusters: Sequence[Sequence[LinkedPlace]]) -> ResolvedText:
     """A document with these clusters. Where it has no text, one is made, with a sentence a line."""
     if document.tokens:
         words = Tokenized(document.text, document.tokens)
     else:
         lines = "\n".join(map(" ".join, filter(None, document.sentences)))
         words = Tokenized(lines or document.text, Tokenized.of(document.words).tokens)
-    found = [[Mention(start, end, words.stretch(start, end).text) for start, end in cluster] for cluster in clusters]
-    return ResolvedText(document.name, words.text, list(words.tokens), found)
+    found = [
+        [Mention(*words.stretch(start, end), start, end, share) for start, end, share in cluster]
+        for cluster in clusters
+    ]
+    return ResolvedText(document.name, words.text, list(words.tokens), list(map(len, document.sentences)), found)

@@ -7,60 +7,79 @@ import html
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from colorsys import hls_to_rgb
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any
 
+from relmo.tasks.results import Mark, MarkedPart, TextSpan, marked_html, marked_parts, shortened
 from relmo.text.readers.coref import CorefDocument, Place
 from relmo.text.tokenize import Token
 
 
-class Mention(NamedTuple):
-    """A stretch of words: the first, the one behind the last, and its text."""
-
-    start: int
-    end: int
-    text: str
-
-
-class MarkedPart(NamedTuple):
-    """A part of a marked text: characters, or where a mention of a cluster, counted from 1, begins or ends."""
-
-    kind: Literal["text", "begin", "end"]
-    text: str
-    cluster: int = 0
-
-
 @dataclass(frozen=True)
+class Mention(TextSpan):
+    """A stretch of words that is of something, and the probability of the antecedent that it was linked to; None where
+    it has none before it."""
+
+    probability: float | None = None
+
+
+@dataclass(frozen=True, repr=False)
 class ResolvedText:
-    """A document, its words and where they stand in its text, and the mentions of each thing."""
+    """A document, its words and where they stand in its text, and the mentions of each thing.
+
+    text        what was given; where that was lists of words, these with a space between them, a sentence a line
+    sentences   how many words each sentence has
+    """
 
     name: str
     text: str
     tokens: list[Token]
+    sentences: list[int]
     clusters: list[list[Mention]]
+
+    @property
+    def words(self) -> list[str]:
+        """The words alone."""
+        return [token.text for token in self.tokens]
 
     @property
     def places(self) -> list[list[Place]]:
         """The clusters as words alone."""
-        return [[(mention.start, mention.end) for mention in cluster] for cluster in self.clusters]
+        return [[(mention.start_word, mention.end_word) for mention in cluster] for cluster in self.clusters]
 
     def parts(self) -> Iterator[MarkedPart]:
-        """The text with the beginnings and ends of mentions. Where several begin, the longest is first; where several
-        end, the one that began last."""
-        begins: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        ends: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for number, cluster in enumerate(self.clusters, start=1):
-            for mention in cluster:
-                first, last = self.tokens[mention.start].start, self.tokens[mention.end - 1].end
-                begins[first].append((-last, number))
-                ends[last].append((-first, -number))
-        before = 0
-        for place in sorted({*begins, *ends}):
-            yield MarkedPart("text", self.text[before:place])
-            yield from (MarkedPart("end", "", -number) for _, number in sorted(ends[place]))
-            yield from (MarkedPart("begin", "", number) for _, number in sorted(begins[place]))
-            before = place
-        yield MarkedPart("text", self.text[before:].rstrip())
+        """The text with the beginnings and ends of mentions; the number of a part is its cluster's, from 1."""
+        marks = self._marks()
+        for part in marked_parts(self.text, [(mark.start, mark.end) for mark in marks]):
+            yield part if part.kind == "text" else part._replace(number=int(marks[part.number].label))
+
+    def _marks(self) -> list[Mark]:
+        return [
+            Mark(mention.start, mention.end, str(number), _hue(number))
+            for number, cluster in enumerate(self.clusters, start=1)
+            for mention in cluster
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document with its clusters as e2e-coref's JSON has them, and each mention's place in the text."""
+        words = iter(self.words)
+        return {
+            "doc_key": self.name,
+            "text": self.text,
+            "sentences": [list(islice(words, length)) for length in self.sentences],
+            "clusters": [[[start, end - 1] for start, end in cluster] for cluster in self.places],
+            "mentions": [[asdict(mention) for mention in cluster] for cluster in self.clusters],
+        }
+
+    def __repr__(self) -> str:
+        """The clusters."""
+        found = "; ".join(" = ".join(shortened(each.text, 30) for each in cluster) for cluster in self.clusters)
+        return f"ResolvedText({shortened(found or self.text, 160)})"
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the text with coloured mentions, each with the number of its cluster."""
+        return marked_html(self.text, self._marks())
 
     def as_text(self) -> str:
         """The text with mentions in brackets and their clusters' numbers behind, then a line for each cluster."""
@@ -73,10 +92,10 @@ class ResolvedText:
             if part.kind == "text":
                 yield part.text, colours[-1]
             elif part.kind == "begin":
-                colours.append(_colour(part.cluster))
+                colours.append(_colour(part.number))
                 yield "[", colours[-1]
             else:
-                yield f"]{part.cluster}", colours.pop()
+                yield f"]{part.number}", colours.pop()
         yield "\n\n" if self.clusters else "\n", ""
         for number, cluster in enumerate(self.clusters, start=1):
             yield f"{number}: {' | '.join(' '.join(mention.text.split()) for mention in cluster)}", _colour(number)
@@ -164,9 +183,9 @@ def _section(resolved: ResolvedText) -> str:
         if part.kind == "text":
             marked.append(html.escape(part.text))
         elif part.kind == "begin":
-            marked.append(f'<span data-cluster="{part.cluster}" style="--hue: {_hue(part.cluster)}">')
+            marked.append(f'<span data-cluster="{part.number}" style="--hue: {_hue(part.number)}">')
         else:
-            marked.append(f"<sub>{part.cluster}</sub></span>")
+            marked.append(f"<sub>{part.number}</sub></span>")
     rows = [
         f'<li><span data-cluster="{number}" style="--hue: {_hue(number)}">'
         + html.escape(" | ".join(mention.text for mention in cluster))

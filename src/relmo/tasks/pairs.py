@@ -31,13 +31,19 @@ from relmo.text.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class PairScore:
-    """How alike two sentences are, or whatever number was learned."""
+    """Two sentences, and how alike they are, or whatever number was learned."""
 
+    first: str
+    second: str
     score: float
 
     def as_text(self) -> str:
         """The number."""
         return f"{self.score:.4f}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Both sentences and the number."""
+        return asdict(self)
 
 
 class SentencePairs(Task[TextPair, ChosenLabel | PairScore]):
@@ -117,7 +123,12 @@ class SentencePairs(Task[TextPair, ChosenLabel | PairScore]):
         return self.labels.ids([str(example.label)])[0]
 
     def decode(self, output: Tensor, examples: Sequence[TextPair]) -> list[ChosenLabel | PairScore]:
-        return [*map(PairScore, output.tolist())] if self.gives_numbers else [*chosen_labels(output, self.labels)]
+        asked = [
+            {"first": Tokenized.of(each.first).text, "second": Tokenized.of(each.second).text} for each in examples
+        ]
+        if not self.gives_numbers:
+            return [*chosen_labels(output, self.labels, asked)]
+        return [PairScore(**given, score=number) for given, number in zip(asked, output.tolist(), strict=True)]
 
     def score(self, examples: Sequence[TextPair], predictions: Sequence[ChosenLabel | PairScore]) -> TaskReport:
         """Accuracy of labels, or the correlations of numbers."""
@@ -145,11 +156,6 @@ class SentencePairs(Task[TextPair, ChosenLabel | PairScore]):
         if len(texts) != 2:
             raise CorpusError(f"expected two texts with a tab between them, found {len(texts)}: '{line[:60]}'")
         return self.ask((texts[0], texts[1]), tokenized=tokenized)
-
-    def as_record(self, example: TextPair, prediction: ChosenLabel | PairScore) -> dict[str, Any]:
-        """Both sentences, and the label with the probability of each, or the number."""
-        first, second = map(Tokenized.of, self.texts(example))
-        return {"first": first.text, "second": second.text, **asdict(prediction)}
 
 
 def _check_range(examples: Sequence[TextPair], model: PairsModelSettings) -> None:

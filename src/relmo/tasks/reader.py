@@ -10,6 +10,7 @@ reader.predict([(passage, "Where is it?")], best=3)[0].spans
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from html import escape
 from math import exp, inf
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -25,6 +26,7 @@ from relmo.settings.arguments import check_whole, typed
 from relmo.settings.reader import ReaderSettings, ReaderTextSettings
 from relmo.tasks.answer_scores import answer_report
 from relmo.tasks.features import EncodedSentences, Say, Words
+from relmo.tasks.results import Mark, TextSpan, marked_html, shortened
 from relmo.tasks.scores import TaskReport
 from relmo.tasks.task import Task, Tokenized
 from relmo.text.corpus import Errors
@@ -46,28 +48,34 @@ class AskedQuestion(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FoundSpan:
-    """A piece of the passage, where it begins and ends, in characters, and how probable it is: the probability of its
-    first word times that of its last one."""
+class FoundSpan(TextSpan):
+    """A piece of the passage, where it begins and ends, and how probable it is: the probability of its first word times
+    that of its last one."""
 
-    text: str
-    start: int
-    end: int
     score: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FoundAnswer:
-    """The best spans, of which no two share a word, the best first; none where the passage or the question is empty.
-    `asked` is how many were asked for."""
+    """What was asked, and the answers.
 
+    spans    the best, of which no two share a word, the best first; none where the passage or the question is empty
+    asked    how many were asked for
+    key      the question's name in the file it is from
+    shared   whether all questions are about one passage, which `to_dict` then leaves out
+    """
+
+    passage: str
+    question: str
     spans: list[FoundSpan]
     asked: int = 1
+    key: str = ""
+    shared: bool = False
 
     @property
     def best(self) -> FoundSpan:
         """The best one; an empty one where there is none."""
-        return self.spans[0] if self.spans else FoundSpan("", 0, 0, 0.0)
+        return self.spans[0] if self.spans else FoundSpan("", 0, 0, 0, 0, 0.0)
 
     @property
     def text(self) -> str:
@@ -97,6 +105,23 @@ class FoundAnswer:
             for span in (self.spans or [self.best])
         )
         return "".join(f"{line}\n" for line in lines) if self.asked > 1 else next(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The question, its passage unless that is the same for all, the answer, and where several were asked for all
+        of them."""
+        record = ({"id": self.key} if self.key else {}) | ({} if self.shared else {"passage": self.passage})
+        record |= {"question": self.question} | asdict(self.best)
+        return record | ({"best": [asdict(span) for span in self.spans]} if self.asked > 1 else {})
+
+    def __repr__(self) -> str:
+        """The question and the answer with its score."""
+        found = f"{shortened(self.text, 60)!r} {self.score:.2f}" if self.spans else "nothing"
+        return f"FoundAnswer({shortened(self.question)!r}: {found})"
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the question, and the passage with its answers in colours."""
+        marks = [Mark(each.start, each.end, f"{each.score:.2f}", 210) for each in self.spans]
+        return f"<p><b>{escape(self.question)}</b></p>{marked_html(self.passage, marks)}"
 
 
 @dataclass
@@ -211,12 +236,16 @@ class PassageReader(Task[AskedQuestion, FoundAnswer]):
         rows = zip(*(part.tolist() for part in spans), strict=True)
         return [
             FoundAnswer(
+                example.passage.text,
+                example.question.text,
                 [
-                    FoundSpan(*example.passage.stretch(first, last + 1), exp(score))
+                    FoundSpan(*example.passage.stretch(first, last + 1), first, last + 1, exp(score))
                     for first, last, score in zip(*row, strict=True)
                     if score > -inf
                 ],
                 self.best,
+                example.key,
+                shared=self.passage is not None,
             )
             for example, row in zip(examples, rows, strict=True)
         ]
@@ -257,14 +286,6 @@ class PassageReader(Task[AskedQuestion, FoundAnswer]):
             return None
         found = read_questions(path, errors=errors, answers=False)
         return _split(found, tokenized=tokenized or self.settings.text.tokenizer == "whitespace")
-
-    def as_record(self, example: AskedQuestion, prediction: FoundAnswer) -> dict[str, Any]:
-        """The question, its passage unless that is the same for all, and the spans."""
-        record: dict[str, Any] = {"id": example.key} if example.key else {}
-        if self.passage is None:
-            record["passage"] = example.passage.text
-        record |= {"question": example.question.text} | asdict(prediction.best)
-        return record | ({"best": [asdict(span) for span in prediction.spans]} if prediction.asked > 1 else {})
 
     def about(self, name: str) -> About:
         """As every task's, with a passage in the example."""

@@ -36,6 +36,7 @@ from relmo.settings.seq2seq import (
 )
 from relmo.tasks.attention_map import attention_html
 from relmo.tasks.features import EncodedSentences, Say, Words
+from relmo.tasks.results import shortened
 from relmo.tasks.task import Task
 from relmo.tasks.text_scores import TextReport, check_metric, text_report
 from relmo.text.corpus import Errors
@@ -72,22 +73,44 @@ class Candidate:
     ended: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Rewritten:
     """A text and what the model makes of it: the best candidate's text, and all candidates, best first.
 
     source   the units that were read
+    given    the text that they are from
     """
 
     text: str
     source: list[str]
     candidates: list[Candidate]
+    given: str = ""
 
     def as_text(self) -> str:
         """The text; of several candidates each with its score before it, a line each."""
         if len(self.candidates) < 2:
             return self.text
         return "\n".join(f"{each.score:.4f}\t{each.text}" for each in self.candidates)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The source and its units, the text, and all candidates with their attention."""
+        candidates = [
+            {
+                "text": each.text,
+                "units": each.units,
+                "log_prob": each.log_prob,
+                "score": each.score,
+                "ended": each.ended,
+                "attention": None if each.attention is None else each.attention.astype(float).round(4).tolist(),
+            }
+            for each in self.candidates
+        ]
+        return {"source": self.given, "text": self.text, "source_units": self.source, "candidates": candidates}
+
+    def __repr__(self) -> str:
+        """What became of what."""
+        more = f", {len(self.candidates)} candidates" if len(self.candidates) > 1 else ""
+        return f"Rewritten({shortened(self.given)!r} -> {shortened(self.text)!r}{more})"
 
     def _repr_html_(self) -> str:
         """For a notebook: the candidates, and what the best one attended to."""
@@ -302,8 +325,7 @@ class Seq2Seq(Task[TextToText, Rewritten]):
         found = search(self.network.body, output, self.search, end=self.targets.end, banned=banned)  # type: ignore[arg-type]
         found = [beams[: self.best] or [Beam([], 0.0, ended=False)] for beams in found]
         weights = self._attention(output, found)
-        rows = zip(map(self._source, examples), found, weights, strict=True)
-        return [self._rewritten(source, beams, attention) for source, beams, attention in rows]
+        return [self._rewritten(*each) for each in zip(examples, found, weights, strict=True)]
 
     @property
     def _replaces(self) -> bool:
@@ -318,8 +340,8 @@ class Seq2Seq(Task[TextToText, Rewritten]):
             return [[None] * len(beams) for beams in found]
         return attention_weights(self.network.body, output, found, self.targets.end)  # type: ignore[arg-type]
 
-    def _rewritten(self, source: list[str], beams: list[Beam], weights: list[np.ndarray | None]) -> Rewritten:
-        candidates = []
+    def _rewritten(self, example: TextToText, beams: list[Beam], weights: list[np.ndarray | None]) -> Rewritten:
+        source, candidates = self._source(example), []
         for beam, attention in zip(beams, weights, strict=True):
             units = [self.targets.symbols[i] for i in beam.ids]
             attention = None if attention is None else attention[:, : len(source)]
@@ -330,7 +352,7 @@ class Seq2Seq(Task[TextToText, Rewritten]):
             text = self.target_units.join(units)
             shown = attention if self.attend else None
             candidates.append(Candidate(text, units, beam.log_prob, beam.score, shown, beam.ids, beam.ended))
-        return Rewritten(candidates[0].text, source, candidates)
+        return Rewritten(candidates[0].text, source, candidates, example.source)
 
     def score(self, examples: Sequence[TextToText], predictions: Sequence[Rewritten]) -> TextReport:
         """BLEU, chrF, ROUGE and exact match, all together and by the sources' lengths."""
@@ -353,25 +375,6 @@ class Seq2Seq(Task[TextToText, Rewritten]):
             return None
         pairs = read_parallel(path, columns=self.settings.text.column, errors=errors)
         return [self.ask(pair.source, tokenized=tokenized) for pair in pairs]
-
-    def as_record(self, example: TextToText, prediction: Rewritten) -> dict[str, Any]:
-        """The source and its units, the text, and all candidates with their attention."""
-        candidates = [
-            {
-                "text": each.text,
-                "units": each.units,
-                "log_prob": each.log_prob,
-                "score": each.score,
-                "attention": None if each.attention is None else each.attention.astype(float).round(4).tolist(),
-            }
-            for each in prediction.candidates
-        ]
-        return {
-            "source": example.source,
-            "text": prediction.text,
-            "source_units": prediction.source,
-            "candidates": candidates,
-        }
 
 
 def _learn_pieces(text: Seq2SeqTextSettings, examples: Sequence[TextToText]) -> Pieces:

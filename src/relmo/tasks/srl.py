@@ -2,13 +2,15 @@
 
 labeller = relmo.load("models/srl")
 found = labeller.predict(["Anna gave Bob the key."])[0]
-found.predicates[0].word, found.predicates[0].roles        # 'gave', [Span(0, 1, 'ARG0'), Span(1, 2, 'V'), …]
+found.predicates[0].word                                   # 'gave'
+[(role.label, role.text) for role in found.predicates[0].roles]  # [('ARG0', 'Anna'), ('V', 'gave'), …]
 labeller.predict([("Anna gave Bob the key .".split(), [1])])     # for the predicates that are given: word 1
 labeller.evaluate("dev.jsonl").values["verb_f1"]
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +23,15 @@ from relmo.networks.srl import Predicates, RoleBatch, RoleNetwork, RoleScores, R
 from relmo.settings.arguments import check_sentences, typed
 from relmo.settings.srl import SRLSettings, SRLTextSettings
 from relmo.tasks.features import EncodedSentences, Say, Words
+from relmo.tasks.results import LabelledSpan, label_marks, marked_html, shortened
 from relmo.tasks.role_scores import Marks, role_report
 from relmo.tasks.scores import TaskReport
 from relmo.tasks.task import Task, Tokenized, count_labels
 from relmo.text.corpus import Errors
 from relmo.text.readers.roles import BEGIN_VERB, Proposition, RoleSentence, as_brackets, check_length, read_roles
 from relmo.text.readers.tables import is_jsonl
-from relmo.text.tags import OUTSIDE, Span, legal_transitions, spans
+from relmo.text.tags import OUTSIDE, legal_transitions, spans
+from relmo.text.tokenize import Token
 from relmo.text.vocabulary import Vocabulary
 
 COLOURS = {"V": "bold red", "ARG0": "blue", "ARG1": "green", "ARG2": "magenta", "ARGM": "cyan"}
@@ -36,29 +40,76 @@ OTHER_COLOUR = "yellow"
 
 @dataclass(frozen=True)
 class PredicateRoles:
-    """A predicate: the number of its word, the word, and a tag in BIO for each word of the sentence."""
+    """A predicate: the number of its word, the word, and a tag in BIO for each word of the sentence.
+
+    roles           the stretches of words that play a role, V, the predicate, among them
+    probabilities   of each word's tag, as the network gives it to that word alone
+    probability     that the word is a predicate; None where the model does not look for them
+    """
 
     place: int
     word: str
     tags: list[str]
-
-    @property
-    def roles(self) -> list[Span]:
-        """The stretches of words that play a role, V, the predicate, among them."""
-        return spans(self.tags)
+    roles: list[LabelledSpan]
+    probabilities: list[float]
+    probability: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RoleText:
-    """The words of a sentence and the roles for each of its predicates.
+    """A sentence and the roles for each of its predicates.
 
+    text         what was given; where that was a list of words, these with a space between them
+    tokens       the words, and where each stands in the text
     predicates   those that were given; where none were, those that the model found
     found        those that the model found; None where it does not look for them
     """
 
-    words: list[str]
+    text: str
+    tokens: list[Token]
     predicates: list[PredicateRoles]
     found: list[PredicateRoles] | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """The words alone."""
+        return [token.text for token in self.tokens]
+
+    @property
+    def offsets(self) -> list[tuple[int, int]]:
+        """Where each word begins and ends in the text, in characters."""
+        return [(token.start, token.end) for token in self.tokens]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The text, its tokens with offsets, and for each predicate its roles with their place in the text."""
+        return {
+            "text": self.text,
+            "tokens": [token._asdict() for token in self.tokens],
+            "predicates": [
+                {
+                    "token": each.place,
+                    **self.tokens[each.place]._asdict(),
+                    "probability": each.probability,
+                    "tags": each.tags,
+                    "probabilities": each.probabilities,
+                    "roles": [asdict(role) for role in each.roles],
+                }
+                for each in self.predicates
+            ],
+        }
+
+    def __repr__(self) -> str:
+        """Each predicate with its roles."""
+        found = (
+            f"{each.word}: {' '.join(f'[{role.label} {shortened(role.text, 40)}]' for role in each.roles)}"
+            for each in self.predicates
+        )
+        return f"RoleText({'; '.join(found) or shortened(self.text)})"
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the text once for each predicate, with its roles in colours."""
+        shown = [marked_html(self.text, label_marks(each.roles)) for each in self.predicates]
+        return "".join(shown) or marked_html(self.text, [])
 
     def as_text(self) -> str:
         """The sentence, and a line for each predicate with its roles in brackets."""
@@ -70,9 +121,9 @@ class RoleText:
         widest = max((len(predicate.word) for predicate in self.predicates), default=0)
         for predicate in self.predicates:
             yield f"  {predicate.word:<{widest}}", ""
-            for start, end, label in predicate.roles:
+            for role in predicate.roles:
                 yield "  ", ""
-                yield f"[{label} {' '.join(self.words[start:end])}]", _colour(label)
+                yield f"[{role.label} {' '.join(self.words[role.start_word : role.end_word])}]", _colour(role.label)
             yield "\n", ""
 
     def as_props(self) -> str:
@@ -199,16 +250,18 @@ class RoleLabeller(Task[RoleSentence, RoleText]):
         )
 
     def decode(self, output: RoleScores, examples: Sequence[RoleSentence]) -> list[RoleText]:
-        symbols = self.labels.symbols
+        odds = None if output.odds is None else output.odds.float().cpu()
+        predicates: list[dict[int, PredicateRoles]] = [{} for _ in examples]  # of each sentence, by their places
+        shares = torch.softmax(output.tags.float(), dim=2).cpu().numpy()
+        texts = [Tokenized.of(example.words) for example in examples]
         rows, places = (each.tolist() for each in output.predicates)
-        tags = {
-            (row, place): [symbols[i] for i in found]
-            for row, place, found in zip(rows, places, self.network.body.decode(output), strict=True)
-        }
-        chosen = None if output.odds is None else (output.odds > 0).tolist()
-        return [
-            _answer(row, example, tags, None if chosen is None else chosen[row]) for row, example in enumerate(examples)
-        ]
+        for row, place, share, path in zip(rows, places, shares, self.network.body.decode(output), strict=True):
+            own = share[np.arange(len(path)), path].tolist()
+            probability = None if odds is None else odds[row, place].sigmoid().item()
+            tags = [self.labels.symbols[i] for i in path]
+            predicates[row][place] = _predicate(texts[row], place, tags, own, probability)
+        chosen = [None] * len(examples) if odds is None else [(each > 0).nonzero()[:, 0].tolist() for each in odds]
+        return [_answer(*each) for each in zip(texts, examples, predicates, chosen, strict=True)]
 
     def score(self, examples: Sequence[RoleSentence], predictions: Sequence[RoleText]) -> TaskReport:
         """F1 of roles, for the predicates of the files and for those that the model finds."""
@@ -240,40 +293,27 @@ class RoleLabeller(Task[RoleSentence, RoleText]):
         """The sentences of JSON lines, with the predicates that they have."""
         return list(read_roles(path, errors=errors)) if is_jsonl(path) else None
 
-    def as_record(self, example: RoleSentence, prediction: RoleText) -> dict[str, Any]:
-        """The text, its tokens with offsets, and for each predicate its roles with their place in the text."""
-        words = Tokenized.of(example.words)
-        return {
-            "text": words.text,
-            "tokens": [token._asdict() for token in words.tokens],
-            "predicates": [
-                {
-                    "token": predicate.place,
-                    **words.tokens[predicate.place]._asdict(),
-                    "tags": predicate.tags,
-                    "roles": [
-                        words.stretch(start, end)._asdict() | {"label": label} for start, end, label in predicate.roles
-                    ],
-                }
-                for predicate in prediction.predicates
-            ],
-        }
+
+def _predicate(
+    words: Tokenized, place: int, tags: list[str], shares: list[float], probability: float | None
+) -> PredicateRoles:
+    """A predicate with the tags of its sentence; the probability of a role is the product of those of its tags."""
+    roles = [
+        LabelledSpan(*words.stretch(start, end), start, end, label, prod(shares[start:end]))
+        for start, end, label in spans(tags)
+    ]
+    return PredicateRoles(place, words[place], tags, roles, shares, probability)
 
 
 def _answer(
-    row: int, example: RoleSentence, tags: dict[tuple[int, int], list[str]], chosen: list[bool] | None
+    words: Tokenized, example: RoleSentence, predicates: dict[int, PredicateRoles], chosen: list[int] | None
 ) -> RoleText:
-    """What is said of the sentence in this row of a batch: `tags` has those of each of its predicates, `chosen` which
-    words were found to be predicates."""
-    words = list(example.words)
-
-    def roles(places: Iterable[int]) -> list[PredicateRoles]:
-        return [PredicateRoles(place, words[place], tags[row, place]) for place in places]
-
-    found = None if chosen is None else roles(place for place in range(len(words)) if chosen[place])
-    if example.propositions is None:
-        return RoleText(words, found or [], found)
-    return RoleText(words, roles(dict.fromkeys(each.place for each in example.propositions)), found)
+    """What is said of a sentence: `predicates` are all that were labelled, `chosen` are those that were found."""
+    found = None if chosen is None else [predicates[place] for place in chosen]
+    given = found or []
+    if example.propositions is not None:
+        given = [predicates[place] for place in dict.fromkeys(each.place for each in example.propositions)]
+    return RoleText(words.text, list(words.tokens), given, found)
 
 
 def _marks(sentences: Iterable[Sequence[PredicateRoles]]) -> list[Marks]:

@@ -1,12 +1,15 @@
 """Taggers as a user has them: a tag for each word of a sentence; parts of speech, names, or any other column.
 
 tagger = relmo.load("models/pos")
-tagger.predict(["The bank lends money."])[0].tags            # ['DET', 'NOUN', 'VERB', 'NOUN', 'PUNCT']
+found = tagger.predict(["The bank lends money."])[0]
+found.tags, found.probabilities                              # ['DET', 'NOUN', 'VERB', 'NOUN', 'PUNCT'], [0.99, …]
+found.words, found.offsets                                   # ['The', 'bank', …], [(0, 3), (4, 8), …]
+names.predict(["Anna saw Oslo."])[0].entities                # the spans that tags such as B-PER mark
 tagger.evaluate("dev.conllu").score
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +18,72 @@ import torch
 
 from relmo.errors import CorpusError
 from relmo.networks.inputs import TaskNetwork, WordInputs
-from relmo.networks.tagger import Emissions, TaggerNetwork
+from relmo.networks.tagger import DecodedTags, Emissions, TaggerNetwork
 from relmo.settings.arguments import check_sentences
 from relmo.settings.tagger import TaggerSettings, TaggerTextSettings
 from relmo.tasks.features import Words
+from relmo.tasks.results import LabelledSpan, label_marks, marked_html, shortened
 from relmo.tasks.scores import TaskReport, class_report, span_report
 from relmo.tasks.task import Task, Tokenized, count_labels
 from relmo.text.readers.tagged import TaggedWords, read_tagged
-from relmo.text.tags import Span, bio, bioul, is_span_tag, legal_transitions, spans
+from relmo.text.tags import OUTSIDE, bio, bioul, is_span_tag, legal_transitions, spans
+from relmo.text.tokenize import Token
 from relmo.text.vocabulary import Vocabulary
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TaggedText:
-    """The words of a sentence, a tag for each, and the spans that tags such as B-PER mark."""
+    """A sentence, its words, and a tag for each.
 
-    words: list[str]
+    text            what was given; where that was a list of words, these with a space between them
+    tokens          the words, and where each stands in the text
+    probabilities   of each word's tag; a CRF's are its marginals: the share of all sequences in which the word has it
+    entities        the spans that tags such as B-PER mark; none where a tagger was trained for other tags
+    """
+
+    text: str
+    tokens: list[Token]
     tags: list[str]
-    spans: list[Span]
+    probabilities: list[float]
+    entities: list[LabelledSpan]
+
+    @property
+    def words(self) -> list[str]:
+        """The words alone."""
+        return [token.text for token in self.tokens]
+
+    @property
+    def offsets(self) -> list[tuple[int, int]]:
+        """Where each word begins and ends in the text, in characters."""
+        return [(token.start, token.end) for token in self.tokens]
 
     def as_text(self) -> str:
         """A word and its tag a line, with a tab between them."""
         return "".join(f"{word}\t{tag}\n" for word, tag in zip(self.words, self.tags, strict=True))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The text, its tokens with their offsets, tags and probabilities, and the entities."""
+        tagged = zip(self.tokens, self.tags, self.probabilities, strict=True)
+        return {
+            "text": self.text,
+            "tokens": [token._asdict() | {"tag": tag, "probability": share} for token, tag, share in tagged],
+            "entities": [asdict(entity) for entity in self.entities],
+        }
+
+    def __repr__(self) -> str:
+        """The words with their tags; of a tagger of spans, those alone."""
+        if self.entities:
+            return f"TaggedText({', '.join(f'{shortened(e.text)!r} {e.label}' for e in self.entities)})"
+        tagged = " ".join(f"{word}/{tag}" for word, tag in zip(self.words, self.tags, strict=True))
+        return f"TaggedText({shortened(tagged)})"
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the text with its entities in colours, or else its words with their tags."""
+        if self.entities:
+            return marked_html(self.text, label_marks(self.entities))
+        tagged = zip(self.tokens, self.tags, self.probabilities, strict=True)
+        marks = label_marks(LabelledSpan(*token, 0, 0, tag, share) for token, tag, share in tagged if tag != OUTSIDE)
+        return marked_html(self.text, marks)
 
 
 class Tagger(Task[TaggedWords, TaggedText]):
@@ -100,13 +147,18 @@ class Tagger(Task[TaggedWords, TaggedText]):
         return self.labels.ids(_learned(example.tags, self.settings))
 
     def decode(self, output: Emissions, examples: Sequence[TaggedWords]) -> list[TaggedText]:
-        symbols = self.labels.symbols
-        tags = [[symbols[i] for i in row] for row in self.network.body.decode(output)]  # type: ignore[operator]
-        found = [bio(each) for each in tags] if self.finds_spans else tags
-        return [
-            TaggedText(list(example.words), each, spans(each) if self.finds_spans else [])
-            for example, each in zip(examples, found, strict=True)
-        ]
+        rows: list[DecodedTags] = self.network.body.decode(output)  # type: ignore[operator]
+        return [self._tagged(Tokenized.of(example.words), row) for example, row in zip(examples, rows, strict=True)]
+
+    def _tagged(self, words: Tokenized, row: DecodedTags) -> TaggedText:
+        """A sentence with the tags that the network gives it; of spans as BIO."""
+        tags, entities = [self.labels.symbols[i] for i in row.tags], []
+        if self.finds_spans:
+            tags = bio(tags)
+            for start, end, label in spans(tags):
+                place = words.stretch(start, end)
+                entities.append(LabelledSpan(*place, start, end, label, row.together(start, end)))
+        return TaggedText(words.text, list(words.tokens), tags, row.each, entities)
 
     def score(self, examples: Sequence[TaggedWords], predictions: Sequence[TaggedText]) -> TaskReport:
         """Accuracy of tags, or F1 of spans."""
@@ -117,20 +169,6 @@ class Tagger(Task[TaggedWords, TaggedText]):
 
     def ask(self, given: str | Words, *, tokenized: bool = False) -> TaggedWords:
         return TaggedWords(self.split(given, tokenized=tokenized), [])
-
-    def as_record(self, example: TaggedWords, prediction: TaggedText) -> dict[str, Any]:
-        """The text, its tokens with offsets and tags, and spans where there are such."""
-        words = Tokenized.of(example.words)
-        tagged = zip(words.tokens, prediction.tags, strict=True)
-        record: dict[str, Any] = {
-            "text": words.text,
-            "tokens": [token._asdict() | {"tag": tag} for token, tag in tagged],
-        }
-        if self.finds_spans:
-            record["spans"] = [
-                words.stretch(start, end)._asdict() | {"label": label} for start, end, label in prediction.spans
-            ]
-        return record
 
 
 def _learned(tags: list[str], settings: TaggerSettings) -> list[str]:

@@ -4,7 +4,7 @@
 are read, which vocabularies and which network it has, what the network reads of an example and learns from it, and how
 the network's output is read, scored and shown. Files and text become numbers and answers in one way:
 
-    read, ask -> examples -> encode -> batch -> network -> output -> decode -> predictions -> score, as_record
+    read, ask -> examples -> encode -> batch -> network -> output -> decode -> predictions -> score, to_dict
 """
 
 import copy
@@ -43,6 +43,9 @@ class Prediction(Protocol):
 
     def as_text(self) -> str:
         """As the terminal shows it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was asked and what is predicted, ready for JSON: what `relmo predict --json` and `relmo serve` give."""
 
 
 class EncodedExamples(Protocol):
@@ -91,7 +94,8 @@ class Tokenized(list[str]):
         return cls(" ".join(words), tokens)
 
     def stretch(self, start: int, end: int) -> Token:
-        """The words from number `start` up to number `end`, as one piece of the text."""
+        """The words from number `start` up to number `end`, as one piece of the text. Words that share their place in
+        the text, as the de and le of a French du, have it as a whole."""
         first, last = self.tokens[start].start, self.tokens[end - 1].end
         return Token(self.text[first:last], first, last)
 
@@ -347,10 +351,6 @@ class Task(SavedModel, Generic[E, P]):
         """The examples of a file to predict that is read as a whole. None where each of its lines is an example, as in
         every file unless a task says otherwise."""
         return None
-
-    def as_record(self, example: E, prediction: P) -> dict[str, Any]:
-        """What was asked and what is predicted, as a JSON object."""
-        raise NotImplementedError
 
 
 def count_labels(answers: Iterable[Sequence[str]]) -> Labels:

@@ -28,8 +28,10 @@ class Marked(NamedTuple):
 
 @dataclass(frozen=True)
 class Frame:
-    """A predicate, its sense, and the role of each word."""
+    """A text, where its predicate begins, that, its sense, and the role of each word."""
 
+    text: str
+    start: int
     predicate: str
     sense: str
     roles: list[str]
@@ -37,6 +39,10 @@ class Frame:
     def as_text(self) -> str:
         """The sense and the roles."""
         return f"{self.sense}\t{' '.join(self.roles)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it."""
+        return asdict(self)
 
 
 @dataclass
@@ -120,10 +126,13 @@ class PredicateTagger(Task[Marked, Frame]):
         """The best sense and the best role of each word."""
         senses, roles = self.vocabularies.values()
         found = zip(examples, output.senses.argmax(dim=1).tolist(), output.roles.argmax(dim=2).tolist(), strict=True)
-        return [
-            Frame(e.words[e.predicate], senses.symbols[sense], [roles.symbols[i] for i in row[: len(e.words)]])
-            for e, sense, row in found
-        ]
+        frames = []
+        for example, sense, row in found:
+            words = Tokenized.of(example.words)
+            own = [roles.symbols[i] for i in row[: len(words)]]
+            at = example.predicate
+            frames.append(Frame(words.text, words.tokens[at].start, words[at], senses.symbols[sense], own))
+        return frames
 
     def score(self, examples: Sequence[Marked], predictions: Sequence[Frame]) -> TaskReport:
         """The accuracy of roles."""
@@ -138,8 +147,3 @@ class PredicateTagger(Task[Marked, Frame]):
         """The number of the predicate, then the sentence."""
         number, sentence = line.split("\t")
         return self.ask((sentence, int(number)), tokenized=tokenized)
-
-    def as_record(self, example: Marked, prediction: Frame) -> dict[str, Any]:
-        """The text, where the predicate stands in it, and the frame."""
-        words = Tokenized.of(example.words)
-        return {"text": words.text, "start": words.tokens[example.predicate].start, **asdict(prediction)}
