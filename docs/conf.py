@@ -1,4 +1,4 @@
-"""How Sphinx builds the site: `make docs` writes it to out/site. Nothing is fetched, neither by the build nor by the pages.
+"""How Sphinx builds the site: `make docs` writes it to out/site. Neither the build nor the pages fetch anything.
 
 Notebooks are shown with the outputs they were saved with; the tests execute them. Warnings are errors.
 """
