@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint campaigns load fuzz bench recipe clean
+.PHONY: demo test lint docs campaigns load fuzz bench recipe clean
 
 demo: .venv/core  ## one word in two sentences: what it is near to in context, and what without
 	@$(BIN)/python examples/meaning_in_context.py
@@ -13,6 +13,9 @@ lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: .venv/docs  ## the site, in out/site: open out/site/index.html
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --doctree-dir out/site-doctrees docs out/site
 
 campaigns: .venv/dev fuzz  ## fuzz, and long tests of kills, threads and interruptions: an hour
 	$(BIN)/python tests/campaigns/kills.py
@@ -39,6 +42,10 @@ bench: .venv/core  ## the speed table of this machine, in some minutes
 
 .venv/dev: .venv/core
 	$(BIN)/pip install --quiet --editable '.[dev]'
+	@touch $@
+
+.venv/docs: .venv/core
+	$(BIN)/pip install --quiet --editable '.[docs]'
 	@touch $@
 
 clean:

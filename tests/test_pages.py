@@ -1,0 +1,43 @@
+"""The pages as a reader has them: links lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SITE = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *SITE, *sorted((ROOT / "src").rglob("README.md"))]
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks and bits of code, where a bracket is no link."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"(`+)[^`]+?\1(?!\])", "", text)
+
+
+def anchors(page: Path) -> set[str]:
+    """What the headings of a page are called in links, as GitHub and the site call them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_of_a_page_leads_to_a_file_and_to_a_heading_in_it(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"\w+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        assert file.exists(), f"{name_of(page)} links to {target}"
+        assert not anchor or anchor in anchors(file), f"{name_of(page)} links to {target}"
+
+
+def test_the_checker_sees_links_and_headings() -> None:
+    assert sum(len(re.findall(r"\]\(([^)\s]+)\)", prose(page))) for page in PAGES) > 50
+    assert "six-tasks-with-and-without-elmo" in anchors(ROOT / "docs" / "reproduce.md")
