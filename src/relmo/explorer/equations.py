@@ -30,7 +30,7 @@ def step(session: "Session", asked: Asked) -> Answer:
     found = _bilm_step(reader, at, unit) if isinstance(session.model, BiLM) else _lm_step(reader, at, unit.layer)
     names, equations = found.names(), found.cell.equations()
     quantities = []
-    for name in [*(name for name in equations if name in found.after), *(set(found.after) - set(equations))]:
+    for name in dict.fromkeys([*(name for name in equations if name in found.after), *found.after]):
         written = found.written(name, names)
         values = found.after[name]
         lines = [] if written is None or unit.number >= len(values) else written.lines(unit.number)

@@ -166,8 +166,8 @@ def _write(node: Node, unit: int, level: int) -> str:
         case "clip":
             inside = _write(node.parts[0], unit, level) if level < 2 else number(_at(node.parts[0].value, unit))
             return f"clip({inside}, ±{number(float(node.parts[1].value))})"
-    (inside,) = node.parts
-    return f"{node.kind}({_write(inside, unit, level) if level < 2 else number(_at(inside.value, unit))})"
+    (argument,) = node.parts
+    return f"{node.kind}({_write(argument, unit, level) if level < 2 else number(_at(argument.value, unit))})"
 
 
 def _joined(left: str, sign: str, right: str, *, sum_on_right: bool) -> str:
