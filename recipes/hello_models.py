@@ -1,11 +1,11 @@
-"""Trains the three networks that are small enough to compute by hand: an Elman network, a GRU and an LSTM of three units
+"""Trains three networks that are small enough to compute by hand: an Elman network, a GRU and an LSTM of three units
 that write "hello". A minute of one CPU core.
 
     recipes/hello_models.py OUT             writes OUT/hello, OUT/hello-gru, OUT/hello-lstm
 
-So that a pencil will do: a symbol is a vector of one 1 and zeros, the end of a text a vector of zeros; the second bias of
-each gate is 0; every weight is rounded to one decimal. Noise of that size is added in training, and of several seeds the
-one is kept whose rounded network is surest of its worst symbol. It fails where none still writes "hello".
+So that a pencil will do: a symbol is a vector of one 1 and zeros, the end of a text a vector of zeros; the second bias
+of each gate is 0; every weight is rounded to one decimal. Noise of that size is added in training, and of several seeds
+the one is kept whose rounded network is surest of its worst symbol. It fails where none still writes "hello".
 """
 
 import sys

@@ -30,6 +30,16 @@ def whole_number(asked: Asked, name: str) -> int:
     return int(given)
 
 
+def number_within(asked: Asked, name: str, usual: float, least: float, most: float) -> float:
+    """A parameter that is a number between two others; the usual one where it is not given."""
+    given = asked.get(name, "")
+    if not given:
+        return usual
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", given) or not least <= float(given) <= most:
+        raise SettingError(f"{name} is {given[:40]!r}; it is a number from {least:g} to {most:g}")
+    return float(given)
+
+
 def unit_of(asked: Asked) -> Unit:
     """The unit that is asked about, such as c0.27, or c0.27b of those that read backwards."""
     match = UNIT.fullmatch(asked.get("unit", ""))

@@ -24,7 +24,7 @@ from relmo.analysis.core.features import FEATURES, Document, read
 from relmo.analysis.core.files import read_given
 from relmo.analysis.memory.connectivity import connectivity
 from relmo.errors import ModelError, SettingError
-from relmo.explorer import equations
+from relmo.explorer import equations, lines, write
 from relmo.explorer.asked import Answer, Asked, rounded, scale, text_of, unit_of, whole_number
 from relmo.explorer.cells import around, contexts, histogram, weights
 from relmo.explorer.examples import EXAMPLES, Passage, example, passages
@@ -33,6 +33,7 @@ from relmo.explorer.reader import PagedReader
 from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
+from relmo.networks.language_model import RecurrentLM
 from relmo.nn.cells import cell_class
 from relmo.settings.cells import CELLS
 from relmo.tasks.task import Task
@@ -57,6 +58,8 @@ class Session:
         self.annotated: dict[str, list[list[ConlluWord]]] = {}
         self.first, self.unit, self.mode = next(iter(self.passages)), "", "value"
         self.extras = Extras()
+        self.pen: write.Pen | None = None
+        self.others: dict[str, Session] = {}
         self.readers: OrderedDict[str, PagedReader] = OrderedDict()
         self.lock = threading.RLock()  # a network is run by one thread at a time, and readers fill themselves
 
@@ -72,12 +75,29 @@ class Session:
             raise ModelError(f"{source}: is not a language model (lm, bilm), which relmo explore takes")
         session = cls(model, source)
         session.extras.learnt |= learnt
-        PagedReader(model, read(model, "a"))  # says at once where there are no recurrent layers
+        if session.recurrent:
+            PagedReader(model, read(model, "a"))  # says at once where its layers cannot be looked into
         if known is not None and known.text in session.passages:
             session.first, session.unit, session.mode = known.text, known.unit, known.mode
         elif isinstance(model, BiLM):
             session.first = "sentences"
         return session
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether there are units to look into. A model of a fixed window (n-gram, feed-forward) has none; it writes."""
+        return isinstance(self.model, BiLM) or isinstance(self.model.network, RecurrentLM)
+
+    def beside(self, name: str) -> "Session":
+        """A session with one of the models that were named beside this one, and with the same texts."""
+        if name not in self.extras.models:
+            raise SettingError(f"{name[:80]!r} is not among the models that were named beside this one")
+        if name not in self.others:
+            other = Session(self.extras.model(name), name)
+            other.passages, other.own, other.annotated = self.passages, self.own, self.annotated
+            other.first = self.first
+            self.others[name] = other
+        return self.others[name]
 
     def give(self, title: str, text: str, language: Language | None = None) -> None:
         """Adds the text that the explorer opens with."""
@@ -137,6 +157,10 @@ class Session:
         """What is asked for by name, with its parameters as text."""
         if what not in ANSWERS:
             raise SettingError(f"there is nothing called {what[:40]!r} to ask for")
+        if "of" in asked:
+            with self.lock:
+                other = self.beside(asked["of"])
+            return other.answer(what, {name: value for name, value in asked.items() if name != "of"})
         if what in ("overview", "cell"):
             with self.lock:
                 reader = self.reader(text_of(asked))
@@ -147,6 +171,8 @@ class Session:
     def about(self, asked: Asked) -> Answer:
         """The model, the texts, the features that have a name; and where `opening` is asked for what is shown first, so
         that a page has it at once."""
+        if not self.recurrent:
+            return self._about_window()
         reader = self.reader(self.first)
         stack, bidirectional = reader.recorder.stack, isinstance(self.model, BiLM)
         cell = stack.layers[0].cell
@@ -167,20 +193,53 @@ class Session:
             "memory": cell.memory,
             "gates": cell.gate_names,
             "parameters": self.model.parameter_count(),
-            "texts": [
-                {"name": p.name, "title": p.title, "length": len(p.text), "tagged": p.name in self.annotated}
-                for p in self.passages.values()
-            ],
+            "texts": self._texts(),
             "first": self.first,
             "opened": opened,
             "mode": self.mode,
             "features": [{"name": name, "about": summary(made)} for name, made in FEATURES.items()],
-            "examples": [
-                {"name": each.name, "about": each.about} for each in EXAMPLES if example(each.name) is not None
-            ],
+            "examples": _offered(),
+            "alike": self._alike(),
+            "prompt": "" if bidirectional else write.first_prompt(self),
+            "number_units": lines.number_units(self.name),
             **self.extras.about("bilm" if bidirectional else "lm"),
             "answers": {key(self.name, what, given): self.answer(what, given) for what, given in asks},
         }
+
+    def _about_window(self) -> Answer:
+        """A model without recurrent layers, which can be seen writing."""
+        assert isinstance(self.model, LanguageModel)
+        settings = self.model.settings
+        return {
+            "name": self.name,
+            "kind": "window",
+            "cell": settings.model.cell,
+            "unit": settings.text.unit,
+            "window": settings.model.order - 1,
+            "parameters": self.model.parameter_count(),
+            "texts": self._texts(),
+            "first": self.first,
+            "examples": _offered(),
+            "alike": [],
+            "prompt": write.first_prompt(self),
+            "number_units": [],
+            **self.extras.about("lm"),
+            "answers": {},
+        }
+
+    def _texts(self) -> list[Answer]:
+        return [
+            {"name": p.name, "title": p.title, "length": len(p.text), "tagged": p.name in self.annotated}
+            for p in self.passages.values()
+        ]
+
+    def _alike(self) -> list[Answer]:
+        """Models to be set beside this one: examples that were taught the same, and those that the user named."""
+        kind = (example(self.name) or EXAMPLES[0]).alike if example(self.name) else ""
+        taught = [each.name for each in EXAMPLES if kind and each.alike == kind and example(each.name) is not None]
+        named = self.extras.about("bilm" if isinstance(self.model, BiLM) else "lm")["beside"]
+        others = [{"model": name, "name": name} for name in taught if name != self.name]
+        return others + [{"of": name, "name": name} for name in named]
 
     def page(self, asked: Asked) -> Answer:
         """A page's symbols, and what stands between them where they are words."""
@@ -290,6 +349,11 @@ class Session:
         return {"tasks": self.extras.mixes()}
 
 
+def _offered() -> list[Answer]:
+    """The examples that are there."""
+    return [{"name": each.name, "about": each.about} for each in EXAMPLES if example(each.name) is not None]
+
+
 def key(model: str, what: str, asked: Asked) -> str:
     """The name of an answer: the request for it."""
     return f"{what}?{urlencode(sorted({'model': model, **asked}.items()))}"
@@ -338,5 +402,10 @@ ANSWERS: dict[str, Callable[[Session, Asked], Answer]] = {
     "gradient": Session.gradient,
     "mixes": Session.mixes,
     "step": equations.step,
+    "next": write.next_symbol,
+    "beam": write.beam_tree,
+    "ngrams": write.ngram_samples,
+    "conditions": lines.conditions,
+    "layers": lines.layers,
 }
 """What can be asked for, by name."""
