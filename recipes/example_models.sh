@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The small models that `relmo explore` offers when it is given none: half an hour of one CPU core.
-#   recipes/example_models.sh DATA OUT [full|reduced]     the folders that ship are then OUT/examples/{prose,code,anbn-lstm,anbn-gru}
+#   recipes/example_models.sh DATA OUT [full|reduced]     the folders that ship are then OUT/examples/{prose,code,anbn-lstm,anbn-gru,hello,hello-gru,hello-lstm}
 # DATA holds lm/war-and-peace/input.txt; source code is that of the standard library of the Python that runs it. A step whose result is
 # there already is left out, and training goes on where it was stopped: after any interruption, the same command again.
 set -euo pipefail
@@ -42,6 +42,7 @@ train() {  # NAME TEXT SETTING…
 }
 train prose "$prose" $prose_network --unroll 64 --epochs 2 --valid-fraction 0.02
 train code "$out/code.txt" $code_network --unroll 100 --epochs 2
+[ -d "$out/hello/hello-lstm" ] || $python "$(dirname "$0")/hello_models.py" "$out/hello"
 [ -d "$out/counting/anbn-gru" ] || $relmo analyse counting anbn --cells lstm,gru --save "$out/counting" $counting
 
 pack() {  # FOLDER NAME WHAT PRECISION
@@ -53,4 +54,7 @@ pack "$out/prose" prose "Trained on War and Peace (Tolstoy, translated by L. and
 pack "$out/code" code "Trained on modules of Python's standard library (PSF licence) by recipes/example_models.sh." int8
 for cell in lstm gru; do
   pack "$out/counting/anbn-$cell" "anbn-$cell" "Learnt to count a's and b's by recipes/example_models.sh." float32
+done
+for name in hello hello-gru hello-lstm; do
+  pack "$out/hello/$name" "$name" "Three units that write \"hello\", small enough to compute by hand: symbols are vectors of one 1, weights have one decimal. Made by recipes/hello_models.py." float32
 done

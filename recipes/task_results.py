@@ -2,7 +2,8 @@
 
 python recipes/task_results.py run DATA OUT [NAME…] [--jobs N] [--elmo large=FOLDER]    those not finished yet
 python recipes/task_results.py table OUT                                                Markdown
-python recipes/task_results.py figures OUT DOCS                                         mixes, sample efficiency
+python recipes/task_results.py figures OUT DOCS                                         mixes, also as task_mixes.json
+                                                                                        for the explorer; efficiency
 
 DATA/tasks has the folders of tasks (cola, stsb, pos_ud, …); a NAME may be a beginning, such as snli-. Every training is
 the command a user would type, and one that was killed goes on (`reproduce/trainings.py`). OUT may be the folder of the
@@ -10,6 +11,7 @@ elmo-table: what both need is trained once. Tables and figures need nothing but 
 """
 
 import argparse
+import json
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -26,6 +28,8 @@ from relmo.reproduce.elmo_table.plan import PLAIN, TablePlan, own_variant
 from relmo.reproduce.elmo_table.rows import ROWS
 from relmo.reproduce.elmo_table.tables import PLACES, markdown, mean_mix, seed_scores
 from relmo.reproduce.trainings import TrainingRun, Whereabouts, find_results, run_trainings
+
+MIXES = "recipes/task_results.py figures: means over the seeds; characters, layer 1, layer 2"
 
 
 class Experiment(NamedTuple):
@@ -246,6 +250,21 @@ def draw_task_mixes(out: Path, target: Path) -> None:
     draw_mixes(mixes, target)
 
 
+def write_task_mixes(out: Path, target: Path) -> None:
+    """The same figures for the explorer, with two decimals."""
+    rows: list[dict[str, Any]] = []
+    for name, task in TASKS.items():
+        for inputs in ("small", "large"):
+            found = {place: mean_mix(results(out, f"{name}-{inputs}"), place) for place in PLACES}
+            mixes = [
+                {"name": place, "shares": [round(share, 2) for share in mix.weights]}
+                for place, mix in found.items()
+                if mix is not None
+            ]
+            rows += [{"task": task.title, "bilm": inputs, "mixes": mixes}] if mixes else []
+    target.write_text(json.dumps({"source": MIXES, "tasks": rows}) + "\n", encoding="utf-8")
+
+
 def draw_efficiency(out: Path, target: Path) -> None:
     """Scores by the share of the training data, plain and with ELMo, with deviations."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
@@ -291,6 +310,7 @@ def main() -> int:
     else:
         draw_task_mixes(given.out, given.docs / "task-mixes.png")
         draw_efficiency(given.out, given.docs / "task-shares.png")
+        write_task_mixes(given.out, given.docs / "task_mixes.json")
     return 0
 
 

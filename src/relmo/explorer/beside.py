@@ -22,8 +22,8 @@ from relmo.analysis.units.compare import (
     samples,
 )
 from relmo.errors import ModelError, SettingError
+from relmo.explorer.asked import unit_of
 from relmo.explorer.given import Given, number, plain_unit, real, string
-from relmo.explorer.session import unit_of
 from relmo.models.lm import LanguageModel
 from relmo.networks.ngram import NGramLM
 from relmo.settings.arguments import Progress

@@ -20,6 +20,8 @@ class ShippedModel:
     text: str
     unit: str
     mode: str = "value"
+    alike: str = ""
+    """Models that were taught the same, to be set side by side."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,13 @@ EXAMPLES = (
     ShippedModel(
         "code", OWN / "code", "characters, an LSTM that has read Python's library", "code", "c0.71", mode="centred"
     ),
-    ShippedModel("anbn-lstm", OWN / "anbn-lstm", "an LSTM that counts a's and b's", "counting", "c0.5"),
-    ShippedModel("anbn-gru", OWN / "anbn-gru", "a GRU that was taught the same", "counting", "h0.9"),
+    ShippedModel(
+        "anbn-lstm", OWN / "anbn-lstm", "an LSTM that counts a's and b's", "counting", "c0.5", alike="counting"
+    ),
+    ShippedModel("anbn-gru", OWN / "anbn-gru", "a GRU that was taught the same", "counting", "h0.9", alike="counting"),
+    ShippedModel("hello", OWN / "hello", "an Elman network to compute by hand", "hello", "h0.0", alike="hello"),
+    ShippedModel("hello-gru", OWN / "hello-gru", "a GRU to compute by hand", "hello", "h0.0", alike="hello"),
+    ShippedModel("hello-lstm", OWN / "hello-lstm", "an LSTM to compute by hand", "hello", "c0.0", alike="hello"),
     ShippedModel("small", DATA / "small", "words, the bidirectional model that ships", "sentences", "c0.0"),
 )
 
@@ -69,7 +76,12 @@ def passages() -> list[Passage]:
     alice = found[0].text
     chapters = alice[alice.index("CHAPTER I") : alice.index("CHAPTER III")]
     story = Passage("story", "Alice, chapters I and II", _printed(chapters))
-    return [story, *found, Passage("counting", "60 a's, then 60 b's", "a" * 60 + "b" * 60)]
+    made = [
+        Passage("counting", "60 a's, then 60 b's", "a" * 60 + "b" * 60),
+        Passage("thousand", "1,000 a's, then 1,000 b's", "a" * 1000 + "b" * 1000),
+        Passage("hello", "hello", "hello"),
+    ]
+    return [story, *found, *made]
 
 
 def _printed(text: str) -> str:

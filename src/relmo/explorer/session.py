@@ -9,10 +9,9 @@ exported page. What takes long is in `work`, on a copy of the model: nothing tha
 
 import base64
 import hashlib
-import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -25,6 +24,8 @@ from relmo.analysis.core.features import FEATURES, Document, read
 from relmo.analysis.core.files import read_given
 from relmo.analysis.memory.connectivity import connectivity
 from relmo.errors import ModelError, SettingError
+from relmo.explorer import equations, lines, write
+from relmo.explorer.asked import Answer, Asked, rounded, scale, text_of, unit_of, whole_number
 from relmo.explorer.cells import around, contexts, histogram, weights
 from relmo.explorer.examples import EXAMPLES, Passage, example, passages
 from relmo.explorer.extras import Extras, learnt_mixes
@@ -32,6 +33,7 @@ from relmo.explorer.reader import PagedReader
 from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
+from relmo.networks.language_model import RecurrentLM
 from relmo.nn.cells import cell_class
 from relmo.settings.cells import CELLS
 from relmo.tasks.task import Task
@@ -44,10 +46,6 @@ TEXTS = 32  # texts of users that are kept
 BINS = 1000  # of the small map of the whole text
 MOST = 200  # units that are named in one request
 BACK = 400  # symbols before one that a gradient is shown for
-UNIT = re.compile(r"([a-z])(\d{1,4})\.(\d{1,6})(b?)")
-
-Answer = dict[str, Any]
-Asked = Mapping[str, str]
 
 
 class Session:
@@ -60,6 +58,8 @@ class Session:
         self.annotated: dict[str, list[list[ConlluWord]]] = {}
         self.first, self.unit, self.mode = next(iter(self.passages)), "", "value"
         self.extras = Extras()
+        self.pen: write.Pen | None = None
+        self.others: dict[str, Session] = {}
         self.readers: OrderedDict[str, PagedReader] = OrderedDict()
         self.lock = threading.RLock()  # a network is run by one thread at a time, and readers fill themselves
 
@@ -75,12 +75,29 @@ class Session:
             raise ModelError(f"{source}: is not a language model (lm, bilm), which relmo explore takes")
         session = cls(model, source)
         session.extras.learnt |= learnt
-        PagedReader(model, read(model, "a"))  # says at once where there are no recurrent layers
+        if session.recurrent:
+            PagedReader(model, read(model, "a"))  # says at once where its layers cannot be looked into
         if known is not None and known.text in session.passages:
             session.first, session.unit, session.mode = known.text, known.unit, known.mode
         elif isinstance(model, BiLM):
             session.first = "sentences"
         return session
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether there are units to look into. A model of a fixed window (n-gram, feed-forward) has none; it writes."""
+        return isinstance(self.model, BiLM) or isinstance(self.model.network, RecurrentLM)
+
+    def beside(self, name: str) -> "Session":
+        """A session with one of the models that were named beside this one, and with the same texts."""
+        if name not in self.extras.models:
+            raise SettingError(f"{name[:80]!r} is not among the models that were named beside this one")
+        if name not in self.others:
+            other = Session(self.extras.model(name), name)
+            other.passages, other.own, other.annotated = self.passages, self.own, self.annotated
+            other.first = self.first
+            self.others[name] = other
+        return self.others[name]
 
     def give(self, title: str, text: str, language: Language | None = None) -> None:
         """Adds the text that the explorer opens with."""
@@ -140,9 +157,13 @@ class Session:
         """What is asked for by name, with its parameters as text."""
         if what not in ANSWERS:
             raise SettingError(f"there is nothing called {what[:40]!r} to ask for")
+        if "of" in asked:
+            with self.lock:
+                other = self.beside(asked["of"])
+            return other.answer(what, {name: value for name, value in asked.items() if name != "of"})
         if what in ("overview", "cell"):
             with self.lock:
-                reader = self.reader(_text_of(asked))
+                reader = self.reader(text_of(asked))
             reader.fill()  # takes long, and leaves the others their turn
         with self.lock:
             return ANSWERS[what](self, asked)
@@ -150,6 +171,8 @@ class Session:
     def about(self, asked: Asked) -> Answer:
         """The model, the texts, the features that have a name; and where `opening` is asked for what is shown first, so
         that a page has it at once."""
+        if not self.recurrent:
+            return self._about_window()
         reader = self.reader(self.first)
         stack, bidirectional = reader.recorder.stack, isinstance(self.model, BiLM)
         cell = stack.layers[0].cell
@@ -170,27 +193,60 @@ class Session:
             "memory": cell.memory,
             "gates": cell.gate_names,
             "parameters": self.model.parameter_count(),
-            "texts": [
-                {"name": p.name, "title": p.title, "length": len(p.text), "tagged": p.name in self.annotated}
-                for p in self.passages.values()
-            ],
+            "texts": self._texts(),
             "first": self.first,
             "opened": opened,
             "mode": self.mode,
             "features": [{"name": name, "about": summary(made)} for name, made in FEATURES.items()],
-            "examples": [
-                {"name": each.name, "about": each.about} for each in EXAMPLES if example(each.name) is not None
-            ],
+            "examples": _offered(),
+            "alike": self._alike(),
+            "prompt": "" if bidirectional else write.first_prompt(self),
+            "number_units": lines.number_units(self.name),
             **self.extras.about("bilm" if bidirectional else "lm"),
             "answers": {key(self.name, what, given): self.answer(what, given) for what, given in asks},
         }
 
+    def _about_window(self) -> Answer:
+        """A model without recurrent layers, which can be seen writing."""
+        assert isinstance(self.model, LanguageModel)
+        settings = self.model.settings
+        return {
+            "name": self.name,
+            "kind": "window",
+            "cell": settings.model.cell,
+            "unit": settings.text.unit,
+            "window": settings.model.order - 1,
+            "parameters": self.model.parameter_count(),
+            "texts": self._texts(),
+            "first": self.first,
+            "examples": _offered(),
+            "alike": [],
+            "prompt": write.first_prompt(self),
+            "number_units": [],
+            **self.extras.about("lm"),
+            "answers": {},
+        }
+
+    def _texts(self) -> list[Answer]:
+        return [
+            {"name": p.name, "title": p.title, "length": len(p.text), "tagged": p.name in self.annotated}
+            for p in self.passages.values()
+        ]
+
+    def _alike(self) -> list[Answer]:
+        """Models to be set beside this one: examples that were taught the same, and those that the user named."""
+        kind = (example(self.name) or EXAMPLES[0]).alike if example(self.name) else ""
+        taught = [each.name for each in EXAMPLES if kind and each.alike == kind and example(each.name) is not None]
+        named = self.extras.about("bilm" if isinstance(self.model, BiLM) else "lm")["beside"]
+        others = [{"model": name, "name": name} for name in taught if name != self.name]
+        return others + [{"of": name, "name": name} for name in named]
+
     def page(self, asked: Asked) -> Answer:
         """A page's symbols, and what stands between them where they are words."""
-        reader, number = self.reader(_text_of(asked)), _whole_number(asked, "page")
+        reader, number = self.reader(text_of(asked)), whole_number(asked, "page")
         reader.page(number)
         first, last = reader.bounds[number : number + 2]
-        passage, spans = self.passage(_text_of(asked)), reader.document.spans[first:last]
+        passage, spans = self.passage(text_of(asked)), reader.document.spans[first:last]
         answer: Answer = {
             "title": passage.title,
             "pages": len(reader),
@@ -207,50 +263,50 @@ class Session:
 
     def expected(self, asked: Asked) -> Answer:
         """How surprising each symbol of a page was, in bits, and what was expected after it."""
-        found = self.reader(_text_of(asked)).expected(_whole_number(asked, "page"))
+        found = self.reader(text_of(asked)).expected(whole_number(asked, "page"))
         if found is None:
             return {"bits": [], "likely": []}
         likely = [[[symbol, round(p, 3)] for symbol, p in each] for each in found.likely]
-        return {"bits": _rounded(found.bits, 2), "likely": likely}
+        return {"bits": rounded(found.bits, 2), "likely": likely}
 
     def values(self, asked: Asked) -> Answer:
         """A unit on a page, with the size that gets the full colour."""
-        found = self.reader(_text_of(asked)).values(_whole_number(asked, "page"), unit_of(asked))
-        return {"values": _rounded(found), "scale": scale(found)}
+        found = self.reader(text_of(asked)).values(whole_number(asked, "page"), unit_of(asked))
+        return {"values": rounded(found), "scale": scale(found)}
 
     def units(self, asked: Asked) -> Answer:
         """All units of a state of a layer on a page, in steps of a 127th of each one's largest."""
-        reader = self.reader(_text_of(asked))
-        state, layer = asked.get("state", "h"), _whole_number(asked, "layer")
+        reader = self.reader(text_of(asked))
+        state, layer = asked.get("state", "h"), whole_number(asked, "layer")
         reader.checked(Unit(state, layer, 0))
-        return _in_steps(reader.page(_whole_number(asked, "page")).states[state][layer])
+        return _in_steps(reader.page(whole_number(asked, "page")).states[state][layer])
 
     def some(self, asked: Asked) -> Answer:
         """As `units`, those that are named, with commas between."""
-        reader, page = self.reader(_text_of(asked)), _whole_number(asked, "page")
+        reader, page = self.reader(text_of(asked)), whole_number(asked, "page")
         names = asked.get("units", "").split(",")[:MOST]
         columns = [reader.values(page, unit_of({"unit": name})) for name in names]
         return {"units": names, **_in_steps(np.stack(columns, axis=1))}
 
     def strip(self, asked: Asked) -> Answer:
         """Everything of one unit on a page: its states and its gates."""
-        reader = self.reader(_text_of(asked))
+        reader = self.reader(text_of(asked))
         unit, found = reader.checked(unit_of(asked)), {}
         for name in reader.states:
             same = unit._replace(state=name)
             if unit.number < reader.recorder.stack.layers[unit.layer].sizes[name]:
-                found[name] = _rounded(reader.values(_whole_number(asked, "page"), same), 3)
+                found[name] = rounded(reader.values(whole_number(asked, "page"), same), 3)
         return {"states": found}
 
     def overview(self, asked: Asked) -> Answer:
         """A unit over the whole text: a map of it, a histogram, and the places where it is highest and lowest."""
-        reader, unit = self.reader(_text_of(asked)), unit_of(asked)
+        reader, unit = self.reader(text_of(asked)), unit_of(asked)
         values = reader.whole(unit)
         bins = min(BINS, len(values))
         sums = np.add.reduceat(values, np.linspace(0, len(values), bins, endpoint=False).astype(int))
         counts = np.diff([*np.linspace(0, len(values), bins, endpoint=False).astype(int), len(values)])
         return {
-            "map": _rounded(sums / counts, 3),
+            "map": rounded(sums / counts, 3),
             "scale": scale(values),
             "total": len(values),
             "bounds": reader.bounds[:-1],  # where pages begin
@@ -263,7 +319,7 @@ class Session:
 
     def cell(self, asked: Asked) -> Answer:
         """What a unit is wired to, what its gates do, and its course around an event of the text."""
-        reader = self.reader(_text_of(asked))
+        reader = self.reader(text_of(asked))
         unit, saturation = reader.checked(unit_of(asked)), {}
         for gate in reader.recorder.stack.layers[unit.layer].cell.gate_names:
             if unit.number < reader.recorder.stack.layers[unit.layer].sizes[gate]:
@@ -279,18 +335,23 @@ class Session:
 
     def gradient(self, asked: Asked) -> Answer:
         """What the prediction after a symbol hangs on, the symbols before it on the page."""
-        reader, at = self.reader(_text_of(asked)), _whole_number(asked, "at")
+        reader, at = self.reader(text_of(asked)), whole_number(asked, "at")
         if not 0 <= at < len(reader.document):
             raise SettingError(f"position {at}: the text has the symbols 0 to {len(reader.document) - 1}")
         starts = reader.document.starts
         begin = int(starts[starts <= at][-1]) if isinstance(self.model, BiLM) else max(0, at - BACK)
         after = reader.document.symbols[begin : at + 2]
         found = connectivity(self.model, [after], position=at - begin)
-        return {"first": begin, "values": _rounded(np.array(found.values)), "symbol": found.symbol, "half": found.half}
+        return {"first": begin, "values": rounded(np.array(found.values)), "symbol": found.symbol, "half": found.half}
 
     def mixes(self, asked: Asked) -> Answer:
         """What trained tasks that were given have learnt to take of each layer."""
         return {"tasks": self.extras.mixes()}
+
+
+def _offered() -> list[Answer]:
+    """The examples that are there."""
+    return [{"name": each.name, "about": each.about} for each in EXAMPLES if example(each.name) is not None]
 
 
 def key(model: str, what: str, asked: Asked) -> str:
@@ -319,47 +380,13 @@ def _checked_text(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\0", "\ufffd")
 
 
-def _text_of(asked: Asked) -> str:
-    """The name of the text that is asked about."""
-    if "text" not in asked:
-        raise SettingError("no text is named")
-    return asked["text"]
-
-
-def _whole_number(asked: Asked, name: str) -> int:
-    """A parameter that is a whole number, 0 where it is not given."""
-    given = asked.get(name, "0")
-    if not re.fullmatch(r"\d{1,9}", given):
-        raise SettingError(f"{name} is {given[:40]!r}; it is a whole number")
-    return int(given)
-
-
-def unit_of(asked: Asked) -> Unit:
-    """The unit that is asked about, such as c0.27, or c0.27b of those that read backwards."""
-    match = UNIT.fullmatch(asked.get("unit", ""))
-    if match is None:
-        raise SettingError(f"unit is {asked.get('unit', '')[:40]!r}; it is named as c0.27: state, layer, number")
-    state, layer, number, backward = match.groups()
-    return Unit(state, int(layer), int(number), "backward" if backward else "forward")
-
-
 def _in_steps(array: np.ndarray) -> Answer:
     """Units' values (T, U) in steps of a 127th of each one's largest, unit by unit."""
     largest = np.abs(array).max(axis=0) + 1e-12
     steps = np.rint(array / largest * 127).astype(np.int8).T
     data = base64.b64encode(np.ascontiguousarray(steps).tobytes()).decode()
     scales = [scale(column) for column in array.T]
-    return {"largest": _rounded(largest), "scales": scales, "data": data, "symbols": len(array)}
-
-
-def _rounded(values: np.ndarray, digits: int = 4) -> list[float]:
-    """As numbers of JSON; what is not finite is 0."""
-    return np.round(np.nan_to_num(values.astype(np.float64)), digits).tolist()
-
-
-def scale(values: np.ndarray) -> float:
-    """The absolute value that gets the full colour: the 99th percentile, so that one spike does not bleach the rest."""
-    return round(float(np.quantile(np.abs(values), 0.99)), 4) or 1.0
+    return {"largest": rounded(largest), "scales": scales, "data": data, "symbols": len(array)}
 
 
 ANSWERS: dict[str, Callable[[Session, Asked], Answer]] = {
@@ -374,5 +401,11 @@ ANSWERS: dict[str, Callable[[Session, Asked], Answer]] = {
     "cell": Session.cell,
     "gradient": Session.gradient,
     "mixes": Session.mixes,
+    "step": equations.step,
+    "next": write.next_symbol,
+    "beam": write.beam_tree,
+    "ngrams": write.ngram_samples,
+    "conditions": lines.conditions,
+    "layers": lines.layers,
 }
 """What can be asked for, by name."""

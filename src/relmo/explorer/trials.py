@@ -12,8 +12,8 @@ from relmo.analysis.memory.counting_training import CountingOptions
 from relmo.analysis.syntax.agreement import agreement, drawn_pairs, places_by_condition, sweep
 from relmo.analysis.syntax.gate_traces import gate_traces
 from relmo.errors import SettingError
+from relmo.explorer.asked import unit_of
 from relmo.explorer.given import Given, listed, number, plain_unit, string
-from relmo.explorer.session import unit_of
 from relmo.settings.arguments import Progress
 from relmo.settings.cells import CELLS
 from relmo.text.minimal_pairs import MinimalPair

@@ -19,6 +19,7 @@ alpha, an open text is compared as if it had no more symbols to come; that is a 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,6 +49,22 @@ class BeamOptions:
     end: int
     banned: Sequence[int] = ()
     alpha: float = 0.0
+
+
+class BeamStep(NamedTuple):
+    """What a step of B searches has done, for whoever watches. What is not there has a log-probability of -inf.
+
+    symbols, parents, log_probs   (B, K): the open texts' last symbols, the numbers of the texts before that they
+                                  continue, and their log-probabilities
+    ending, ended                 (B, N): of texts that end now, the numbers of the texts before, and their
+                                  log-probabilities with the end
+    """
+
+    symbols: Tensor
+    parents: Tensor
+    log_probs: Tensor
+    ending: Tensor
+    ended: Tensor
 
 
 @dataclass
@@ -92,6 +109,7 @@ def beam_search(
     limits: Tensor,
     bonus: Callable[[State], Tensor] | None = None,
     narrow: Callable[[Tensor], object] | None = None,
+    watch: Callable[[BeamStep], object] | None = None,
 ) -> list[list[Beam]]:
     """The best texts of each of B searches, at most K each, best first.
 
@@ -100,13 +118,17 @@ def beam_search(
     bonus               what is added to the score of a text that ends in a state: (rows,)
     narrow              is told which searches of those before go on (N,), where many are over; from then on `step` and
                         `bonus` are given their rows alone. Without it all rows are read to the end
+    watch               is told what each step has done
     """
     searches = _Searches(limits.to(log_probs.device), options)
     found: dict[int, list[Beam]] = {}
     log_probs = log_probs.repeat_interleave(options.beams, dim=0)  # (B * K, V)
     state = tuple(tensor.repeat_interleave(options.beams, dim=0) for tensor in state)
     while True:
-        symbols, rows = searches.advance(log_probs, None if bonus is None else bonus(state))
+        done = searches.advance(log_probs, None if bonus is None else bonus(state))
+        if watch is not None:
+            watch(done)
+        symbols, rows = done.symbols, searches.rows(done.parents)
         searches.close()
         going = searches.open.nonzero().squeeze(1)
         if not len(going) or (narrow is not None and len(going) <= FEW * len(searches.open)):
@@ -143,8 +165,12 @@ class _Searches:
         self.banned = torch.tensor(options.banned, dtype=torch.int64, device=device)
         self.places = torch.arange(2 * K, device=device)
 
-    def advance(self, log_probs: Tensor, bonus: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Adds a symbol to the open texts. -> the symbols (B, K), and the rows of the texts that they continue"""
+    def rows(self, beams: Tensor) -> Tensor:
+        """The rows of texts (B, K) by their numbers in their searches."""
+        return torch.arange(len(beams), device=beams.device).unsqueeze(1) * self.options.beams + beams
+
+    def advance(self, log_probs: Tensor, bonus: Tensor | None) -> BeamStep:
+        """Adds a symbol to the open texts."""
         (B, K), end = self.totals.shape, self.options.end
         log_probs[:, self.banned] = -torch.inf
         best = log_probs.topk(min(2 * K, log_probs.shape[1]), dim=1)  # of each row first, which is faster than of all
@@ -161,8 +187,7 @@ class _Searches:
         self.texts, symbols = _chosen(texts, kept), symbols.gather(1, kept)
         self.texts[:, :, self.length] = symbols
         self.length += 1
-        first = torch.arange(B, device=symbols.device).unsqueeze(1) * K
-        return symbols, first + beams.gather(1, kept)
+        return BeamStep(symbols, beams.gather(1, kept), self.totals, beams, ends)
 
     def close(self) -> None:
         """Closes the searches whose open texts cannot win, and those at their limit, whose open texts are cut off."""

@@ -8,14 +8,14 @@ Holtzman et al. 2020, The curious case of neural text degeneration (nucleus samp
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from relmo.errors import ModelError, SettingError
-from relmo.models.beam_search import Beam, BeamOptions, beam_search
+from relmo.models.beam_search import Beam, BeamOptions, BeamStep, beam_search
 from relmo.networks.language_model import Network
 from relmo.nn.cells import State
 from relmo.settings.arguments import check_whole
@@ -101,7 +101,7 @@ class Draws:
         """One symbol of each text, and its log-probability under the model. A text that has ended goes on with
         `end`."""
         assert self.log_probs is not None  # the prompt is read
-        chosen = choose(_without(self.log_probs, self.banned), self.sampling, self.generator)  # (rows,)
+        chosen = choose(without(self.log_probs, self.banned), self.sampling, self.generator)  # (rows,)
         self._chosen = torch.where(self.ended, self.end, chosen)
         scores = self.log_probs.gather(1, self._chosen.unsqueeze(1)).squeeze(1)
         self.ended = self.ended | (self._chosen == self.end)
@@ -121,7 +121,8 @@ def step_together(network: Network, several: Sequence[Draws]) -> None:
         draws.heard(own, tuple(after))
 
 
-def _without(log_probs: Tensor, banned: Sequence[int]) -> Tensor:
+def without(log_probs: Tensor, banned: Sequence[int]) -> Tensor:
+    """Log-probabilities (rows, V) with these symbols at -inf."""
     return log_probs.index_fill(1, torch.tensor(banned, dtype=torch.int64, device=log_probs.device), -torch.inf)
 
 
@@ -129,11 +130,17 @@ def choose(log_probs: Tensor, sampling: Sampling, generator: torch.Generator) ->
     """One symbol for each row: (rows, V) -> (rows,)."""
     if sampling.temperature < COLDEST:
         return log_probs.argmax(dim=1)
-    scores = keep_top(log_probs / min(sampling.temperature, HOTTEST), sampling)
     try:
-        return torch.multinomial(scores.softmax(dim=1), 1, generator=generator).squeeze(1)
+        return torch.multinomial(drawn_from(log_probs, sampling), 1, generator=generator).squeeze(1)
     except RuntimeError as error:
         raise ModelError(f"the model gives no probabilities ({error}); its weights are damaged") from error
+
+
+def drawn_from(log_probs: Tensor, sampling: Sampling) -> Tensor:
+    """The probabilities (rows, V) with which symbols are drawn; without temperature the most probable one has 1."""
+    if sampling.temperature < COLDEST:
+        return torch.zeros_like(log_probs).scatter(1, log_probs.argmax(dim=1, keepdim=True), 1.0)
+    return keep_top(log_probs / min(sampling.temperature, HOTTEST), sampling).softmax(dim=1)
 
 
 def keep_top(scores: Tensor, sampling: Sampling) -> Tensor:
@@ -160,8 +167,10 @@ def search_texts(
     end: int,
     banned: Sequence[int] = (),
     device: torch.device,
+    watch: Callable[[BeamStep], object] | None = None,
 ) -> list[Beam]:
-    """The most probable texts after the prompt that a beam search finds, at most `beams`, best first."""
+    """The most probable texts after the prompt that a beam search finds, at most `beams`, best first. `watch` is told
+    what each step has done."""
     log_probs, state = _read_prompt(network, prompt, 1, device)
     options = BeamOptions(beams, end, banned)
-    return beam_search(network.step, log_probs, state, options, limits=torch.tensor([limit]))[0]
+    return beam_search(network.step, log_probs, state, options, limits=torch.tensor([limit]), watch=watch)[0]

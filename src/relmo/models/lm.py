@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from relmo.errors import ModelError, SettingError
+from relmo.models.beam_search import BeamStep
 from relmo.models.evaluate import Score, total_nll
 from relmo.models.generate import Draws, Sampling, search_texts, step_together
 from relmo.models.predictors import StreamPredictor
@@ -226,8 +227,17 @@ class LanguageModel(SavedModel):
                 "more with another seed"
             )
 
-    def search(self, prompt: str = "", *, beams: int = 5, limit: int = 500, unknown: bool = False) -> list[Text]:
-        """The most probable texts that begin with the prompt, by beam search, best first."""
+    def search(
+        self,
+        prompt: str = "",
+        *,
+        beams: int = 5,
+        limit: int = 500,
+        unknown: bool = False,
+        watch: Callable[[BeamStep], object] | None = None,
+    ) -> list[Text]:
+        """The most probable texts that begin with the prompt, by beam search, best first. `watch` is told what each
+        step of the search has done."""
         ids = self.encode(prompt).tolist()
         check_whole("limit", limit)
         self._check_rows("beams", beams)
@@ -239,6 +249,7 @@ class LanguageModel(SavedModel):
             end=self.vocabulary.end,
             banned=[] if unknown else [self.vocabulary.unknown],
             device=self.device,
+            watch=watch,
         )
         return [Text(self.decode([*ids, *beam.ids]), beam.log_prob, len(beam.ids), beam.ended) for beam in found]
 

@@ -12,14 +12,25 @@ import { showCompare } from "./compare.js";
 import { showMeaning } from "./meaning.js";
 import { showAlign } from "./align.js";
 
-const SCREENS = { read: ["Read", showRead], find: ["Find", showFind], cell: ["Cell", showCell],
-  memory: ["Memory", showMemory], experiments: ["Experiments", showExperiments], meaning: ["Meaning", showMeaning],
-  compare: ["Compare", showCompare], align: ["Align", showAlign] };
+// A screen is a line here: its label; show(root, view), which fills root and returns { update(changed), key(event), text } or
+// nothing; the kinds of model it is for; the jobs of which a saved page must have one to offer it; and the names that it
+// keeps in the address, with their first values. It asks by `ask` (a line of ANSWERS in session.py) and by `work` (a line of
+// WORK in work.py), and heads itself by `heading` of dom.js: a sentence, and what to look at.
+const SCREENS = {
+  read: { label: "Read", show: showRead, kinds: ["lm", "bilm"] },
+  find: { label: "Find", show: showFind, kinds: ["lm", "bilm"], needs: ["job:find"] },
+  cell: { label: "Cell", show: showCell, kinds: ["lm", "bilm"] },
+  memory: { label: "Memory", show: showMemory, kinds: ["lm", "bilm"], needs: ["job:memory", "job:fresh", "job:past"] },
+  experiments: { label: "Experiments", show: showExperiments, kinds: ["lm", "bilm"], needs: ["job:count", "job:agree", "job:gates"] },
+  meaning: { label: "Meaning", show: showMeaning, kinds: ["bilm"], needs: ["job:meaning", "job:tags"] },
+  compare: { label: "Compare", show: showCompare, kinds: ["lm"], needs: ["job:compare", "job:emerge"] },
+  align: { label: "Align", show: showAlign, kinds: ["seq2seq"], state: { source: "", step: -1, way: 0, beams: 0 } },
+};
 const DEFAULTS = { screen: "read", model: "", text: "", page: 0, unit: "", mode: "", at: -1, pins: "", marks: false,
   likely: true, gates: false, threshold: 0, own: "", language: "", event: "\n", features: "", patterns: "", measure: "r", sort: "",
   bias: 1, radius: 1, languageName: "anbn", pairs: "", other: "", order: 6, sentence: "They sat on the bank of the river .", position: 4,
-  same: false, pack: "", most: 100, conditions: "", swept: false, train: "", feature: "", prompt: "", seed: 0, jacobians: false, beside: false,
-  source: "", step: -1, way: 0, beams: 0 };
+  same: false, pack: "", most: 100, conditions: "", swept: false, train: "", feature: "", prompt: "", seed: 0, jacobians: false, beside: false };
+for (const { state: own } of Object.values(SCREENS)) Object.assign(DEFAULTS, own);
 const SHORT = 1500; // characters of a text of one's own that the address carries
 
 let state = { ...DEFAULTS };
@@ -90,7 +101,7 @@ const view = {
 };
 
 function head() {
-  const tabs = Object.entries(SCREENS).filter(([name]) => offered(name)).map(([name, [label]]) =>
+  const tabs = Object.entries(SCREENS).filter(([name]) => offered(name)).map(([name, { label }]) =>
     button(label, () => view.set({ screen: name }), { "aria-current": name === state.screen ? "page" : "false" }));
   const models = (bundle ? [] : about.examples).map((each) => [each.name, `${each.name}: ${each.about}`]);
   if (!models.some(([name]) => name === about.name)) models.unshift([about.name, about.name]);
@@ -111,17 +122,14 @@ function head() {
       button("◐", dark, { "aria-label": "light or dark" }),
       bundle ? null : button("Save page", save, { title: "one self-contained page with what you have looked at" })),
     make("p", { class: "kind" }, kind));
-  document.title = `${SCREENS[state.screen][0]} · ${about.name} · relmo`;
+  document.title = `${SCREENS[state.screen].label} · ${about.name} · relmo`;
 }
 
 // A saved page has the screens whose answers it has.
 function offered(name) {
-  if ((name === "align") !== (about.kind === "seq2seq")) return false;
-  if (name === "compare" && about.kind !== "lm") return false;
-  if (name === "meaning" && about.kind !== "bilm") return false;
-  const needed = { find: ["job:find"], memory: ["job:memory", "job:fresh", "job:past"], experiments: ["job:count", "job:agree", "job:gates"],
-    compare: ["job:compare", "job:emerge"], meaning: ["job:meaning", "job:tags"] }[name];
-  return !bundle || !needed || needed.some((job) => [...answers.keys()].some((key) => key === job || key.startsWith(`${job}:`)));
+  const { kinds, needs } = SCREENS[name];
+  if (!kinds.includes(about.kind)) return false;
+  return !bundle || !needs || needs.some((job) => [...answers.keys()].some((key) => key === job || key.startsWith(`${job}:`)));
 }
 
 function dark() {
@@ -152,7 +160,7 @@ function show() {
   const root = document.getElementById("screen");
   put(root);
   root.dataset.screen = state.screen;
-  current = SCREENS[state.screen][1](root, view);
+  current = SCREENS[state.screen].show(root, view);
 }
 
 async function start() {

@@ -46,6 +46,11 @@ export function button(label, pressed, given = {}) {
   return make("button", { type: "button", onclick: pressed, ...given }, label);
 }
 
+// The head of a screen: a sentence that says what is seen, and a line of what to look at.
+export function heading(title, lead, ...more) {
+  return make("div", { class: "heading" }, make("h2", { class: "claim" }, title), lead ? make("p", { class: "lead" }, lead) : null, ...more);
+}
+
 export function visible(symbol) {
   return { "\n": "↵", " ": "␣", "\t": "→" }[symbol] ?? symbol;
 }

@@ -7,7 +7,9 @@ Every method that computes takes weights in place of the cell's own, in the orde
 weights reach a cell, and so the analyses run one cell's equations with the weights of any network.
 """
 
+import inspect
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -18,6 +20,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 State = tuple[Tensor, ...]  # every tensor has the batch as its first dimension
 Weights = Sequence[Tensor]
+EQUATION = re.compile(r"^([a-z])'? *= (.+?)(?: {3,}.*)?$", re.MULTILINE)
 Intervene = Callable[[str, Tensor], Tensor]
 """What is done to a state as soon as it is computed, before anything reads it: from its letter and value to a value."""
 
@@ -38,7 +41,8 @@ class Cell(nn.Module):
     inputs      the names of the weights that read x
     recurrent   the names of the weights that read the state: DropConnect drops them
 
-    and has `from_input` and `step`, its equations. A cell may be fast in one of two ways:
+    and has `from_input` and `step`, its equations. Its docstring has them too, a line each, as people read them: a
+    name, an equals sign, and the new states with a prime (h'). A cell may be fast in one of two ways:
 
     fused       the name of the torch function that computes the same over a whole sequence, from the same weights.
                 The gates of such a cell depend on x and h alone
@@ -95,6 +99,17 @@ class Cell(nn.Module):
     def describe(self) -> str:
         """The name, and in words the options that change the equations."""
         return self.name
+
+    def equations(self) -> dict[str, str]:
+        """By quantity, the right side of its equation, as the docstring of the class has it."""
+        found: dict[str, str] = {}
+        for letter, right in EQUATION.findall(inspect.getdoc(type(self)) or ""):
+            found.setdefault(letter, right)
+        return found
+
+    def named_weights(self, weights: Weights) -> dict[str, Tensor]:
+        """The weights by the names that the equations give them: W_n is the matrix with which n reads x."""
+        return {f"W_{letter}": matrix for letter, matrix in self.input_matrices(weights).items()}
 
     def reset_parameters(self) -> None:
         """Every weight and bias uniform in ±1/sqrt(H), as torch does."""
@@ -192,6 +207,16 @@ class StackedCell(Cell):
         self.weight_hh = nn.Parameter(torch.empty(rows, self.output_size))
         self.bias_ih = nn.Parameter(torch.empty(rows))
         self.bias_hh = nn.Parameter(torch.empty(rows))
+
+    def named_weights(self, weights: Weights) -> dict[str, Tensor]:
+        """W_if reads x for the block f, W_hf reads h for it; b_if and b_hf are its biases."""
+        _, _, b_ih, b_hh, *_ = weights
+        named = {f"W_i{letter}": matrix for letter, matrix in self.input_matrices(weights).items()}
+        named |= {f"W_h{letter}": matrix for letter, matrix in self.recurrent_matrices(weights).items()}
+        for side, bias in (("i", b_ih), ("h", b_hh)):
+            parts = bias.split(self.hidden_size)
+            named |= {f"b_{side}{letter}": part for letter, part in zip(self.blocks, parts, strict=True)}
+        return named
 
     def from_input(self, x: Tensor, weights: Weights) -> Tensor:
         W_ih, _, b_ih, *_ = weights

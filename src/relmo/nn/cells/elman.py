@@ -19,7 +19,10 @@ class ElmanGates(NamedTuple):
 
 
 class ElmanCell(StackedCell):
-    """h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or with a rectifier in tanh's place."""
+    """The simple recurrent network, with tanh or with a rectifier in its place.
+
+    h' = tanh(W_ih x + b_ih + W_hh h + b_hh)
+    """
 
     blocks: ClassVar = {"h": "what others read"}
 
@@ -31,6 +34,9 @@ class ElmanCell(StackedCell):
 
     def describe(self) -> str:
         return f"{self.name} with {self.nonlinearity}"
+
+    def equations(self) -> dict[str, str]:
+        return {letter: right.replace("tanh", self.nonlinearity) for letter, right in super().equations().items()}
 
     def step(self, from_x: Tensor, state: State, weights: Weights, intervene: Intervene = unchanged) -> ElmanGates:
         _, W_hh, _, b_hh = weights

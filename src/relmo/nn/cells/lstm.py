@@ -32,9 +32,10 @@ class LSTMCell(StackedCell):
     f  = sigmoid(W_if x + b_if + W_hf h + b_hf)
     g  = tanh(W_ig x + b_ig + W_hg h + b_hg)
     o  = sigmoid(W_io x + b_io + W_ho h + b_ho)
-    c' = clip(f * c + i * g, ±cell_clip)
-    h' = clip(W_hr (o * tanh(c')), ±projection_clip)         W_hr only where there is a projection
+    c' = f * c + i * g
+    h' = o * tanh(c')
 
+    On request c' = clip(f * c + i * g, ±cell_clip) and h' = clip(W_hr (o * tanh(c')), ±projection_clip).
     The forget gate's bias starts at `forget_bias` (Jozefowicz et al. 2015: 1 lets memory pass from the first step on).
     A clip that is None does not clip; the clipped c' and h' are what is carried.
     """
@@ -67,6 +68,20 @@ class LSTMCell(StackedCell):
         clips = {"cell": self.cell_clip, "projection": self.projection_clip}
         shown = [f"{what} clipped at {limit:g}" for what, limit in clips.items() if limit is not None]
         return f"{self.name} with {', '.join(shown)}" if shown else self.name
+
+    def equations(self) -> dict[str, str]:
+        found = super().equations()
+        if self.cell_clip is not None:
+            found["c"] = f"clip({found['c']}, ±{self.cell_clip:g})"
+        if self.weight_hr is not None:
+            found["h"] = f"W_hr ({found['h']})"
+        if self.projection_clip is not None:
+            found["h"] = f"clip({found['h']}, ±{self.projection_clip:g})"
+        return found
+
+    def named_weights(self, weights: Weights) -> dict[str, Tensor]:
+        projection = self.projection_matrix(weights)
+        return super().named_weights(weights) | ({} if projection is None else {"W_hr": projection})
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
