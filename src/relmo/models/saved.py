@@ -150,9 +150,12 @@ class SavedModel:
         """A table for notebooks."""
         figures = {k: v for k, v in self.results.items() if isinstance(v, int | float) and k != "parameters"}
         shown = self._facts() | {k: f"{v:,.4f}" if isinstance(v, float) else f"{v:,}" for k, v in figures.items()}
-        rows = (f"<tr><th>{escape(str(name))}</th><td>{escape(value)}</td></tr>" for name, value in shown.items())
-        left = "<table style='text-align:left'>"
-        return f"{left}<caption>{type(self).__name__}</caption><tbody>{''.join(rows)}</tbody></table>"
+        left = 'style="text-align:left"'
+        rows = (
+            f"<tr><th {left}>{escape(str(name))}</th><td {left}>{escape(value)}</td></tr>"
+            for name, value in shown.items()
+        )
+        return f"<table><caption>{type(self).__name__}</caption><tbody>{''.join(rows)}</tbody></table>"
 
     def _facts(self) -> dict[str, str]:
         """What there is to say of the model in a line."""
