@@ -282,6 +282,7 @@ class WordFeatures:
 
     def encode(self, sentences: Sequence[Words], say: Say = lambda _: None) -> EncodedSentences:
         """Sentences as numbers; a frozen biLM's layers from the cache where there is one, which `say` is told of."""
+        sentences = self._written(sentences)
         lengths = np.array([len(words) for words in sentences], dtype=np.int64)
         index: dict[str, int] = {}
         numbers = np.fromiter(
@@ -302,6 +303,17 @@ class WordFeatures:
             elmo=self._elmo(sentences, say),
             tokens=sentences if self.tuned_bilm else (),
         )
+
+    def _written(self, sentences: Sequence[Words]) -> Sequence[Words]:
+        """Words as the training examples write them: where these have don't and no don’t, don’t is read as don't."""
+        fold = str.lower if self.settings.lowercase else str
+
+        def straight(word: str) -> str:
+            other = word.replace("’", "'")
+            known = self.vocabulary.index
+            return other if other != word and fold(word) not in known and fold(other) in known else word
+
+        return [list(map(straight, words)) if "’" in "".join(words) else words for words in sentences]
 
     def _ids(self, words: Sequence[str]) -> np.ndarray:
         return self.vocabulary.ids([word.lower() for word in words] if self.settings.lowercase else words)

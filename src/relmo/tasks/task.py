@@ -328,6 +328,11 @@ class Task(SavedModel, Generic[E, P]):
         """What a user gives to `predict`, as an example without its answer; `split` makes words of strings."""
         raise NotImplementedError
 
+    def check_raw_text(self, examples: Sequence[E], say: Say) -> dict[str, float]:
+        """What validation examples tell of raw text: figures, which go with the results, and what `say` is told.
+        Nothing where a task does not say otherwise."""
+        return {}
+
     @property
     def text_columns(self) -> tuple[tuple[str, ...], ...]:
         """The columns of a table that make a line to predict, with tabs between them: for each, names to look for."""
