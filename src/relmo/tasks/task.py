@@ -342,7 +342,7 @@ class Task(SavedModel, Generic[E, P]):
         """A line of text to predict, as an example without its answer."""
         return self.ask(line, tokenized=tokenized)
 
-    def read_whole(self, path: str, *, tokenized: bool, errors: Errors) -> list[E] | None:
+    def read_whole(self, path: str, *, errors: Errors) -> list[E] | None:
         """The examples of a file to predict that is read as a whole. None where each of its lines is an example, as in
         every file unless a task says otherwise."""
         return None
