@@ -9,7 +9,7 @@ import torch
 from relmo.errors import ModelError, SettingError, WrongKindError, reason, shown
 from relmo.nn.quantize import PRECISIONS, Precision
 from relmo.settings.arguments import typed
-from relmo.settings.kinds import KINDS, model_class
+from relmo.settings.kinds import KINDS, TASKS, model_class
 from relmo.store.folder import pick_device, read_config
 from relmo.store.many_langs import is_many_langs, read_many_langs
 from relmo.store.original import PairOrPath, locate, read_original
@@ -59,6 +59,8 @@ def load(
     kinds: str | Collection[str] | None = None,
     device: str = "auto",
     dtype: DType = None,
+    elmo: str | Path | None = None,
+    vectors: str | Path | None = None,
 ) -> "Model": ...
 def load(
     source: PairOrPath | None = None,
@@ -66,6 +68,8 @@ def load(
     kinds: str | Collection[str] | None = None,
     device: str = "auto",
     dtype: DType = None,
+    elmo: str | Path | None = None,
+    vectors: str | Path | None = None,
 ) -> "Model":
     """A model, as the class of its kind. Never runs what a file says, never touches the network.
 
@@ -78,14 +82,16 @@ def load(
     device   auto (a GPU where there is one), cpu or cuda
     dtype    the precision of a bidirectional model's `embed`: None or "float32"; "bfloat16"; on a CPU "int8"; by name
              or as torch's types. Other kinds of model know float32 alone
+    elmo     where the biLM is that a task's model was trained with, if it has moved; vectors, its static vectors
     """
     precision = _parse_dtype(dtype)
     paths = source if isinstance(source, tuple | list) else (DEFAULT if source is None else source,)
     if not all(isinstance(path, str | Path) for path in paths):
         raise SettingError(f"a model is a name, a path or a pair of paths, not {typed(source)}")
     wanted = [kinds] if isinstance(kinds, str) else kinds
+    moved = {name: str(place) for name, place in (("elmo", elmo), ("vectors", vectors)) if place is not None}
     try:
-        kind, model = _load(source, wanted, device)
+        kind, model = _load(source, wanted, device, moved)
     except OSError as error:
         raise ModelError(f"{error.filename or source}: cannot be read ({reason(error)})") from error
     if precision != "float32":
@@ -104,9 +110,13 @@ def _parse_dtype(dtype: DType) -> Precision:
     raise SettingError(f"dtype {name}: it can be {', '.join(PRECISIONS)}; leave it out for float32")
 
 
-def _load(source: PairOrPath | None, kinds: Collection[str] | None, device: str) -> tuple[str, Any]:
+def _load(
+    source: PairOrPath | None, kinds: Collection[str] | None, device: str, moved: dict[str, str]
+) -> tuple[str, Any]:
     place = bundled(source) or source
     assert place is not None  # then it was the default
+    if moved and not isinstance(place, str | Path):
+        raise SettingError(f"--{min(moved)} is for the model of a task, which original ELMo files are not")
     if (original := locate(place)) is not None:
         _check_kind(source, "bilm", kinds)
         settings, network = read_original(original)
@@ -124,7 +134,9 @@ def _load(source: PairOrPath | None, kinds: Collection[str] | None, device: str)
             f"{place}: is of kind {shown(kind)}, which this relmo does not know; it knows {', '.join(KINDS)}"
         )
     _check_kind(source, kind, kinds)
-    return kind, model_class(kind).from_pretrained(place, device=device)
+    if moved and kind not in TASKS:
+        raise SettingError(f"--{min(moved)} is for the model of a task; {source} is {KINDS[kind].called}")
+    return kind, model_class(kind).from_pretrained(place, device=device, **moved)
 
 
 def _check_kind(source: Any, kind: str, kinds: Collection[str] | None) -> None:

@@ -66,7 +66,7 @@ def test_words_and_tags_come_line_by_line_with_an_empty_line_after_each_sentence
     (tmp_path / "a.txt").write_text("The dog sees.\n\nThe cat.")
     expected = "The\tDET\ndog\tNOUN\nsees\tVERB\n.\tPUNCT\n\n\nThe\tDET\ncat\tNOUN\n.\tPUNCT\n\n"
     assert command("predict", model, tmp_path / "a.txt", "--device", "cpu") == expected
-    split = command("predict", model, tmp_path / "a.txt", "--tokenized")
+    split = command("predict", model, tmp_path / "a.txt", "--tokenizer", "whitespace")
     assert [line.split("\t")[0] for line in split.splitlines()[:3]] == ["The", "dog", "sees."]
     (tmp_path / "b.conllu").write_text("1\tThe\t_\tX\t_\t_\t0\t_\t_\t_\n2\tdog!?\t_\tX\t_\t_\t0\t_\t_\t_\n")
     assert [line.split("\t")[0] for line in command("predict", model, tmp_path / "b.conllu").splitlines()[:2]] == [

@@ -169,7 +169,7 @@ WRONG: list[tuple[str, Any]] = [
     ("embed", {"sentences": ["a"], "model": "names"}),
     ("embed", {"sentences": ["a"], "model": ["words"]}),
     ("predict", {"inputs": [5]}),
-    ("predict", {"inputs": ["a"], "tokenized": 1}),
+    ("predict", {"inputs": ["a"], "tokenizer": 1}),
     ("predict", {"inputs": ["no tab in it"], "model": "same"}),
     ("generate", {"prompt": 5}),
     ("generate", {"limit": 0}),

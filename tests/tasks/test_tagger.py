@@ -1,5 +1,6 @@
 """Taggers as a user holds them, and what they know of words."""
 
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,24 @@ def test_predictions_do_not_depend_on_order_or_company(bilm: bool, monkeypatch: 
         assert [found.tags for found in other] == [found.tags for found in together]
         for one, two in zip(other, together, strict=True):
             assert one.probabilities == pytest.approx(two.probabilities, abs=1e-5)
+
+
+def test_the_probability_of_a_stretch_is_that_of_all_its_tags_together() -> None:
+    """Over all sequences of tags, by the CRF's own loss."""
+    torch.manual_seed(0)
+    made = settings(model={"decoder": "crf"})
+    known = WordFeatures(made.input, count_words(SENTENCES, made.input))
+    model = Tagger(made, known, {"labels": Labels(["NOUN", "DET", "VERB"])}).begin()
+    torch.nn.init.normal_(model.network.body.crf.transitions)  # type: ignore[union-attr, arg-type]
+    output = model.network(model.encode([model.ask("a dog sees it")]).batch(np.arange(1)))
+    (found,) = model.network.body.decode(output)  # type: ignore[operator]
+    shares = {
+        tags: model.network.body.loss(output, torch.tensor([tags])).neg().exp().item()  # type: ignore[operator]
+        for tags in product(range(3), repeat=4)
+    }
+    for start, end in combinations(range(5), 2):
+        wanted = sum(p for tags, p in shares.items() if list(tags[start:end]) == found.tags[start:end])
+        assert found.together(start, end) == pytest.approx(wanted, rel=1e-4)
 
 
 def test_text_is_split_and_lists_are_kept_and_nothing_gives_nothing() -> None:

@@ -29,9 +29,10 @@ def write(folder: Path, name: str, text: str) -> Path:
 
 def test_conllu_gives_words_and_the_asked_column_without_ranges_and_empty_nodes(tmp_path: Path) -> None:
     path = write(tmp_path, "a.conllu", CONLLU)
-    assert list(read_tagged(path)) == [TaggedWords(["vamos", "nos"], ["VERB", "PRON"]), TaggedWords(["Mar"], ["NOUN"])]
-    assert [tags for _, tags in read_tagged(path, column="XPOS")] == [["V", "P"], ["N"]]
-    assert [tags for _, tags in read_tagged(path, column="8")] == [["root", "obj"], ["root"]]
+    found = list(read_tagged(path))
+    assert [each[:2] for each in found] == [(["vamos", "nos"], ["VERB", "PRON"]), (["Mar"], ["NOUN"])]
+    assert [found.tags for found in read_tagged(path, column="XPOS")] == [["V", "P"], ["N"]]
+    assert [found.tags for found in read_tagged(path, column="8")] == [["root", "obj"], ["root"]]
 
 
 def test_compressed_files_are_told_by_the_name_below_the_compression(tmp_path: Path) -> None:
@@ -82,7 +83,7 @@ def test_ends_of_lines_blanks_and_marks_change_no_sentence(
 
 def test_comments_are_no_words_and_words_that_begin_with_a_hash_no_comments(tmp_path: Path) -> None:
     comments = write(tmp_path, "a.txt", "# sent_id = 1\n# C O O\nIt P O O\n\n# sent_id = 2\nIt P O O\n")
-    assert [words for words, _ in read_tagged(comments)] == [["#", "It"], ["It"]]
+    assert [found.words for found in read_tagged(comments)] == [["#", "It"], ["It"]]
     tabs = write(tmp_path, "b.txt", "It\tO \n# text = in\ttampa\nIt\tO\n")
     assert list(read_tagged(tabs)) == [TaggedWords(["It", "It"], ["O", "O"])]
 

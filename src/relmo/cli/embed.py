@@ -1,21 +1,20 @@
 """`relmo embed [FILE] --out FILE`"""
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite
-from relmo.cli.sources import SourceOptions
+from relmo.cli.sources import SourceOptions, Tokenizer
 from relmo.cli.terminal import EmbedReporter, duration, print_json, say
 from relmo.errors import StorageError
 from relmo.settings.embedding import EmbedOptions
 
 if TYPE_CHECKING:
     from relmo.embedding.files import Summary
-    from relmo.models.bilm import BiLM
     from relmo.nn.quantize import Precision
 
 
@@ -40,7 +39,7 @@ def embed(
     options: Annotated[EmbedOptions, Parameter(name="*")] = EmbedOptions(),  # noqa: B008
     stored: Annotated[StoredVectors, Parameter(name="*")] = StoredVectors(),  # noqa: B008
     source: Annotated[SourceOptions, Parameter(name="*")] = SourceOptions(),  # noqa: B008
-    tokenizer: Literal["words", "whitespace"] | None = None,
+    tokenizer: Tokenizer = None,
     resume: Annotated[bool, Parameter(negative="")] = False,
     overwrite: Overwrite = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
@@ -68,8 +67,6 @@ def embed(
         and where they stand, too.
     model
         A model's folder, or original ELMo files; small ships with relmo.
-    tokenizer
-        How lines are split into words; whitespace for text that is tokenised already. The model's own where not given.
     resume
         Go on with a run that was broken off.
     device
@@ -80,8 +77,9 @@ def embed(
         Show no progress.
     """
     from relmo.embedding.files import embed_file
+    from relmo.loading import load
 
-    loaded = _load(model, tokenizer, device, stored.precision)
+    loaded = load(model, kinds="bilm", device=device, dtype=stored.precision).splitting(tokenizer)
     reporter = EmbedReporter(quiet=quiet)
     resumable = options.state == "reset"
     try:
@@ -107,16 +105,6 @@ def embed(
     finally:
         reporter.close()
     _report(summary, model, stored.precision, json=json, quiet=quiet)
-
-
-def _load(source: str, tokenizer: Literal["words", "whitespace"] | None, device: str, precision: "Precision") -> "BiLM":
-    """The model, which must be one that embeds; with another tokenizer where one is given."""
-    from relmo.loading import load
-
-    model = load(source, kinds="bilm", device=device, dtype=precision)
-    if tokenizer is not None:
-        model.settings = replace(model.settings, text=replace(model.settings.text, tokenizer=tokenizer))
-    return model
 
 
 def _how_to_go_on(reporter: EmbedReporter, *, resumable: bool) -> str:

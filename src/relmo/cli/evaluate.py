@@ -1,8 +1,11 @@
 """`relmo evaluate MODEL FILE…`"""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from cyclopts import Parameter
+
+from relmo.cli.sources import BuiltOn, Tokenizer
 from relmo.cli.terminal import print_json, print_label_table, print_length_table, print_table, progress_bar
 from relmo.errors import SettingError
 
@@ -17,6 +20,8 @@ def evaluate(
     *files: str,
     batch: int = 16,
     confusion: bool = False,
+    tokenizer: Tokenizer = None,
+    built_on: Annotated[BuiltOn, Parameter(name="*")] = BuiltOn(),  # noqa: B008
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
     quiet: bool = False,
@@ -51,14 +56,19 @@ def evaluate(
     from relmo.loading import FORWARDS, load
     from relmo.models.bilm import BiLM
     from relmo.models.lm import LanguageModel
-    from relmo.settings.kinds import TASKS
+    from relmo.settings.kinds import KINDS, TASKS
     from relmo.tasks.task import Task
 
     if not files:
         raise SettingError("no files to score: relmo evaluate MODEL FILE…")
     if batch < 1:
         raise SettingError(f"batch must be 1 or more, not {batch}")
-    loaded = load(model, kinds=(*TASKS, *FORWARDS), device=device)
+    loaded: Any = load(model, kinds=(*TASKS, *FORWARDS), device=device, **built_on.places())
+    if tokenizer is not None and loaded.kind in ("tagger", "srl", "coref"):
+        raise SettingError(
+            f"--tokenizer has no meaning here: the files of {KINDS[loaded.kind].called} have words already"
+        )
+    loaded = loaded.splitting(tokenizer)
     if isinstance(loaded, Task):
         _evaluate_task(loaded, model, files, confusion=confusion, json=json, quiet=quiet)
         return

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite
 from relmo.cli.search import SearchOptions, Shown, given_options, with_search
+from relmo.cli.sources import BuiltOn, Tokenizer
 from relmo.cli.terminal import coloured, json_line, say
 from relmo.disk.outputs import atomic, refuse_existing
 from relmo.errors import CorpusError, SettingError
@@ -59,7 +60,8 @@ def predict(
     file: str | None = None,
     *,
     column: Annotated[tuple[str, ...], Parameter(negative="")] = (),
-    tokenized: bool = False,
+    tokenizer: Tokenizer = None,
+    built_on: Annotated[BuiltOn, Parameter(name="*")] = BuiltOn(),  # noqa: B008
     errors: Literal["strict", "replace"] = "strict",
     device: Literal["auto", "cpu", "cuda"] = "auto",
     overwrite: Overwrite = False,
@@ -96,8 +98,6 @@ def predict(
         Text: plain, .gz, .xz, .zst; .conllu, whose words are kept; a table, .csv or .tsv. Else standard input is read.
     column
         Tables: the column that has the text or, given twice, the two of a pair; by default those of training.
-    tokenized
-        Words are split at white space, not by the model's tokenizer.
     errors
         What to do with bytes that are not UTF-8: stop with the place, or read them as U+FFFD.
     device
@@ -109,7 +109,7 @@ def predict(
     """
     from relmo.loading import load
 
-    loaded: Any = load(model, kinds=TASKS, device=device)
+    loaded: Any = load(model, kinds=TASKS, device=device, **built_on.places()).splitting(tokenizer)
     _check_kind(loaded.kind, [*given_options(own), *given_options(search)])
     html, columns = own.html, own.format == "conll"
     if json + columns + (html is not None) > 1:
@@ -118,10 +118,10 @@ def predict(
         refuse_existing(html, overwrite=overwrite)
     shown = None
     if loaded.kind == "reader":
-        loaded = _reader(loaded, own.passage, own.best, tokenized=tokenized, errors=errors)
+        loaded = _reader(loaded, own.passage, own.best, errors=errors)
     elif loaded.kind == "seq2seq":
         loaded, shown = with_search(loaded, search, best=own.best, json=json, overwrite=overwrite)
-    portions = _examples(loaded, file, column, tokenized=tokenized, errors=errors)
+    portions = _examples(loaded, file, column, errors=errors)
     if html is not None:
         _write_page(html, [found for examples in portions for found in loaded.answer(examples)], quiet=quiet)
     for examples in portions:  # of which a page leaves none
@@ -143,13 +143,13 @@ def _check_kind(kind: str, given: Sequence[str]) -> None:
 
 
 def _reader(
-    model: "PassageReader", passage: Path | None, best: int, *, tokenized: bool, errors: Literal["strict", "replace"]
+    model: "PassageReader", passage: Path | None, best: int, *, errors: Literal["strict", "replace"]
 ) -> "PassageReader":
     """A reader that gives the so many best answers to questions, about one passage where it is given."""
     from relmo.text.corpus import read_text
 
     if passage is not None:
-        model = model.about_passage(read_text(passage, errors=errors), tokenized=tokenized)
+        model = model.about_passage(read_text(passage, errors=errors))
     return model.giving(best)
 
 
@@ -158,7 +158,6 @@ def _examples(
     file: str | None,
     columns: Sequence[str],
     *,
-    tokenized: bool,
     errors: Literal["strict", "replace"],
 ) -> Iterator[list[Any]]:
     """What a file asks, a portion at a time: all of it where the model reads it as a whole, otherwise line by line. Of
@@ -167,21 +166,21 @@ def _examples(
     from relmo.text.readers.tables import is_table
 
     path = STDIN if file in (None, "-") else file
-    whole = None if columns else model.read_whole(path, tokenized=tokenized, errors=errors)
+    whole = None if columns else model.read_whole(path, errors=errors)
     if whole is not None:
         yield whole
         return
     names = [(name,) for name in columns] or model.text_columns
     for lines in read(path, errors, names if columns or is_table(path) else ()):
-        yield _asked(model, lines, tokenized=tokenized)
+        yield _asked(model, lines)
 
 
-def _asked(model: "Task[Any, Any]", lines: list[Input], *, tokenized: bool) -> list[Any]:
+def _asked(model: "Task[Any, Any]", lines: list[Input]) -> list[Any]:
     """The examples of lines, of which some are tokenised."""
     asked = []
     for line in lines:
         try:
-            asked.append(model.read_line(line.text, tokenized=tokenized or line.tokenized))
+            asked.append(model.read_line(line.text, tokenized=line.tokenized))
         except CorpusError as error:
             raise CorpusError(f"{line.place}: {error}") from error
     return asked

@@ -1,9 +1,32 @@
-"""What commands ask of the files that users have: which column of a table, whether to split prose."""
+"""What commands ask of the files that users have: which column of a table, how text is split into words, whether to
+split prose; and where the models are that a task's model is built on."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
+
+Tokenizer = Annotated[
+    Literal["words", "whitespace"] | None,
+    Parameter(
+        help="How text is split into words: words, by relmo's tokenizer; whitespace, for text that is tokenised "
+        "already. The model's own where not given."
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltOn:
+    """Where the models are that a task's model was trained with, if they have moved."""
+
+    elmo: str | None = None
+    """Tasks: where the biLM is that the model was trained with, if it has moved."""
+    vectors: str | None = None
+    """Tasks: where the static vectors are that the model was trained with, if they have moved."""
+
+    def places(self) -> dict[str, str | None]:
+        """The same as keywords of `relmo.load`."""
+        return {"elmo": self.elmo, "vectors": self.vectors}
 
 
 @dataclass(frozen=True, kw_only=True)

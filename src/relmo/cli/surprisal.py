@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite
-from relmo.cli.sources import SourceOptions
+from relmo.cli.sources import SourceOptions, Tokenizer
 from relmo.cli.terminal import count_bar, print_json
 from relmo.disk.outputs import refuse_existing
 from relmo.errors import CorpusError
@@ -27,6 +27,7 @@ def surprisal(
     out: Path | None = None,
     options: Annotated[SurprisalOptions, Parameter(name="*")] = SurprisalOptions(),  # noqa: B008
     source: Annotated[SourceOptions, Parameter(name="*")] = SourceOptions(),  # noqa: B008
+    tokenizer: Tokenizer = None,
     overwrite: Overwrite = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
@@ -68,7 +69,7 @@ def surprisal(
     if out is not None:
         check_table(out)
         refuse_existing(out, overwrite=overwrite)
-    loaded = load(model, kinds=FORWARDS, device=device)
+    loaded = load(model, kinds=FORWARDS, device=device).splitting(tokenizer)
     path = STDIN if file is None else file
     texts = read_texts(path, **source.reading())
     with count_bar("words", quiet=quiet or out is None) as bar:

@@ -10,18 +10,19 @@ else it keeps (`save_others`), how it is made from all that (`restore`), what it
 network is in a few words (`geometry`).
 """
 
+import copy
 import dataclasses
 from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from torch import Tensor, nn
 
 from relmo.config import to_toml
 from relmo.disk.outputs import atomic
-from relmo.errors import ModelError, one_line
+from relmo.errors import ModelError, SettingError, one_line, shown
 from relmo.settings.kinds import KINDS
 from relmo.store.folder import (
     CARD,
@@ -43,10 +44,12 @@ NAMED = 3  # files that a model was trained on, of which a line names the first
 
 
 class SavedFolder(NamedTuple):
-    """The folder of a model that is being loaded, and its config.json."""
+    """The folder of a model that is being loaded, its config.json, and where the models are now that it is built on and
+    that have moved, by their names in config.json."""
 
     path: Path
     config: dict[str, Any]
+    moved: Mapping[str, str] = MappingProxyType({})
 
     def settings(self, kind: str, key: str = "settings") -> Any:
         """The settings of a model of this kind, under this key."""
@@ -92,12 +95,12 @@ class SavedModel:
     results: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, *, device: str = "auto") -> Self:
+    def from_pretrained(cls, folder: str | Path, *, device: str = "auto", **moved: str) -> Self:
         """A model from the folder that `save_pretrained` or `relmo train` wrote, or by the name of one that ships. A
         biLM and word vectors that a task's model was trained with must still be there, or copies of them in the
-        folder."""
+        folder; where they have moved, `elmo` and `vectors` say where to."""
         place = bundled(folder) or Path(folder)
-        saved = SavedFolder(place, read_config(place))
+        saved = SavedFolder(place, read_config(place), moved)
         found = saved.config["kind"]
         if found != cls.kind:
             raise ModelError(f"{folder}: is a {found} model, not {KINDS[cls.kind].called} ({cls.kind})")
@@ -129,6 +132,19 @@ class SavedModel:
         """A model card: what this is, how it was made, how well it does, how it is used."""
         headline, facts, example = self.about(name)
         return "\n".join([f"# {name}", "", headline, "", *facts, *self.card_results(results), "", *example, ""])
+
+    def splitting(self, tokenizer: Literal["words", "whitespace"] | None) -> Self:
+        """The same model, which splits raw text into words in another way; as it is where none is given."""
+        if tokenizer is None:
+            return self
+        text: Any = None if self.settings is None else self.settings.text
+        if not hasattr(text, "tokenizer") or getattr(text, "unit", "word") != "word":
+            raise SettingError(f"tokenizer {tokenizer} has no meaning for a model that does not read words")
+        if tokenizer not in ("words", "whitespace"):
+            raise SettingError(f"the tokenizer is {shown(tokenizer)}; it can be words or whitespace")
+        made = copy.copy(self)
+        made.settings = dataclasses.replace(self.settings, text=dataclasses.replace(text, tokenizer=tokenizer))
+        return made
 
     def tensors(self) -> dict[str, Tensor]:
         """The weights, as the folder names them."""

@@ -70,13 +70,15 @@ class TaskRun:
 
 @dataclass
 class Data:
-    """What all seeds of a run share: the examples, as they are and as numbers, and the model without a network."""
+    """What all seeds of a run share: the examples, as they are and as numbers, the model without a network, and what
+    the validation examples tell of raw text."""
 
     train: list[Any]
     valid: list[Any]
     model: Task[Any, Any]
     encoded_train: EncodedExamples
     encoded_valid: EncodedExamples
+    raw_text: dict[str, float]
 
 
 class ExampleBatches:
@@ -164,7 +166,8 @@ def _read_data(run: TaskRun, start: Any, *, dry_run: bool) -> Data:
     model = run.task.prepare(run.settings, train, run.device, start)
     model.features.keep_layers(dry_run=dry_run)
     say = run.reporter.said
-    return Data(train, valid, model, model.encode(train, answers=True, say=say), model.encode(valid, say=say))
+    encoded = model.encode(train, answers=True, say=say), model.encode(valid, say=say)
+    return Data(train, valid, model, *encoded, model.check_raw_text(valid, say))
 
 
 def hold_out(examples: list[Any], share: float) -> tuple[list[Any], list[Any]]:
@@ -231,6 +234,7 @@ def _summarize(run: TaskRun, data: Data, *, seconds: float) -> dict[str, Any]:
         **_epochs_of(run.out),
         "metric": report.metric,
         **{f"valid_{name}": value for name, value in report.values.items()},
+        **data.raw_text,
         "seconds": seconds,
     }
     if mixes := model.network.inputs.mix_weights():

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from relmo.tasks.task import Task
 
 Fields = dict[str, dict[str, Any]]
+TOKENIZER: dict[str, Any] = {
+    "description": "How strings are split into words: words, by relmo's tokenizer; whitespace, for text that is "
+    "tokenised already. The model's own where it is not given.",
+    "enum": ["words", "whitespace"],
+}
 SENTENCES = {
     "description": "Sentences: each a string, which the model's tokenizer splits, or a list of words.",
     "type": "array",
@@ -117,6 +122,12 @@ def _chosen(given: Mapping[str, Any], fields: Fields, name: str) -> Any:
     return value
 
 
+def _splitting(model: Any, given: Mapping[str, Any]) -> Any:
+    """The model, which splits strings as the request asks for."""
+    asked = {"tokenizer": TOKENIZER}
+    return model.splitting(_chosen(given, asked, "tokenizer")) if "tokenizer" in given else model
+
+
 def _apart(found: Sequence[Any], requests: Sequence[list[Any]]) -> list[Sequence[Any]]:
     """What was found for the things of several requests, for each request by itself."""
     ends = np.cumsum([len(items) for items in requests]).tolist()
@@ -138,6 +149,7 @@ class EmbedVerb(Verb):
     summary = "Contextual vectors of the words of sentences, or one vector a sentence."
     fields: Fields = {  # noqa: RUF012
         "sentences": SENTENCES,
+        "tokenizer": TOKENIZER,
         "layers": {
             "description": "all, top, average, or a number: 0 for the words' own vectors, 1 and up for the LSTMs.",
             "anyOf": [{"enum": ["all", "top", "average"]}, {"type": "integer", "minimum": 0}],
@@ -168,7 +180,8 @@ class EmbedVerb(Verb):
         EmbedOptions(layers=layers).check(self.model.network.layer_count)
         options = VectorOptions(layers, *(_chosen(given, self.fields, name) for name in ("pooling", "format")))
         checked = (check_sentence(each, f"sentence {i}") for i, each in enumerate(_listed(given, "sentences"), start=1))
-        return Asked([self.model.tokens(each) if isinstance(each, str) else each for each in checked], options)
+        split = _splitting(self.model, given).tokens
+        return Asked([split(each) if isinstance(each, str) else each for each in checked], options)
 
     def answer(self, options: VectorOptions, requests: Sequence[list[Any]]) -> list[bytes]:
         sentences = [tokens for items in requests for tokens in items]
@@ -211,25 +224,22 @@ class PredictVerb(Verb):
             "type": "array",
             "items": {"anyOf": [{"type": "string"}, {"type": "array"}]},
         },
-        "tokenized": {
-            "description": "Strings are split at white space, not by the model's tokenizer.",
-            "type": "boolean",
-            "default": False,
-        },
+        "tokenizer": TOKENIZER,
     }
     example: ClassVar[dict[str, Any]] = {"inputs": ["Anna lives in Berlin."]}
     model: "Task[Any, Any]"
 
     def read(self, given: Mapping[str, Any]) -> Asked:
-        tokenized = flag(given, self.fields, "tokenized")
-        return Asked([self._asked(each, tokenized=tokenized) for each in _listed(given, "inputs")], self.name)
+        model = _splitting(self.model, given)
+        return Asked([self._asked(model, each) for each in _listed(given, "inputs")], self.name)
 
-    def _asked(self, given: Any, *, tokenized: bool) -> Any:
+    @staticmethod
+    def _asked(model: "Task[Any, Any]", given: Any) -> Any:
         if isinstance(given, str):
-            return self.model.read_line(given, tokenized=tokenized)
+            return model.read_line(given)
         if isinstance(given, list) and len(given) == 2 and not isinstance(given[1], str):
             given = tuple(given)  # Python's pairs; JSON has lists alone. Two words are a sentence
-        return self.model.ask(given, tokenized=tokenized)
+        return model.ask(given)
 
     def answer(self, options: Any, requests: Sequence[list[Any]]) -> list[bytes]:
         examples = [example for items in requests for example in items]
@@ -244,6 +254,7 @@ class SurprisalVerb(Verb):
     summary = "A row a word: surprisal and entropy in bits, and its place in the text."
     fields: Fields = {  # noqa: RUF012
         "sentences": SENTENCES,
+        "tokenizer": TOKENIZER,
         "context": {
             "description": "text: the state is carried from sentence to sentence. sentence: each is read by itself.",
             "enum": ["text", "sentence"],
@@ -275,12 +286,13 @@ class SurprisalVerb(Verb):
         super().__init__(name, model)
         known = inspect.signature(model.surprisal).parameters.values()
         if all(each.kind is not inspect.Parameter.VAR_KEYWORD for each in known):  # what has a meaning for this model
-            names = {"sentences", *(each.name for each in known)}
+            names = {"sentences", "tokenizer", *(each.name for each in known)}
             self.fields = {name: field for name, field in self.fields.items() if name in names}
 
     def read(self, given: Mapping[str, Any]) -> Asked:
         options = {"ends": flag(given, self.fields, "ends")}
-        names = ("context", "direction", "rows", "space")
+        _splitting(self.model, given)  # an error now where it has none
+        names = ("context", "direction", "rows", "space", "tokenizer")
         options |= {name: _chosen(given, self.fields, name) for name in names if name in given}
         sentences = enumerate(_listed(given, "sentences"), start=1)
         checked = [check_sentence(each, f"sentence {number}") for number, each in sentences]
@@ -301,7 +313,8 @@ class SurprisalVerb(Verb):
         return found
 
     def _rows(self, sentences: list[Any], asked: dict[str, Any]) -> list[dict[str, Any]]:
-        columns = self.model.surprisal(sentences, **asked).to_dict()
+        model = self.model.splitting(asked.pop("tokenizer")) if "tokenizer" in asked else self.model
+        columns = model.surprisal(sentences, **asked).to_dict()
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 

@@ -4,9 +4,10 @@ A task's model names its biLM and its static vectors by a source, which is a pat
 by a digest of what matters in them. It may hold copies instead; then the source is a path inside its own folder.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from relmo.models.bilm import BiLM
     from relmo.models.vectors import WordVectors
 
+M = TypeVar("M")
+CALLED = {"elmo": "biLM", "vectors": "static vectors"}
 DEFAULT = BUNDLED[0]
 EMBEDS = ("input", "activation", "max_characters", "skip_connections", "cell_clip", "projection_clip")
 """The settings of a biLM that its vectors depend on, beside its weights."""
@@ -54,13 +57,28 @@ class Reference(NamedTuple):
         """Where it is, as seen from the model in `folder`, which may hold a copy."""
         return str(folder / self.source) if self.source.startswith(".") else self.source
 
-    def check(self, found: str, folder: Path, what: str) -> None:
-        """An error where what was found is another model."""
-        if found != self.digest:
+    def opened(
+        self, folder: Path, name: str, moved: str | None, *, reader: Callable[[str], M], checksum: Callable[[M], str]
+    ) -> M:
+        """The model of this name ("elmo", "vectors") that the one in `folder` is built on, from where it was, or from
+        where it has moved to; another model is an error that says what to do."""
+        what, place = CALLED[name], self.place(folder) if moved is None else moved
+        how = f"if it has moved, say where it is: --{name} PATH, or relmo.load(…, {name}=PATH)"
+        try:
+            found = reader(place)
+        except ModelError as error:
+            if moved is not None:
+                raise
             raise ModelError(
-                f"{folder}: the {what} at {self.place(folder)} is not the one this model was trained with (another "
-                f"checksum); put that back, or change its source in {folder / CONFIG}"
+                f"{folder}: the {what} that this model was trained with cannot be opened ({error}); {how}; a model "
+                "that is trained with --copy holds a copy of it"
+            ) from error
+        if checksum(found) != self.digest:
+            raise ModelError(
+                f"{folder}: the {what} at {place} is not the one this model was trained with (another checksum); "
+                + (how if moved is None else "give that one")
             )
+        return found
 
 
 def read_reference(folder: Path, config: dict[str, Any], name: str) -> Reference | None:

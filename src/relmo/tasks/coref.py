@@ -231,7 +231,7 @@ class Coreference(Task[CorefDocument, ResolvedText]):
         split = split_tokens(given, tokens)
         return CorefDocument("", "0", [[t.text for t in each] for each in split] or [[]], [], text=given, tokens=tokens)
 
-    def read_whole(self, path: str, *, tokenized: bool, errors: Errors) -> list[CorefDocument]:
+    def read_whole(self, path: str, *, errors: Errors) -> list[CorefDocument]:
         """The documents of a file: CoNLL-2012 or JSON lines, as its name says; CoNLL-U's sentences as one; or one
         text."""
         if is_conll(path) or is_jsonl(path):
@@ -239,7 +239,7 @@ class Coreference(Task[CorefDocument, ResolvedText]):
         if is_conllu(path):
             document = self.ask(list(read_conllu(path, errors=errors)))
         else:
-            document = self.ask(read_text(path, errors=errors), tokenized=tokenized)
+            document = self.ask(read_text(path, errors=errors))
         return [document._replace(name="" if path == STDIN else Path(path).name)]
 
 

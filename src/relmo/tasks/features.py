@@ -19,6 +19,7 @@ from torch import Tensor
 from relmo.disk.files import is_file
 from relmo.embedding.elmo_cache import Computed, ElmoCache, ElmoVectors, cache_folder
 from relmo.embedding.engine import CutWords
+from relmo.errors import SettingError
 from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.models.saved import SavedFolder
@@ -165,15 +166,24 @@ class WordFeatures:
                 raise saved.damaged(f"its settings and its {name} disagree")
             if reference is not None:
                 references[name] = reference
+        needed = references.keys() - ({"elmo"} if settings.elmo_tune else set())
+        if unused := sorted(saved.moved.keys() - needed):
+            raise SettingError(f"--{unused[0]}: {folder} needs no such model; leave it out")
         vectors, bilm = None, None
         if "vectors" in references:
-            vectors = _open_vectors(references["vectors"].place(folder))
-            references["vectors"].check(vectors_digest(vectors), folder, "static vectors")
+            vectors = references["vectors"].opened(
+                folder, "vectors", saved.moved.get("vectors"), reader=_open_vectors, checksum=vectors_digest
+            )
         if "elmo" in references and settings.elmo_tune:
             bilm = _read_tuned(saved, device)
         elif "elmo" in references:
-            bilm = load(references["elmo"].place(folder), kinds="bilm", device=device)
-            references["elmo"].check(bilm_digest(bilm), folder, "biLM")
+
+            def read_bilm(place: str) -> BiLM:
+                return load(place, kinds="bilm", device=device)
+
+            bilm = references["elmo"].opened(
+                folder, "elmo", saved.moved.get("elmo"), reader=read_bilm, checksum=bilm_digest
+            )
         return cls(settings, vocabulary, vectors=vectors, bilm=bilm, references=references)
 
     def vocabulary_files(self) -> dict[str, Vocabulary]:
@@ -282,6 +292,7 @@ class WordFeatures:
 
     def encode(self, sentences: Sequence[Words], say: Say = lambda _: None) -> EncodedSentences:
         """Sentences as numbers; a frozen biLM's layers from the cache where there is one, which `say` is told of."""
+        sentences = self._written(sentences)
         lengths = np.array([len(words) for words in sentences], dtype=np.int64)
         index: dict[str, int] = {}
         numbers = np.fromiter(
@@ -302,6 +313,17 @@ class WordFeatures:
             elmo=self._elmo(sentences, say),
             tokens=sentences if self.tuned_bilm else (),
         )
+
+    def _written(self, sentences: Sequence[Words]) -> Sequence[Words]:
+        """Words as the training examples write them: where these have don't and no don’t, don’t is read as don't."""
+        fold = str.lower if self.settings.lowercase else str
+
+        def straight(word: str) -> str:
+            other = word.replace("’", "'")
+            known = self.vocabulary.index
+            return other if other != word and fold(word) not in known and fold(other) in known else word
+
+        return [list(map(straight, words)) if "’" in "".join(words) else words for words in sentences]
 
     def _ids(self, words: Sequence[str]) -> np.ndarray:
         return self.vocabulary.ids([word.lower() for word in words] if self.settings.lowercase else words)

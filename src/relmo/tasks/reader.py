@@ -178,9 +178,9 @@ class PassageReader(Task[AskedQuestion, FoundAnswer]):
         check_whole("best", best, most=MOST_SPANS)
         return self.copy(best=best)
 
-    def about_passage(self, passage: str, *, tokenized: bool = False) -> Self:
+    def about_passage(self, passage: str) -> Self:
         """The same model for one passage: each line that it then reads is a question."""
-        return self.copy(passage=self.split(passage, tokenized=tokenized))
+        return self.copy(passage=self.split(passage))
 
     @classmethod
     def read(cls, path: str | Path, text: ReaderTextSettings, *, training: bool = False) -> list[AskedQuestion]:
@@ -280,12 +280,12 @@ class PassageReader(Task[AskedQuestion, FoundAnswer]):
             )
         return self.ask((texts[0], texts[1]), tokenized=tokenized)
 
-    def read_whole(self, path: str, *, tokenized: bool, errors: Errors) -> list[AskedQuestion] | None:
+    def read_whole(self, path: str, *, errors: Errors) -> list[AskedQuestion] | None:
         """The questions of a file in SQuAD's format, or of JSON lines."""
         if not (is_squad(path) or is_jsonl(path)) or self.passage is not None:
             return None
         found = read_questions(path, errors=errors, answers=False)
-        return _split(found, tokenized=tokenized or self.settings.text.tokenizer == "whitespace")
+        return _split(found, tokenized=self.settings.text.tokenizer == "whitespace")
 
     def about(self, name: str) -> About:
         """As every task's, with a passage in the example."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -177,6 +177,15 @@ class Seq2Seq(Task[TextToText, Rewritten]):
         beams=5; what is left out is as the model's settings have it."""
         model = self.searching(best=best, attention=attention, **search)
         return list(model.answer(map(model.ask, check_sentences(texts, "predict", "text"))))
+
+    def splitting(self, tokenizer: Literal["words", "whitespace"] | None) -> Self:
+        """The same model, which splits sources in another way; what it writes is put together as before."""
+        if tokenizer is None:
+            return self
+        if self.settings.text.source_unit != "word":
+            raise SettingError(f"tokenizer {tokenizer} has no meaning for a model that reads no words but other units")
+        text = super().splitting(tokenizer).settings.text
+        return self.copy(source_units=Units("word", text, None))
 
     def searching(self, *, best: int = 1, attention: bool = True, **search: Any) -> Self:
         """The same model, looking for texts in another way."""
@@ -369,12 +378,12 @@ class Seq2Seq(Task[TextToText, Rewritten]):
             return TextToText(given, [], tokenized)
         return TextToText(" ".join(self.split(given)), [], tokenized=True)
 
-    def read_whole(self, path: str, *, tokenized: bool, errors: Errors) -> list[TextToText] | None:
+    def read_whole(self, path: str, *, errors: Errors) -> list[TextToText] | None:
         """The sources of a file of pairs, which is laid out as in training."""
         if not (is_table(path) or is_jsonl(path)):
             return None
         pairs = read_parallel(path, columns=self.settings.text.column, errors=errors)
-        return [self.ask(pair.source, tokenized=tokenized) for pair in pairs]
+        return [self.ask(pair.source) for pair in pairs]
 
 
 def _learn_pieces(text: Seq2SeqTextSettings, examples: Sequence[TextToText]) -> Pieces:

@@ -289,7 +289,7 @@ class RoleLabeller(Task[RoleSentence, RoleText]):
             raise SettingError(f"a predicate is the number of a word, from 0 to {len(words) - 1}, not {wrong[0]!r:.40}")
         return RoleSentence(words, [Proposition(at, []) for at in dict.fromkeys(map(int, places))])
 
-    def read_whole(self, path: str, *, tokenized: bool, errors: Errors) -> list[RoleSentence] | None:
+    def read_whole(self, path: str, *, errors: Errors) -> list[RoleSentence] | None:
         """The sentences of JSON lines, with the predicates that they have."""
         return list(read_roles(path, errors=errors)) if is_jsonl(path) else None
 

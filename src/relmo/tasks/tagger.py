@@ -8,27 +8,31 @@ names.predict(["Anna saw Oslo."])[0].entities                # the spans that ta
 tagger.evaluate("dev.conllu").score
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 
 from relmo.errors import CorpusError
+from relmo.models.saved import SavedFolder
 from relmo.networks.inputs import TaskNetwork, WordInputs
 from relmo.networks.tagger import DecodedTags, Emissions, TaggerNetwork
 from relmo.settings.arguments import check_sentences
 from relmo.settings.tagger import TaggerSettings, TaggerTextSettings
-from relmo.tasks.features import Words
+from relmo.tasks.features import Say, Words
 from relmo.tasks.results import LabelledSpan, label_marks, marked_html, shortened
 from relmo.tasks.scores import TaskReport, class_report, span_report
 from relmo.tasks.task import Task, Tokenized, count_labels
 from relmo.text.readers.tagged import TaggedWords, read_tagged
 from relmo.text.tags import OUTSIDE, bio, bioul, is_span_tag, legal_transitions, spans
-from relmo.text.tokenize import Token
+from relmo.text.tokenize import Token, tokenize
+from relmo.text.treebank import PlacedText, WordSplits, compare_words, learn_splits
 from relmo.text.vocabulary import Vocabulary
+
+SPLITS = "splits-vocabulary"
 
 
 @dataclass(frozen=True, repr=False)
@@ -114,7 +118,7 @@ class Tagger(Task[TaggedWords, TaggedText]):
                         f"{path}: sentence {number}, '{word}': '{tag}' is no tag of a span such as B-PER, I-PER or O; "
                         "give the column with --column, or take --task pos"
                     )
-        return [TaggedWords(words, bio(tags)) for words, tags in examples]
+        return [example._replace(tags=bio(example.tags)) for example in examples]
 
     @staticmethod
     def texts(example: TaggedWords) -> Sequence[Words]:
@@ -122,8 +126,33 @@ class Tagger(Task[TaggedWords, TaggedText]):
 
     @classmethod
     def make_vocabularies(cls, settings: TaggerSettings, examples: Sequence[TaggedWords]) -> dict[str, Vocabulary]:
-        """The tags as the network learns them."""
-        return {"labels": count_labels(_learned(example.tags, settings) for example in examples)}
+        """The tags as the network learns them, and the tokens that the sentences have as several words."""
+        found: dict[str, Vocabulary] = {"labels": count_labels(_learned(each.tags, settings) for each in examples)}
+        if settings.text.tokenizer == "words" and (splits := learn_splits(_raw(examples), tokenize)):
+            found[SPLITS] = splits
+        return found
+
+    @classmethod
+    def restore(cls, saved: SavedFolder, device: str) -> Self:
+        model = super().restore(saved, device)
+        if SPLITS in saved.config:
+            model.vocabularies[SPLITS] = saved.vocabulary(WordSplits, f"{SPLITS}.txt", key=SPLITS, what="tokens")
+        return model
+
+    def tokens(self, text: str, *, tokenized: bool = False) -> list[Token]:
+        """How raw text is split into words, as the training sentences have them: of tokens that these had as several
+        words, these words."""
+        found, splits = super().tokens(text, tokenized=tokenized), self.vocabularies.get(SPLITS)
+        at_spaces = tokenized or self.settings.text.tokenizer == "whitespace"
+        return splits.split(found) if isinstance(splits, WordSplits) and not at_spaces else found
+
+    def check_raw_text(self, examples: Sequence[TaggedWords], say: Say) -> dict[str, float]:
+        """The share of words that raw text is split into otherwise, where the file tells the text."""
+        if not (known := list(_raw(examples))):
+            return {}
+        found = compare_words(known, self.tokens)
+        say(found.message())
+        return {"words_split_otherwise": found.share}
 
     def make_network(self, inputs: WordInputs) -> TaskNetwork:
         """Recurrent layers and a softmax or a CRF; of spans, only tags that may follow each other do."""
@@ -148,7 +177,7 @@ class Tagger(Task[TaggedWords, TaggedText]):
 
     def decode(self, output: Emissions, examples: Sequence[TaggedWords]) -> list[TaggedText]:
         rows: list[DecodedTags] = self.network.body.decode(output)  # type: ignore[operator]
-        return [self._tagged(Tokenized.of(example.words), row) for example, row in zip(examples, rows, strict=True)]
+        return [self._tagged(_placed(example), row) for example, row in zip(examples, rows, strict=True)]
 
     def _tagged(self, words: Tokenized, row: DecodedTags) -> TaggedText:
         """A sentence with the tags that the network gives it; of spans as BIO."""
@@ -169,6 +198,16 @@ class Tagger(Task[TaggedWords, TaggedText]):
 
     def ask(self, given: str | Words, *, tokenized: bool = False) -> TaggedWords:
         return TaggedWords(self.split(given, tokenized=tokenized), [])
+
+
+def _raw(examples: Sequence[TaggedWords]) -> Iterator[PlacedText]:
+    """The texts that are known, with the places of their words."""
+    return (example.raw for example in examples if example.raw.tokens)
+
+
+def _placed(example: TaggedWords) -> Tokenized:
+    """The words of a sentence in its text."""
+    return Tokenized(*example.raw) if example.raw.tokens else Tokenized.of(example.words)
 
 
 def _learned(tags: list[str], settings: TaggerSettings) -> list[str]:

@@ -338,6 +338,11 @@ class Task(SavedModel, Generic[E, P]):
         """What a user gives to `predict`, as an example without its answer; `split` makes words of strings."""
         raise NotImplementedError
 
+    def check_raw_text(self, examples: Sequence[E], say: Say) -> dict[str, float]:
+        """What validation examples tell of raw text: figures, which go with the results, and what `say` is told.
+        Nothing where a task does not say otherwise."""
+        return {}
+
     @property
     def text_columns(self) -> tuple[tuple[str, ...], ...]:
         """The columns of a table that make a line to predict, with tabs between them: for each, names to look for."""
@@ -347,7 +352,7 @@ class Task(SavedModel, Generic[E, P]):
         """A line of text to predict, as an example without its answer."""
         return self.ask(line, tokenized=tokenized)
 
-    def read_whole(self, path: str, *, tokenized: bool, errors: Errors) -> list[E] | None:
+    def read_whole(self, path: str, *, errors: Errors) -> list[E] | None:
         """The examples of a file to predict that is read as a whole. None where each of its lines is an example, as in
         every file unless a task says otherwise."""
         return None

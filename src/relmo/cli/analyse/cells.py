@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite, check_plot
+from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def cells(
     list_features: bool = False,
     plot: Path | None = None,
     overwrite: Overwrite = False,
+    tokenizer: Tokenizer = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
     quiet: bool = False,
@@ -155,7 +157,7 @@ def cells(
     checks.check()
     if symbols is not None and symbols < 1:
         raise SettingError(f"--symbols must be 1 or more, not {symbols}")
-    loaded = load(model, kinds=FORWARDS, device=device)
+    loaded = load(model, kinds=FORWARDS, device=device).splitting(tokenizer)
     document = read_document(loaded, file, language=asked.language, symbols=symbols or _most_symbols(loaded))
     found = asked.tracks(document)
     with warnings_said(sayer(quiet=quiet)), share_bar("looking at the units", quiet=quiet) as progress:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite, check_plot
+from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def compare(
     plot: Path | None = None,
     overwrite: Overwrite = False,
     seed: int = 0,
+    tokenizer: Tokenizer = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
     quiet: bool = False,
@@ -86,7 +88,7 @@ def compare(
 
     beside.check()
     check_plot(plot, overwrite=overwrite)
-    loaded = _load_models(models, device)
+    loaded = _load_models(models, tokenizer, device)
     first = next(iter(loaded.values()))
     library.check_alike(loaded)
     document = read_document(first, text, symbols=symbols or None)
@@ -115,7 +117,9 @@ def compare(
     _print_samples(made)
 
 
-def _load_models(sources: tuple[str, ...], device: str) -> "dict[str, LanguageModel]":
+def _load_models(
+    sources: tuple[str, ...], tokenizer: Literal["words", "whitespace"] | None, device: str
+) -> "dict[str, LanguageModel]":
     """Language models by the names of their folders, or by their paths where names are the same."""
     from relmo.loading import load
 
@@ -125,7 +129,8 @@ def _load_models(sources: tuple[str, ...], device: str) -> "dict[str, LanguageMo
     names = short if len(set(short)) == len(short) else list(sources)
     if len(set(names)) < len(names):
         raise SettingError("the same model is given twice")
-    return {name: load(source, kinds="lm", device=device) for name, source in zip(names, sources, strict=True)}
+    loaded = (load(source, kinds="lm", device=device).splitting(tokenizer) for source in sources)
+    return dict(zip(names, loaded, strict=True))
 
 
 def _with_ngram(models: "dict[str, LanguageModel]", beside: Beside, *, quiet: bool) -> "tuple[dict[str, Any], Any]":

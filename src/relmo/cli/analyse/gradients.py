@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from relmo.cli.numbers import number_of
 from relmo.cli.output import Overwrite, check_plot
+from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
 from relmo.settings.cells import CELLS
 
@@ -47,6 +48,7 @@ def gradients(
     plot: Path | None = None,
     overwrite: Overwrite = False,
     seed: int = 0,
+    tokenizer: Tokenizer = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
     quiet: bool = False,
@@ -102,7 +104,7 @@ def gradients(
     flows = []
     with share_bar("gradients", quiet=quiet) as progress:
         for source in models:
-            model, name = load(source, kinds=FORWARDS, device=device), Path(source).name
+            model, name = load(source, kinds=FORWARDS, device=device).splitting(tokenizer), Path(source).name
             twins = {name: model} | ({f"{name}, untrained": untrained(model, seed)} if fresh.untrained else {})
             for twin, network in twins.items():
                 more: dict[str, Any] = {"name": twin, "direction": direction, "progress": progress}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite
+from relmo.cli.sources import Tokenizer
 from relmo.errors import ModelError, SettingError
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def meaning(
     model: str | None = None,
     corpus: Annotated[CorpusOptions, Parameter(name="*", group="Corpus")] = CorpusOptions(),  # noqa: B008
     layers: Annotated[Layers, Parameter(name="*", group="Layers")] = Layers(),  # noqa: B008
+    tokenizer: Tokenizer = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
     quiet: bool = False,
@@ -102,7 +104,7 @@ def meaning(
     done: dict[str, Any] = {}
     tables: list[Table] = []
     needed = sentence is not None or corpus.build or layers.measure
-    loaded = load(model, kinds="bilm", device=device) if needed else None
+    loaded = load(model, kinds="bilm", device=device).splitting(tokenizer) if needed else None
     with warnings_said(say):
         if corpus.build and loaded is not None:
             done["index"] = _build_from(corpus, loaded, quiet=quiet)

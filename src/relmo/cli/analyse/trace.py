@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from relmo.cli.output import Overwrite, check_out, check_plot
+from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def trace(
     out: Path | None = None,
     plot: Path | None = None,
     overwrite: Overwrite = False,
+    tokenizer: Tokenizer = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
     quiet: bool = False,
@@ -72,7 +74,7 @@ def trace(
     check_plot(plot, overwrite=overwrite)
     if out is not None:
         check_out(out, show.ARRAYS, overwrite=overwrite)
-    loaded = load(model, kinds=FORWARDS, device=device)
+    loaded = load(model, kinds=FORWARDS, device=device).splitting(tokenizer)
     document = read_document(loaded, file, symbols=symbols or None)
     with warnings_said(sayer(quiet=quiet)), share_bar("reading", quiet=quiet) as progress:
         traced = library.trace(loaded, document.texts, progress=progress)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from relmo.cli.output import Overwrite, check_plot
+from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
 
 
@@ -16,6 +17,7 @@ def truncation(
     plot: Path | None = None,
     overwrite: Overwrite = False,
     seed: int = 0,
+    tokenizer: Tokenizer = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
     quiet: bool = False,
@@ -65,7 +67,7 @@ def truncation(
         with share_bar(source, quiet=quiet) as progress:
             curves.append(
                 library.truncation(
-                    load(source, kinds=FORWARDS, device=device),
+                    load(source, kinds=FORWARDS, device=device).splitting(tokenizer),
                     given,
                     lengths=[int(number) for number in chosen],
                     positions=positions,

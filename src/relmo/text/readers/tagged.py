@@ -2,7 +2,7 @@
 JSON lines."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -11,6 +11,7 @@ from relmo.errors import CorpusError, shown
 from relmo.text.corpus import Errors, is_conllu
 from relmo.text.readers.lines import DIGITS, filled, some, whole_lines
 from relmo.text.readers.tables import is_csv, is_jsonl, is_words, json_rows, value_of
+from relmo.text.treebank import PlacedText, SurfaceForm, place_words
 
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags", "labels")
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -21,10 +22,11 @@ TaggedFormat = Literal["auto", "conllu", "columns", "jsonl"]
 
 
 class TaggedWords(NamedTuple):
-    """Words and a tag for each."""
+    """Words and a tag for each; where the file tells it, the text and where in it the words stand."""
 
     words: list[str]
     tags: list[str]
+    raw: PlacedText = PlacedText()
 
 
 def read_tagged(
@@ -44,7 +46,7 @@ def read_tagged(
     if layout == "jsonl":
         found = _tagged_json(path, column, errors)
     elif layout == "conllu":
-        found = sentences(_conllu_words(path, _conllu_column(path, column), errors))
+        found = _conllu_sentences(path, _conllu_column(path, column), errors)
     else:
         found = sentences(_column_words(path, column, errors))
     yield from some(found, path, "sentence")
@@ -81,17 +83,55 @@ def _conllu_column(path: str | Path, column: str | None) -> int:
     )
 
 
-def _conllu_words(path: str | Path, column: int, errors: Errors) -> Iterator[Word | None]:
-    """The words of a CoNLL-U file, without ranges (3-4) and empty nodes (5.1); None after each sentence."""
-    for text, place in whole_lines(path, errors):
-        if not text.strip():
-            yield None
-        elif not text.startswith("#"):
-            fields = text.split("\t")
+def _conllu_sentences(path: str | Path, column: int, errors: Errors) -> Iterator[TaggedWords]:
+    """The sentences of a CoNLL-U file, without empty nodes (5.1). Ranges (3-4) tell how words stand in the text."""
+    rows: list[tuple[list[str], str]] = []
+    text: str | None = None
+    for line, place in chain(whole_lines(path, errors), [("", "")]):
+        if line.startswith("#"):
+            name, _, value = line[1:].partition("=")
+            text = value.strip() if name.strip() == "text" else text
+        elif line.strip():
+            fields = line.split("\t")
             if len(fields) != len(CONLLU):
                 raise CorpusError(f"{place}: CoNLL-U has {len(CONLLU)} columns with tabs between, not {len(fields)}")
-            if fields[0].isdecimal():
-                yield Word(filled(fields[1], "word", place), filled(fields[column], "tag", place).strip())
+            if fields[1] != DOCUMENT:
+                rows.append((fields, place))
+                continue
+        if rows and not line.startswith("#"):
+            if found := _conllu_sentence(rows, column, text):
+                yield found
+            rows, text = [], None
+
+
+def _conllu_sentence(rows: Sequence[tuple[list[str], str]], column: int, text: str | None) -> TaggedWords | None:
+    """A sentence by the fields of its lines; None where it has no word."""
+    words: list[str] = []
+    tags: list[str] = []
+    forms: list[SurfaceForm] = []
+    left = 0  # words of a range that are still to come
+    for fields, place in rows:
+        number, form, spaced = fields[0], fields[1], "SpaceAfter=No" not in fields[-1].split("|")
+        if number.isdecimal():
+            words.append(filled(form, "word", place))
+            tags.append(filled(fields[column], "tag", place).strip())
+            if left:
+                forms[-1].words.append(form)
+                left -= 1
+            else:
+                forms.append(SurfaceForm(form, [form], spaced))
+        elif size := _range_size(number):
+            forms.append(SurfaceForm(form, [], spaced))
+            left = size
+    return TaggedWords(words, tags, place_words(forms, text)) if words else None
+
+
+def _range_size(number: str) -> int:
+    """How many words a range such as 3-4 has; 0 where it is none."""
+    first, _, last = number.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and max(len(first), len(last)) < DIGITS):
+        return 0
+    return max(int(last) - int(first) + 1, 0)
 
 
 def _column_words(path: str | Path, column: str | None, errors: Errors) -> Iterator[Word | None]:
