@@ -169,9 +169,9 @@ class Elmo(nn.Module):
     def encode(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """ids of words (B, T, …) -> their vectors (B, T, P), zero where there is none; those of the boundaries (2, P).
         Each distinct word is encoded once."""
-        words, ends = ids[mask], self.ends
+        words, ends = ids[mask], self.ends.to(ids.device)
         if self.by_characters:
-            words = _fit_columns(words, self.max_characters)
+            words = fit_columns(words, self.max_characters)
         distinct, which = torch.unique(torch.cat([ends, words]), dim=0, return_inverse=True)
         self._check(distinct)
         if isinstance(self.network.encoder, CharacterEncoder):
@@ -265,7 +265,7 @@ def sentence_ids(sentences: Sequence[Sequence[str]], max_characters: int) -> Ten
     return ids
 
 
-def _fit_columns(ids: Tensor, columns: int) -> Tensor:
+def fit_columns(ids: Tensor, columns: int) -> Tensor:
     """Words spelled for another number of columns (N, C) as if spelled for this one: a word that is too long is cut and
     ended, a shorter row gets more padding."""
     if ids.shape[1] <= columns:
