@@ -73,13 +73,13 @@ class Elmo(nn.Module):
             raise SettingError("give either options_file and weight_file, or module, not both")
         if module is None or isinstance(module, BiLM | BiLMNetwork):
             module = _ElmoBiLm(options_file, weight_file, requires_grad, vocab_to_cache, model=module)
-        self._elmo_lstm: Any = module
-        layers: int = self._elmo_lstm.num_layers
+        bilm: Any = module
+        self._elmo_lstm = bilm
         self._keep_sentence_boundaries = keep_sentence_boundaries
         self._dropout = nn.Dropout(dropout)
         trained = scalar_mix_parameters is None
         for k in range(num_output_representations):
-            mix = ScalarMix(layers, do_layer_norm, scalar_mix_parameters, trainable=trained)
+            mix = ScalarMix(bilm.num_layers, do_layer_norm, scalar_mix_parameters, trainable=trained)
             self.add_module(f"scalar_mix_{k}", mix)
         self._mixes = num_output_representations
 
