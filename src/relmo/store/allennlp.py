@@ -89,8 +89,10 @@ def read_saved(source: str | Path, *, name: str | None = None, options: str | Pa
         name, inside = _find(files.where, stored, name)
         tensors = {key.removeprefix(inside): tensor for key, tensor in stored.items() if key.startswith(inside)}
         given = load_json(Member(Path(options))) if options is not None else files.options
-        by = str(options or f"the options in {source}") if given else "its own tensors and the published options"
-        settings = parse_options(given or _options_of(files.where, tensors), by)
+        by = f"{source}: its options" if options is None else str(options)
+        if given is None:
+            given, by = _options_of(files.where, tensors), "its own tensors and the published options"
+        settings = parse_options(given, by)
         try:
             with torch.device("meta"), Unfilled():
                 network = BiLMNetwork(settings.model, vocab_size=None)
@@ -113,8 +115,10 @@ def _open(path: Path) -> Iterator[_Files]:
             if "weights.th" not in found:
                 raise ModelError(f"{path}: has no weights.th; a model that AllenNLP saved has one")
             options = [_read_json(place, f"{path}/{name}") for name, place in found.items() if _holds_options(name)]
+            if any(other != options[0] for other in options):
+                raise ModelError(f"{path}: holds several ELMos with options of their own; unpack it, and give one's")
             config = _read_json(found[CONFIG], f"{path}/{CONFIG}") if CONFIG in found else {}
-            yield _Files(str(path), found["weights.th"], config, options[0] if len(options) == 1 else None)
+            yield _Files(str(path), found["weights.th"], config, options[0] if options else None)
         return
     weights = path if is_file(path) else next((path / name for name in WEIGHTS if is_file(path / name)), path)
     beside = weights.with_name(CONFIG)
@@ -156,9 +160,8 @@ def _options_of(where: str, tensors: Mapping[str, StoredTensor]) -> dict[str, An
     def shape(name: str, *, dimensions: int) -> tuple[int, ...]:
         found = tensors.get(name)
         if found is None or len(found.shape) != dimensions:
-            raise ModelError(
-                f"{where}: '{name}' is {'missing' if found is None else 'of another shape'}; it is no ELMo"
-            )
+            what = "missing" if found is None else f"of {len(found.shape)} dimensions"
+            raise ModelError(f"{where}: '{name}' is {what}; it is no ELMo")
         return found.shape
 
     def count(name: str) -> int:
@@ -194,7 +197,7 @@ def _configured(files: _Files, elmo: str) -> ElmoConfig:
     found = list(_sections(files.config.get("model"), "", _DEEPEST))
     named = [(key, values) for key, values in found if key and f"{key}." in elmo.replace("._elmo.", ".")]
     key, values = (named or found or [("", {})])[0]
-    section = Section(f"{files.where}: {key} in its configuration", values)
+    section = Section(f"{files.where}: {CONFIG}: {key}", values)
     dropout = float(section.get("dropout", int, float, default=0.5))
     if not 0 <= dropout <= 1:
         raise ModelError(f"{section.where}.dropout is {dropout:g}; it goes from 0 to 1")
