@@ -65,12 +65,12 @@ class SavedElmo(NamedTuple):
 
 
 class _Files(NamedTuple):
-    """What was found: the weights, the configuration, an ELMo's options; `where` is the source, for messages."""
+    """What was found: the weights, the configuration, each ELMo's options; `where` is the source, for messages."""
 
     where: str
     weights: Path
     config: dict[str, Any]
-    options: dict[str, Any] | None
+    options: list[dict[str, Any]]
 
 
 def is_saved(source: str | Path) -> bool:
@@ -88,10 +88,7 @@ def read_saved(source: str | Path, *, name: str | None = None, options: str | Pa
         stored = read_state_dict(files.weights, files.where)
         name, inside = _find(files.where, stored, name)
         tensors = {key.removeprefix(inside): tensor for key, tensor in stored.items() if key.startswith(inside)}
-        given = load_json(Member(Path(options))) if options is not None else files.options
-        by = f"{source}: its options" if options is None else str(options)
-        if given is None:
-            given, by = _options_of(files.where, tensors), "its own tensors and the published options"
+        given, by = _choose_options(files, tensors, options)
         settings = parse_options(given, by)
         try:
             with torch.device("meta"), Unfilled():
@@ -115,15 +112,13 @@ def _open(path: Path) -> Iterator[_Files]:
             if "weights.th" not in found:
                 raise ModelError(f"{path}: has no weights.th; a model that AllenNLP saved has one")
             options = [_read_json(place, f"{path}/{name}") for name, place in found.items() if _holds_options(name)]
-            if any(other != options[0] for other in options):
-                raise ModelError(f"{path}: holds several ELMos with options of their own; unpack it, and give one's")
             config = _read_json(found[CONFIG], f"{path}/{CONFIG}") if CONFIG in found else {}
-            yield _Files(str(path), found["weights.th"], config, options[0] if options else None)
+            yield _Files(str(path), found["weights.th"], config, options)
         return
     weights = path if is_file(path) else next((path / name for name in WEIGHTS if is_file(path / name)), path)
     beside = weights.with_name(CONFIG)
     config = _read_json(beside, str(beside)) if is_file(beside) and weights.suffix == ".th" else {}
-    yield _Files(str(weights), weights, config, None)
+    yield _Files(str(weights), weights, config, [])
 
 
 def _holds_options(name: str) -> bool:
@@ -152,6 +147,20 @@ def _find(where: str, stored: Mapping[str, StoredTensor], name: str | None) -> t
     if name not in names:
         raise ModelError(f"{where}: holds no ELMo of the name {shown(name)}; there is {', '.join(map(shown, names))}")
     return name, names[name]
+
+
+def _choose_options(
+    files: _Files, tensors: Mapping[str, StoredTensor], options: str | Path | None
+) -> tuple[dict[str, Any], str]:
+    """The ELMo's options: those that are given, those of the archive, or what its tensors show. -> and where they are
+    from"""
+    if options is not None:
+        return load_json(Member(Path(options))), str(options)
+    if any(other != files.options[0] for other in files.options):
+        raise ModelError(f"{files.where}: holds several options files that differ; give the right one as options_file")
+    if files.options:
+        return files.options[0], f"{files.where}: its options"
+    return _options_of(files.where, tensors), "its own tensors and the published options"
 
 
 def _options_of(where: str, tensors: Mapping[str, StoredTensor]) -> dict[str, Any]:
