@@ -18,6 +18,7 @@ import original_elmo
 import reading
 import relmo
 import roles
+import saved_allennlp
 import sentence_tasks
 import small_models
 import tagging
@@ -236,6 +237,7 @@ MODELS = [
         COVERED,
     ),
     Subject("ELMoForManyLangs", many_langs.write, use_model),
+    Subject("AllenNLP", saved_allennlp.write, use_model),
     Subject("original", make_original, use_original),
     Subject("original.zip", make_zip, use_original),
 ]

@@ -10,6 +10,7 @@ from relmo.errors import ModelError, SettingError, WrongKindError, reason, shown
 from relmo.nn.quantize import PRECISIONS, Precision
 from relmo.settings.arguments import typed
 from relmo.settings.kinds import KINDS, TASKS, model_class
+from relmo.store.allennlp import is_saved, read_saved
 from relmo.store.folder import pick_device, read_config
 from relmo.store.many_langs import is_many_langs, read_many_langs
 from relmo.store.original import PairOrPath, locate, read_original
@@ -76,8 +77,8 @@ def load(
     source   "small", the bidirectional model that ships, also where nothing is given, or "words", the word vectors that
              ship; a folder that relmo saved; a folder or a .zip with an original ELMo's options .json and weights
              .hdf5, by whatever names; the path of the options; or a pair (options, weights); or a folder of
-             ELMoForManyLangs. A model on disk goes before one that ships under the same name; "./small" is one on disk
-             and nothing else
+             ELMoForManyLangs; or a model.tar.gz or .th that AllenNLP saved, for the ELMo in it. A model on disk goes
+             before one that ships under the same name; "./small" is one on disk and nothing else
     kinds    the kind that it must be of, or several of them; a model of another kind is an error
     device   auto (a GPU where there is one), cpu or cuda
     dtype    the precision of a bidirectional model's `embed`: None or "float32"; "bfloat16"; on a CPU "int8"; by name
@@ -125,6 +126,10 @@ def _load(
         _check_kind(source, "bilm", kinds)
         settings, network, dictionaries = read_many_langs(place)
         return "bilm", model_class("bilm")(network, settings, None, pick_device(device), dictionaries=dictionaries)
+    if isinstance(place, str | Path) and is_saved(place):
+        _check_kind(source, "bilm", kinds)
+        saved = read_saved(place)
+        return "bilm", model_class("bilm")(saved.network, saved.settings, None, pick_device(device))
     assert isinstance(place, str | Path)  # a pair is taken for original files, or is an error
     if str(place).startswith(("http://", "https://")):
         raise ModelError(f"{place}: relmo does not download; fetch the files yourself and give their place")

@@ -150,7 +150,9 @@ class TestModelsThatWereRefused:
         with pytest.raises(ModelError, match="does not exist; give the path of a file on this machine"):
             Elmo("https://example.org/options.json", model.weight_file, 1)
         with pytest.raises(SettingError, match="give options_file and weight_file"):
-            ElmoEmbedder(None, None)
+            ElmoEmbedder(model.options_file)
+        with pytest.raises(SettingError, match="give options_file and weight_file"):
+            Elmo(None, None, 1)
 
 
 class TestElmo:
@@ -210,7 +212,7 @@ class TestElmo:
         for requires_grad in (False, True):
             elmo = Elmo(*model.files, 1, requires_grad=requires_grad)
             elmo(batch_to_ids(SENTENCES))["elmo_representations"][0].sum().backward()
-            reached = [p.grad is not None and bool(p.grad.any()) for p in elmo.network.parameters()]
+            reached = [p.grad is not None and bool(p.grad.any()) for p in elmo._elmo_lstm.network.parameters()]
             assert all(reached) if requires_grad else not any(reached)
             assert elmo.scalar_mix_0.gamma.grad is not None
 
@@ -252,7 +254,7 @@ class TestCachedVocabulary:
     def test_words_are_encoded_once_for_all(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
         elmo = Elmo(*model.files, 1, vocab_to_cache=self.VOCABULARY)
         elmo(batch_to_ids(SENTENCES), self.places(SENTENCES))
-        monkeypatch.setattr(elmo.network.encoder, "forward", lambda _: pytest.fail("was encoded again"))
+        monkeypatch.setattr(elmo._elmo_lstm.network.encoder, "forward", lambda _: pytest.fail("was encoded again"))
         elmo(batch_to_ids(SENTENCES), self.places(SENTENCES))
 
     def test_a_word_it_does_not_have_goes_through_the_characters(self, model: Model) -> None:

@@ -33,6 +33,8 @@ def convert(
 
         relmo convert elmo_2x1024_128_2048cnn_1xhighway.zip models/small
 
+        relmo convert model.tar.gz models/of-my-tagger
+
         relmo convert models/mine original/mine
 
         relmo convert models/mine models/compact --precision int8
@@ -43,7 +45,8 @@ def convert(
     ----------
     source
         A folder that relmo saved, or small or words, which ship with it; or a folder or .zip with original files, or
-        the path of an options file with the weights beside it; or a folder of ELMoForManyLangs.
+        the path of an options file with the weights beside it; or a folder of ELMoForManyLangs; or a model.tar.gz or
+        .th that AllenNLP saved, for the ELMo in it.
     destination
         The folder to write; with --to onnx or gensim, the file.
     to
@@ -66,8 +69,7 @@ def convert(
         Print nothing.
     """
     from relmo.errors import SettingError
-    from relmo.store.many_langs import is_many_langs
-    from relmo.store.original import locate
+    from relmo.store.foreign import is_foreign
     from relmo.store.references import bundled
 
     where = bundled(source) or source
@@ -75,7 +77,7 @@ def convert(
         if (weights, precision, shard_mb, card) != (None, None, None, None):
             raise SettingError(f"--weights, --precision, --shard-mb and --card do not go with --to {to}; leave it out")
         return _say(_to_library(where, destination, to, overwrite=overwrite), destination, json=json, quiet=quiet)
-    original = locate(where if weights is None else (where, weights)) is not None or is_many_langs(where)
+    original = is_foreign(where if weights is None else (where, weights))
     if not original and weights is not None:
         raise SettingError("weights goes with original ELMo files only; leave it out")
     if not original and precision is None:

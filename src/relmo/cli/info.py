@@ -20,7 +20,7 @@ def info(model: str = "small", *, json: bool = False, quiet: bool = False) -> No
     ----------
     model
         The model's folder, or small or words, which ship with relmo; or original ELMo files: a folder or .zip that
-        holds them, or the path of the options; or a folder of ELMoForManyLangs.
+        holds them, or the path of the options; or a folder of ELMoForManyLangs; or a model that AllenNLP saved.
     json
         Print one JSON object.
     quiet
@@ -39,6 +39,7 @@ def gather(model: str) -> dict[str, Any]:
     """What there is to say about a model."""
     from relmo.disk.digests import sha256
     from relmo.loading import load
+    from relmo.store.allennlp import is_saved
     from relmo.store.folder import digest, read_config
     from relmo.store.many_langs import is_many_langs
     from relmo.store.original import locate
@@ -50,6 +51,8 @@ def gather(model: str) -> dict[str, Any]:
         return _gather_original(original)
     if is_many_langs(folder):
         return _gather_many_langs(folder)
+    if is_saved(folder):
+        return _gather_saved(folder)
     config = read_config(folder)
     tensors = load(folder, device="cpu").tensors()  # checks that everything fits together
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
@@ -106,6 +109,26 @@ def _gather_many_langs(folder: Path) -> dict[str, Any]:
         "settings": {name: value for name, value in vars(settings.model).items() if name not in TRAINING},
         "results": {},
         "sha256": {path.name: sha256(path) for path in files_of(folder)},
+    }
+
+
+def _gather_saved(path: Path) -> dict[str, Any]:
+    """What there is to say about the ELMo of a model that AllenNLP saved."""
+    from relmo.disk.digests import sha256
+    from relmo.store.allennlp import read_saved
+    from relmo.store.folder import digest, own_tensors
+
+    saved = read_saved(path)
+    tensors = {name: tensor.detach() for name, tensor in own_tensors(saved.network).items()}
+    return {
+        "kind": "bilm",
+        "format": "AllenNLP",
+        "name": saved.name,
+        "parameters": sum(tensor.numel() for tensor in tensors.values()),
+        "weights_digest": digest(tensors),
+        "settings": {name: value for name, value in vars(saved.settings.model).items() if name not in TRAINING},
+        "results": {},
+        "sha256": {path.name: sha256(path)} if path.is_file() else {},
     }
 
 

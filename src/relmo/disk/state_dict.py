@@ -30,6 +30,11 @@ _TYPES: dict[str, np.dtype[Any]] = {
     "HalfStorage": np.dtype("<f2"),
     "DoubleStorage": np.dtype("<f8"),
     "LongStorage": np.dtype("<i8"),
+    "IntStorage": np.dtype("<i4"),
+    "ShortStorage": np.dtype("<i2"),
+    "CharStorage": np.dtype("i1"),
+    "ByteStorage": np.dtype("u1"),
+    "BoolStorage": np.dtype("?"),
 }
 
 
@@ -65,17 +70,19 @@ class _Tensor(NamedTuple):
     strides: tuple[int, ...]
 
 
-def read_state_dict(path: Path) -> dict[str, StoredTensor]:
-    """The tensors of a file by name. A file that is broken, or that holds something else, is one clear line."""
+def read_state_dict(path: Path, where: str | None = None) -> dict[str, StoredTensor]:
+    """The tensors of a file by name. A file that is broken, or that holds something else, is one clear line, in which
+    it is called `where`."""
+    where = str(path) if where is None else where
     try:
         found, storages = _read_zip(path) if zipfile.is_zipfile(path) else _read_old(path)
         if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
             raise ValueError("it holds no dictionary of tensors")
-        return {name: _stored(name, tensor, storages, path) for name, tensor in found.items()}
+        return {name: _stored(name, tensor, storages, where) for name, tensor in found.items()}
     except ModelError:
         raise
     except _BROKEN as error:
-        raise ModelError(f"{path}: is no file of tensors that torch saved ({reason(error)})") from error
+        raise ModelError(f"{where}: is no file of tensors that torch saved ({reason(error)})") from error
 
 
 Place = Callable[[], bytes]
@@ -125,7 +132,7 @@ def _piece(path: Path, start: int, size: int) -> Place:
     return read
 
 
-def _stored(name: str, tensor: Any, storages: dict[str, Place], path: Path) -> StoredTensor:
+def _stored(name: str, tensor: Any, storages: dict[str, Place], where: str) -> StoredTensor:
     """A tensor that lies within its storage."""
     if not isinstance(tensor, _Tensor):
         raise ValueError(f"{shown(name)} is no tensor")
@@ -142,7 +149,7 @@ def _stored(name: str, tensor: Any, storages: dict[str, Place], path: Path) -> S
     def read() -> np.ndarray:
         data = storages[key]()
         if len(data) != count * dtype.itemsize:
-            raise ModelError(f"{path}: the numbers of {shown(name)} were cut short; restore it from a copy")
+            raise ModelError(f"{where}: the numbers of {shown(name)} were cut short; restore it from a copy")
         flat = np.frombuffer(data, dtype=dtype)
         steps = [stride * dtype.itemsize for stride in strides]
         return np.lib.stride_tricks.as_strided(flat[offset:], shape, steps, writeable=False)
@@ -221,7 +228,7 @@ class _Machine:
             raise ValueError("it holds more than tensors")
         _, kind, key, _, count, *view = identity
         if not isinstance(kind, _Name) or kind.name not in _TYPES or view not in ([], [None]):
-            raise ValueError("it has numbers of a kind that is not read; it can be float16, float32, float64 or int64")
+            raise ValueError("it has numbers of a kind that is not read; floats, integers and bools are")
         if not isinstance(key, str) or type(count) is not int or count < 0:
             raise ValueError("a storage is broken")
         return self.storages.setdefault(key, _Storage(_TYPES[kind.name], key, count))

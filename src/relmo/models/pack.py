@@ -30,8 +30,8 @@ from relmo.store.folder import (
     text_files,
     write_json,
 )
-from relmo.store.many_langs import is_many_langs
-from relmo.store.original import PairOrPath, locate
+from relmo.store.foreign import is_foreign
+from relmo.store.original import PairOrPath
 from relmo.store.references import bundled
 from relmo.store.weights import Record, Stored, write_weights
 
@@ -69,7 +69,7 @@ def pack(
     source = bundled(source) or source
     model = load(source, device="cpu")
     with new_folder(Path(destination), overwrite=overwrite, ours=OURS) as inside:
-        if source is None or locate(source) is not None or not isinstance(source, str | Path) or is_many_langs(source):
+        if source is None or not isinstance(source, str | Path) or is_foreign(source):
             model.save_pretrained(inside)
             (inside / WEIGHTS).unlink()
         else:

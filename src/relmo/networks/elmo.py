@@ -169,9 +169,9 @@ class Elmo(nn.Module):
     def encode(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """ids of words (B, T, …) -> their vectors (B, T, P), zero where there is none; those of the boundaries (2, P).
         Each distinct word is encoded once."""
-        words, ends = ids[mask], self.ends
+        words, ends = ids[mask], self.ends.to(ids.device)
         if self.by_characters:
-            words = _fit_columns(words, self.max_characters)
+            words = fit_columns(words, self.max_characters)
         distinct, which = torch.unique(torch.cat([ends, words]), dim=0, return_inverse=True)
         self._check(distinct)
         if isinstance(self.network.encoder, CharacterEncoder):
@@ -193,6 +193,19 @@ class Elmo(nn.Module):
     def read(self, tokens: Tensor, ends: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Word vectors (B, T, P), boundary vectors (2, P), mask (B, T) -> every layer (K, B, T + 2, 2P), and the mask
         with the boundaries (B, T + 2)."""
+        sentence, mask_full = self.enclose(tokens, ends, mask)
+        lengths = mask_full.sum(dim=1)
+        if self.state == "carry":
+            with self.carrying:
+                run = self.network(sentence, lengths, self._state_for(len(mask)))
+                self._keep(run.state)
+        else:
+            run = self.network(sentence, lengths)
+        return run.layers, mask_full
+
+    def enclose(self, tokens: Tensor, ends: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Word vectors (B, T, P), boundary vectors (2, P), mask (B, T) -> both with the boundaries: (B, T + 2, P) and
+        (B, T + 2)."""
         batch, steps = mask.shape
         lengths = mask.sum(dim=1)
         if not torch.equal(mask, torch.arange(steps, device=mask.device) < lengths.unsqueeze(1)):
@@ -201,13 +214,7 @@ class Elmo(nn.Module):
         sentence[:, 0] = ends[0]
         sentence[:, 1:-1] = tokens
         sentence[torch.arange(batch, device=mask.device), lengths + 1] = ends[1]
-        if self.state == "carry":
-            with self.carrying:
-                run = self.network(sentence, lengths + 2, self._state_for(batch))
-                self._keep(run.state)
-        else:
-            run = self.network(sentence, lengths + 2)
-        return run.layers, torch.arange(steps + 2, device=mask.device) < (lengths + 2).unsqueeze(1)
+        return sentence, torch.arange(steps + 2, device=mask.device) < (lengths + 2).unsqueeze(1)
 
     def mix(self, layers: Tensor, mask_full: Tensor, mask: Tensor, outer: Sequence[int]) -> ElmoOutput:
         """The mixtures of layers (K, B, T + 2, 2P), with or without the boundaries; B is laid out as `outer` says."""
@@ -258,7 +265,7 @@ def sentence_ids(sentences: Sequence[Sequence[str]], max_characters: int) -> Ten
     return ids
 
 
-def _fit_columns(ids: Tensor, columns: int) -> Tensor:
+def fit_columns(ids: Tensor, columns: int) -> Tensor:
     """Words spelled for another number of columns (N, C) as if spelled for this one: a word that is too long is cut and
     ended, a shorter row gets more padding."""
     if ids.shape[1] <= columns:

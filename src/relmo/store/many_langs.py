@@ -6,29 +6,25 @@
              token_embedder.pkl     tensors that torch saved; they are read as data (`disk/state_dict.py`), and their
              encoder.pkl            shapes compared with the settings before memory is taken for them
 
-What differs from ELMo is how words are read (`text/dictionaries.py`, `networks.bilm.DictionaryEncoder`). Two things are
-written otherwise for the same numbers: the forget gate's bias holds the constant 1 that ours adds, and the highway
-layers' gate keeps the input where ours keeps the transform. The output layer is not in the folder.
+What differs from ELMo is how words are read (`text/dictionaries.py`, `networks.bilm.DictionaryEncoder`). The tensors'
+names are in `torch_names.py`. The output layer is not in the folder.
 
     Che et al. 2018, Towards better UD parsing
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from relmo.disk.files import is_file, read_json
 from relmo.disk.state_dict import read_state_dict
 from relmo.errors import ModelError, SettingError, shown
-from relmo.networks.bilm import BiLMNetwork, DictionaryEncoder, DictionarySizes
-from relmo.nn.elmo_lstm import FORGET_BIAS
+from relmo.networks.bilm import BiLMNetwork, DictionarySizes
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings, check_bilm
 from relmo.store.folder import CONFIG
 from relmo.store.original import Section, read_activation, read_filters
+from relmo.store.torch_names import DIRECTIONS, MANY_LANGS, layout, read_network
 from relmo.store.weights import Unfilled
 from relmo.text.corpus import read_lines
 from relmo.text.dictionaries import Dictionaries, Dictionary
@@ -173,68 +169,12 @@ def _read_dictionary(path: Path) -> Dictionary:
     return Dictionary(symbols)
 
 
-class Part(NamedTuple):
-    """A tensor of the folder: its file and its name there, its shape, and our tensors that it fills, in its order of
-    rows. Ours are `sign` times what is in the file."""
-
-    file: str
-    name: str
-    shape: tuple[int, ...]
-    views: list[Tensor]
-    signs: tuple[int, ...] = (1,)
-
-
-def _layout(network: BiLMNetwork) -> Iterator[Part]:
-    """Every tensor of a folder with this network."""
-
-    def part(file: str, name: str, *views: Tensor, signs: tuple[int, ...] = (1,)) -> Part:
-        return Part(file, name, (sum(len(view) for view in views), *views[0].shape[1:]), list(views), signs)
-
-    encoder = network.encoder
-    assert isinstance(encoder, DictionaryEncoder)
-    yield part(TOKENS, "char_emb_layer.embedding.weight", encoder.cnn.embedding)
-    if encoder.words is not None:
-        yield part(TOKENS, "word_emb_layer.embedding.weight", encoder.words.weight)
-    for i, (weight, bias) in enumerate(zip(encoder.cnn.weights, encoder.cnn.biases, strict=True)):
-        yield part(TOKENS, f"convolutions.{i}.weight", weight)
-        yield part(TOKENS, f"convolutions.{i}.bias", bias)
-    for i, highway in enumerate(encoder.highways):
-        transform, carry = highway.transform, highway.carry  # sigmoid(-x) = 1 - sigmoid(x)
-        yield part(TOKENS, f"highways._layers.{i}.weight", transform.weight, carry.weight, signs=(1, -1))  # type: ignore[arg-type,union-attr]
-        yield part(TOKENS, f"highways._layers.{i}.bias", transform.bias, carry.bias, signs=(1, -1))  # type: ignore[arg-type,union-attr]
-    yield part(TOKENS, "projection.weight", encoder.projection.weight)
-    yield part(TOKENS, "projection.bias", encoder.projection.bias)
-    for depth, layer in enumerate(network.lstm.stack):
-        for d, direction in enumerate(("forward", "backward")):
-            name = f"{direction}_layer_{depth}"
-            assert layer.weight_hr is not None
-            yield part(ENCODER, f"{name}.input_linearity.weight", layer.weight_ih[d])
-            yield part(ENCODER, f"{name}.state_linearity.weight", layer.weight_hh[d])
-            yield part(ENCODER, f"{name}.state_linearity.bias", layer.bias[d])
-            yield part(ENCODER, f"{name}.state_projection.weight", layer.weight_hr[d])
-
-
 def _read_weights(folder: Path, where: str, network: BiLMNetwork) -> BiLMNetwork:
     """The network, which has no memory yet, with the folder's weights."""
-    files = {name: read_state_dict(folder / name) for name in (TOKENS, ENCODER)}
-    for part in _layout(network):
-        found = files[part.file].get(part.name)
-        if found is None or found.shape != part.shape:
-            what = "missing" if found is None else " x ".join(map(str, found.shape))
-            expected = " x ".join(map(str, part.shape))
-            raise ModelError(f"{folder / part.file}: '{part.name}' is {what}; by {where} it is {expected}")
-    network = network.to_empty(device="cpu")
-    with torch.no_grad():
-        for part in _layout(network):
-            values = np.array(files[part.file][part.name].read(), dtype=np.float32)
-            if not np.isfinite(values).all():
-                raise ModelError(f"{folder / part.file}: '{part.name}' has values that are not finite numbers")
-            rows = torch.from_numpy(values).split([len(view) for view in part.views])
-            for view, own, sign in zip(part.views, rows, part.signs, strict=True):
-                view.copy_(sign * own)
-        for layer in network.lstm.stack:
-            layer.bias[:, layer.hidden_size : 2 * layer.hidden_size] -= FORGET_BIAS
-    return network.eval()
+    tensors = read_state_dict(folder / TOKENS) | read_state_dict(folder / ENCODER)
+    names = [part.name for part in layout(network, MANY_LANGS)]
+    files = {name: ENCODER if name.startswith(DIRECTIONS) else TOKENS for name in names}
+    return read_network(network, MANY_LANGS, tensors, {name: str(folder / files[name]) for name in names}, where)
 
 
 def files_of(folder: str | Path) -> list[Path]:

@@ -61,7 +61,7 @@ class Original(NamedTuple):
 
 def read_original(original: Original) -> tuple[BiLMSettings, BiLMNetwork]:
     """The settings and the network in these two files, which hold no vocabulary."""
-    settings = _read_options(original.options)
+    settings = parse_options(load_json(original.options), original.options.name)
     return settings, _read_weights(original.weights, settings.model)
 
 
@@ -125,7 +125,7 @@ def _choose(source: str | Path, members: Sequence[Member]) -> Original | None:
         return None
     if not options:
         for member in jsons:
-            _load_json(member)  # a broken one says so
+            load_json(member)  # a broken one says so
         seen = f" (read: {_names(source, jsons)})" if jsons else ""
         raise ModelError(f"{source}: there is {_names(source, weights)}, but no .json with 'lstm' and 'char_cnn'{seen}")
     if not weights:
@@ -157,7 +157,7 @@ def _is_options(member: Member) -> bool:
     if not member.is_one_of(".json") or member.size > _LARGEST_OPTIONS:
         return False
     try:
-        return "lstm" in _load_json(member)
+        return "lstm" in load_json(member)
     except ModelError:
         return False
 
@@ -171,7 +171,8 @@ def _has_characters(member: Member) -> bool:
         return False
 
 
-def _load_json(member: Member) -> dict[str, Any]:
+def load_json(member: Member) -> dict[str, Any]:
+    """The object in a JSON file, which is small."""
     if member.size > _LARGEST_OPTIONS:
         raise ModelError(f"{member.name}: {member.size:,} bytes is too large for an options file")
     try:
@@ -214,14 +215,13 @@ class Section:
         return Section(f"{self.where}.{key}", self.values[key])
 
 
-def _read_options(member: Member) -> BiLMSettings:
+def parse_options(values: dict[str, Any], where: str) -> BiLMSettings:
     """The settings that an original options file describes."""
-    values = _load_json(member)
     for key in ("lstm", "char_cnn"):
         if key not in values:
-            raise ModelError(f"{member.name}: '{key}' is missing; an original options file has 'lstm' and 'char_cnn'")
-    lstm = Section(f"{member.name}: lstm", values["lstm"])
-    cnn = Section(f"{member.name}: char_cnn", values["char_cnn"])
+            raise ModelError(f"{where}: '{key}' is missing; an original options file has 'lstm' and 'char_cnn'")
+    lstm = Section(f"{where}: lstm", values["lstm"])
+    cnn = Section(f"{where}: char_cnn", values["char_cnn"])
     characters = cnn.get("n_characters", int, default=CHARACTERS + 1)
     if characters not in (CHARACTERS, CHARACTERS + 1):
         raise ModelError(
@@ -245,7 +245,7 @@ def _read_options(member: Member) -> BiLMSettings:
         )
         check_bilm(settings)
     except (SettingError, OverflowError) as error:
-        raise ModelError(f"{member.name}: cannot be built: {error}") from error
+        raise ModelError(f"{where}: cannot be built: {error}") from error
     return settings
 
 
