@@ -8,7 +8,7 @@ With `init` a classifier starts from a language model: Dai & Le 2015, Semi-super
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -126,6 +126,10 @@ class Classifier(Task[Labelled, ChosenLabel]):
     @staticmethod
     def texts(example: Labelled) -> Sequence[Words]:
         return (example.words,)
+
+    @staticmethod
+    def classes(example: Labelled) -> Collection[str]:
+        return (example.label,)
 
     @classmethod
     def make_features(

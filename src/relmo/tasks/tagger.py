@@ -5,7 +5,7 @@ tagger.predict(["The bank lends money."])[0].tags            # ['DET', 'NOUN', '
 tagger.evaluate("dev.conllu").score
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,10 @@ class Tagger(Task[TaggedWords, TaggedText]):
     @staticmethod
     def texts(example: TaggedWords) -> Sequence[Words]:
         return (example.words,)
+
+    @staticmethod
+    def classes(example: TaggedWords) -> Collection[str]:
+        return example.tags
 
     @classmethod
     def make_vocabularies(cls, settings: TaggerSettings, examples: Sequence[TaggedWords]) -> dict[str, Vocabulary]:
