@@ -107,10 +107,12 @@ def _bar(console: Console, *columns: ProgressColumn | str) -> Bar:
 
 
 class TrainingReporter(Reporter):
-    """A progress bar with rate and time left on a terminal, plain lines where there is none, nothing when quiet."""
+    """A progress bar with rate and time left on a terminal, plain lines where there is none, nothing when quiet.
+    `unit` is what is learned from, in the plural: words, texts."""
 
-    def __init__(self, *, quiet: bool = False):
+    def __init__(self, *, quiet: bool = False, unit: str = "symbols"):
         self.console = make_console(quiet=quiet)
+        self.unit = unit
         self.bar: Bar | None = None
         self.last_line = 0.0
         self.reading = self.console.status("reading the corpus")
@@ -119,7 +121,7 @@ class TrainingReporter(Reporter):
 
     def plan(self, plan: "Plan") -> None:
         self.reading.stop()
-        lines = [("device", plan.device), ("symbols in the training part", f"{plan.predictions:,}")]
+        lines = [("device", plan.device), (f"{self.unit} to learn from", f"{plan.predictions:,}")]
         if plan.processes > 1:
             lines.insert(1, ("processes", f"{plan.processes:,}"))
         if plan.steps:
@@ -139,9 +141,9 @@ class TrainingReporter(Reporter):
     def logged(self, record: dict[str, Any]) -> None:
         due = time.monotonic() - self.last_line > PLAIN_EVERY
         if self.console.is_terminal and self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], what=_describe(record))
+            self.bar.update(self.bar.task_ids[0], what=_describe(record, self.unit))
         if "valid" in record or (due and not self.console.is_terminal):
-            self.said(f"step {record['step']:>7,}  {_describe(record)}")
+            self.said(f"step {record['step']:>7,}  {_describe(record, self.unit)}")
             self.last_line = time.monotonic()
 
     def stepped(self, step: "Step", total: int) -> None:
@@ -161,13 +163,14 @@ class TrainingReporter(Reporter):
             self.bar.stop()
 
 
-def _describe(record: dict[str, Any]) -> str:
-    """A line of metrics in words."""
-    valid = f"  valid {record['valid']:.4f}" if "valid" in record else ""
-    valid += "".join(f"  {k.removeprefix('valid_')} {v:.4f}" for k, v in record.items() if k.startswith("valid_"))
+def _describe(record: dict[str, Any], unit: str) -> str:
+    """A line of metrics in words. Of a task the scores are shown, in place of what should fall."""
+    scores = {name.removeprefix("valid_"): value for name, value in record.items() if name.startswith("valid_")}
+    shown = scores or {"valid": record["valid"]} if "valid" in record else {}
+    figures = "".join(f"  {name} {value:.4f}" for name, value in shown.items())
     clipped = f"  clipped {record['clipped']:.0%}" if record["clipped"] else ""
-    rate = f"  {record['symbols_per_second']:,.0f} symbols/s"
-    return f"epoch {record['epoch']:.2f}  loss {record['loss']:.4f}{valid}{clipped}{rate}"
+    rate = f"  {record['symbols_per_second']:,.0f} {unit}/s"
+    return f"epoch {record['epoch']:.2f}  loss {record['loss']:.4f}{figures}{clipped}{rate}"
 
 
 class EmbedReporter:
