@@ -107,12 +107,11 @@ def _bar(console: Console, *columns: ProgressColumn | str) -> Bar:
 
 
 class TrainingReporter(Reporter):
-    """A progress bar with rate and time left on a terminal, plain lines where there is none, nothing when quiet.
-    `unit` is what is learned from, in the plural: words, texts."""
+    """A progress bar with rate and time left on a terminal, plain lines where there is none, nothing when quiet."""
 
-    def __init__(self, *, quiet: bool = False, unit: str = "symbols"):
+    def __init__(self, *, quiet: bool = False):
         self.console = make_console(quiet=quiet)
-        self.unit = unit
+        self.unit = ""
         self.bar: Bar | None = None
         self.last_line = 0.0
         self.reading = self.console.status("reading the corpus")
@@ -121,6 +120,7 @@ class TrainingReporter(Reporter):
 
     def plan(self, plan: "Plan") -> None:
         self.reading.stop()
+        self.unit = plan.unit
         lines = [("device", plan.device), (f"{self.unit} to learn from", f"{plan.predictions:,}")]
         if plan.processes > 1:
             lines.insert(1, ("processes", f"{plan.processes:,}"))

@@ -87,7 +87,6 @@ def saved_settings(out: Path) -> dict[str, Any]:
 
 # sections, as the help names them
 GROUPS = {"text": "Text", "input": "Input", "model": "Model", "train": "Training", "search": "Search"}
-UNITS = {"bilm": "words", "skipgram": "words", "tagger": "words", "classifier": "texts", "pairs": "pairs"}
 
 
 def train_command(kind: str) -> Callable[..., None]:
@@ -123,13 +122,6 @@ def _program() -> str:
     return f"torchrun --nproc-per-node {os.environ.get('LOCAL_WORLD_SIZE')} -m relmo" if several else "relmo"
 
 
-def _unit_of(kind: str, settings: Any) -> str:
-    """What a model learns from, one prediction each."""
-    if kind == "lm":
-        return {"char": "characters", "word": "words"}[settings.text.unit]
-    return UNITS.get(kind, "predictions")
-
-
 def run(kind: str, files: list[str], settings: Any, options: RunOptions) -> None:
     """Runs a kind's training function, shows its progress and prints its results."""
     from relmo.runs.folder import CHECKPOINT, read_run
@@ -139,7 +131,7 @@ def run(kind: str, files: list[str], settings: Any, options: RunOptions) -> None
         files = read_run(options.out)["files"]
     if not files:
         raise SettingError("no corpus: give one or more text files, or - for standard input")
-    reporter = TrainingReporter(quiet=options.quiet or not speaks(), unit=_unit_of(kind, settings))
+    reporter = TrainingReporter(quiet=options.quiet or not speaks())
     go_on = f"go on with: {_program()} train {kind} --out {options.out} --resume"
     how = {name: getattr(options, name) for name in ("resume", "overwrite", "dry_run")}
     try:

@@ -60,6 +60,7 @@ class Classifier(Task[Labelled, ChosenLabel]):
     """A network that puts texts into classes, with its vocabulary, labels and settings."""
 
     kind = "classifier"
+    predicts = "texts"
     settings: ClassifierSettings
 
     def predict(self, texts: Iterable[str | Words]) -> list[ChosenLabel]:

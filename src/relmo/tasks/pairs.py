@@ -44,6 +44,7 @@ class SentencePairs(Task[TextPair, ChosenLabel | PairScore]):
     """A network that compares two sentences, with its vocabulary, settings and, unless it gives numbers, labels."""
 
     kind = "pairs"
+    predicts = "pairs"
     settings: PairsSettings
 
     def predict(self, pairs: Iterable[tuple[str | Words, str | Words]]) -> list[ChosenLabel | PairScore]:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -130,6 +130,7 @@ class Task(SavedModel, Generic[E, P]):
     """
 
     network: TaskNetwork
+    predicts: ClassVar[str] = "predictions"  # what one prediction is made for, where there is a word for it
 
     def __init__(
         self,
