@@ -222,6 +222,7 @@ def _train_once(run: TaskRun, data: Data, *, dry_run: bool = False) -> dict[str,
     results = _summarize(run, data, seconds=round(time.monotonic() - begun, 1))
     if run.settings.train.plot:
         _draw_curves(run.out, results["metric"])
+        run.reporter.said(f"wrote {run.out / CURVES}")
     return results
 
 
