@@ -5,6 +5,8 @@ BIN := .venv/bin
 
 demo: .venv/core  ## one word in two sentences: what it is near to in context, and what without
 	@$(BIN)/python examples/meaning_in_context.py
+	@echo 'Next: type "source .venv/bin/activate", and then "relmo --help" and the commands of README.md work as printed.'
+	@echo 'Or type ".venv/bin/relmo" in place of "relmo".'
 
 test: .venv/dev lint  ## lint, check types, run all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile

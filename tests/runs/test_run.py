@@ -282,7 +282,7 @@ def test_the_plan_comes_before_the_first_step_and_names_the_steps_there_will_be(
 
 def test_the_plan_does_not_change_the_run(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train_lm([str(text)], SMALL, tmp_path / "planned" / "model")
-    monkeypatch.setattr("relmo.runs.train_lm.make_plan", lambda trainer, predictions: None)
+    monkeypatch.setattr("relmo.runs.train_lm.make_plan", lambda trainer, predictions, unit: None)
     train_lm([str(text)], SMALL, tmp_path / "unplanned" / "model")
     assert_same(tmp_path / "planned" / "model", tmp_path / "unplanned" / "model")
 

@@ -263,6 +263,20 @@ def test_examples_are_held_out_evenly_where_no_file_is_given(files: tuple[str, s
         hold_out([1, 2, 3], 0.1)
 
 
+def test_each_class_is_among_the_examples_to_learn_from_and_among_those_held_out() -> None:
+    texts = ["good", "bad"] * 20 + ["rare", "rare", "once"]
+    train, valid = hold_out(texts, 0.1, lambda text: [text])
+    assert set(valid) == {"good", "bad", "rare"}
+    assert set(train) == {"good", "bad", "rare", "once"}
+    assert (valid.count("good"), valid.count("bad")) == (2, 2)
+
+
+def test_an_example_of_several_classes_is_held_out_for_its_rarest() -> None:
+    sentences = [["O", "PER"]] * 30 + [["O", "PER", "LOC"]] * 4 + [["O"]] * 30
+    train, valid = hold_out(sentences, 0.05, lambda tags: tags)
+    assert {tag for tags in valid for tag in tags} == {tag for tags in train for tag in tags} == {"O", "PER", "LOC"}
+
+
 def test_a_dry_run_prints_the_plan_and_leaves_nothing(files: tuple[str, str], bilm: str, tmp_path: Path) -> None:
     plans: list[Any] = []
 

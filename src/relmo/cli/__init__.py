@@ -60,6 +60,9 @@ app.command(convert)
 app.command(analyse)
 app.command(reproduce)
 app.command(bench)
+app.register_install_completion_command(
+    help="Let the Tab key complete relmo's verbs and flags, in bash, zsh and fish; the shell's startup file is told."
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

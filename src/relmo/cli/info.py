@@ -1,5 +1,6 @@
 """`relmo info MODEL`"""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,13 +9,38 @@ from relmo.cli.terminal import print_json, print_table
 if TYPE_CHECKING:
     from relmo.store.original import Original
 
+ENGLISH = "76.6 million words of English: Wikipedia, Wikinews, textbooks and novels"
+SHIPPED = {
+    "small": ENGLISH,
+    "words": ENGLISH,
+    "prose": "War and Peace, 3.1 million characters",
+    "code": "modules of Python's standard library, 4.8 million characters",
+    "anbn-lstm": "strings of the form aaabbb, which it has learned to count",
+    "anbn-gru": "strings of the form aaabbb, which it has learned to count",
+}
+COUNTS = {"train_symbols": "symbols", "train_tokens": "words", "train_words": "words", "train_examples": "examples"}
+SENTENCE = 'echo "Anna moved from Berlin to Oslo." | relmo predict {model}'
+NEXT = {  # a command for each kind of model
+    "lm": "relmo generate {model} --limit 200",
+    "bilm": 'echo "A bank lends money." | relmo embed --model {model} --out vectors.h5',
+    "skipgram": "relmo train tagger FILE --vectors {model} --out models/tagger",
+    "tagger": SENTENCE,
+    "srl": SENTENCE,
+    "classifier": 'echo "The room was cold and the waiter was rude." | relmo predict {model}',
+    "coref": 'echo "Anna saw Bob. She waved to him." | relmo predict {model}',
+    "pairs": "printf 'A dog sleeps.\\tAn animal is asleep.\\n' | relmo predict {model}",
+    "reader": "printf 'It was built in 1874.\\tWhen was it built?\\n' | relmo predict {model}",
+    "seq2seq": "relmo predict {model} FILE",
+}
 TRAINING = ("dropout", "tied", "softmax", "samples")  # settings that original files do not have
 
 
 def info(model: str = "small", *, json: bool = False, quiet: bool = False) -> None:
-    """Say what a model holds: kind, geometry, parameters, provenance, checksums. The weights are read and checked.
+    """Say what a model is, what it was trained on and what to do with it; then its settings, results and checksums.
 
-        relmo info models/mine
+    The weights are read and checked.
+
+        relmo info small
 
     Parameters
     ----------
@@ -32,7 +58,27 @@ def info(model: str = "small", *, json: bool = False, quiet: bool = False) -> No
     elif quiet:
         print(facts["kind"])
     else:
-        print_table(["", ""], [[name, show(value)] for name, value in flatten(facts)])
+        print(*summary(model, facts), "", sep="\n")
+        print_table(["", ""], [[name, show(value)] for name, value in flatten(facts)], left=(0, 1))
+
+
+def summary(model: str, facts: dict[str, Any]) -> list[str]:
+    """What a model is, what it was trained on and what to type next, a line each."""
+    from relmo.settings.kinds import KINDS
+    from relmo.store.references import bundled
+
+    kind = facts["kind"]
+    called = KINDS[kind].called
+    also = "" if kind in called else f" ({kind})"
+    lines = [f"{model}: {called}{also} with {facts['parameters']:,} parameters."]
+    results = facts["results"]
+    if bundled(model) is not None:
+        lines.append(f"It ships with relmo and was trained on {SHIPPED[model]}.")
+    elif files := results.get("trained_on"):
+        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+        count = next((f", {results[key]:,} {unit}" for key, unit in COUNTS.items() if key in results), "")
+        lines.append(f"It was trained on {', '.join(files[:3])}{more}{count}.")
+    return [*lines, f"Try: {NEXT[kind].format(model=shlex.quote(model))}"]
 
 
 def gather(model: str) -> dict[str, Any]:

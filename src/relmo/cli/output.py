@@ -20,6 +20,14 @@ def check_plot(path: Path | None, *, overwrite: bool) -> None:
         refuse_existing(path, overwrite=overwrite)
 
 
+def say_wrote(path: Path, *, quiet: bool = False) -> None:
+    """Says on standard error which file there is now."""
+    from relmo.cli.terminal import say
+
+    if not quiet:
+        say(f"wrote {path}")
+
+
 def check_out(path: Path, kinds: tuple[str, ...], *, overwrite: bool) -> None:
     """Raises at once where the name of an output file says no kind that can be written, or the file exists."""
     if path.suffix.lower() not in kinds:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from relmo.cli.output import Overwrite, check_plot
+from relmo.cli.output import Overwrite, check_plot, say_wrote
 from relmo.cli.terminal import print_json, print_reproduction, sayer
 
 
@@ -67,9 +67,8 @@ def reading_times(
     table = reproduce(stories, trained | loaded, seed=seed, say=say)
     if plot is not None:
         draw(plot, table.rows)
+        say_wrote(plot, quiet=quiet)
     if json:
         print_json({"models": [*trained, *loaded], "reproductions": [table.summary()]})
         return
     print_reproduction(table)
-    if plot is not None and not quiet:
-        print(f"{plot}: the gains with their intervals")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relmo.cli.output import check_plot
+from relmo.cli.output import check_plot, say_wrote
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class Shown:
             from relmo.analysis.core.attention_map import draw_attention
 
             draw_attention(self.kept, self.options.plot)
+            say_wrote(self.options.plot)
 
 
 def with_search(

@@ -66,6 +66,7 @@ class TrainingReporter(Reporter):
 
     def __init__(self, *, quiet: bool = False):
         self.console = make_console(quiet=quiet)
+        self.unit = ""
         self.bar: Bar | None = None
         self.last_line = 0.0
         self.reading = self.console.status("reading the corpus")
@@ -74,6 +75,7 @@ class TrainingReporter(Reporter):
 
     def plan(self, plan: "Plan") -> None:
         self.reading.stop()
+        self.unit = plan.unit
         for line in plan_lines(plan):
             self.said(line)
 
@@ -83,9 +85,9 @@ class TrainingReporter(Reporter):
     def logged(self, record: dict[str, Any]) -> None:
         due = time.monotonic() - self.last_line > PLAIN_EVERY
         if self.console.is_terminal and self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], what=_describe(record))
+            self.bar.update(self.bar.task_ids[0], what=_describe(record, self.unit))
         if "valid" in record or (due and not self.console.is_terminal):
-            self.said(_line_of(record))
+            self.said(_line_of(record, self.unit))
             self.last_line = time.monotonic()
 
     def stepped(self, step: "Step", total: int) -> None:
@@ -111,9 +113,10 @@ class NotebookReporter(Reporter):
     def __init__(self) -> None:
         self.handle: Any = None  # of the bar, once it is there
         self.began, self.shown, self.first = 0.0, 0.0, 0
-        self.what = ""
+        self.what = self.unit = ""
 
     def plan(self, plan: "Plan") -> None:
+        self.unit = plan.unit
         for line in plan_lines(plan):
             self.said(line)
 
@@ -121,9 +124,9 @@ class NotebookReporter(Reporter):
         print(message)
 
     def logged(self, record: dict[str, Any]) -> None:
-        self.what = _describe(record)
+        self.what = _describe(record, self.unit)
         if "valid" in record:
-            self.said(_line_of(record))
+            self.said(_line_of(record, self.unit))
 
     def stepped(self, step: "Step", total: int) -> None:
         from IPython.display import display
@@ -164,7 +167,7 @@ def shown_progress(*, quiet: bool) -> Iterator[Reporter]:
 
 def plan_lines(plan: "Plan") -> list[str]:
     """What is known of a run before its first step, a line each."""
-    lines = [("device", plan.device), ("symbols in the training part", f"{plan.predictions:,}")]
+    lines = [("device", plan.device), (f"{plan.unit} to learn from", f"{plan.predictions:,}")]
     if plan.processes > 1:
         lines.insert(1, ("processes", f"{plan.processes:,}"))
     if plan.steps:
@@ -178,17 +181,18 @@ def plan_lines(plan: "Plan") -> list[str]:
     return [f"  {name:<30}{value}" for name, value in lines]
 
 
-def _line_of(record: dict[str, Any]) -> str:
-    return f"step {record['step']:>7,}  {_describe(record)}"
+def _line_of(record: dict[str, Any], unit: str) -> str:
+    return f"step {record['step']:>7,}  {_describe(record, unit)}"
 
 
-def _describe(record: dict[str, Any]) -> str:
-    """A line of metrics in words."""
-    valid = f"  valid {record['valid']:.4f}" if "valid" in record else ""
-    valid += "".join(f"  {k.removeprefix('valid_')} {v:.4f}" for k, v in record.items() if k.startswith("valid_"))
+def _describe(record: dict[str, Any], unit: str) -> str:
+    """A line of metrics in words. Of a task the scores are shown, in place of what should fall."""
+    scores = {name.removeprefix("valid_"): value for name, value in record.items() if name.startswith("valid_")}
+    shown = scores or {"valid": record["valid"]} if "valid" in record else {}
+    figures = "".join(f"  {name} {value:.4f}" for name, value in shown.items())
     clipped = f"  clipped {record['clipped']:.0%}" if record["clipped"] else ""
-    rate = f"  {record['symbols_per_second']:,.0f} symbols/s"
-    return f"epoch {record['epoch']:.2f}  loss {record['loss']:.4f}{valid}{clipped}{rate}"
+    rate = f"  {record['symbols_per_second']:,.0f} {unit}/s"
+    return f"epoch {record['epoch']:.2f}  loss {record['loss']:.4f}{figures}{clipped}{rate}"
 
 
 def duration(seconds: float) -> str:

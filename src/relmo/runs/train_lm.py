@@ -51,7 +51,9 @@ def train_lm(
         ngram = settings.model.cell == "ngram"  # which counts; there are no steps
         trainer = None if ngram else _make_trainer(corpus, settings, device, team)
         size = corpus.train.predictions
-        plan = make_plan(trainer, size) if trainer else Plan("cpu", size, steps=0, parameters=0, memory=0, seconds=0.0)
+        unit = {"char": "characters", "word": "words"}[settings.text.unit]
+        counted = Plan("cpu", size, steps=0, parameters=0, memory=0, seconds=0.0, unit=unit)  # of n-grams
+        plan = make_plan(trainer, size, unit) if trainer else counted
         reporter.plan(plan)
         if dry_run:
             return {}

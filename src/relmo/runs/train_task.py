@@ -15,7 +15,8 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -161,7 +162,7 @@ def _read_data(run: TaskRun, start: Any, *, dry_run: bool) -> Data:
     if text.valid is not None:
         valid = run.task.read(text.valid, text)
     else:
-        train, valid = hold_out(train, text.valid_fraction)
+        train, valid = hold_out(train, text.valid_fraction, run.task.classes)
     _check_same(run.out, [train, valid])
     model = run.task.prepare(run.settings, train, run.device, start)
     model.features.keep_layers(dry_run=dry_run)
@@ -170,15 +171,34 @@ def _read_data(run: TaskRun, start: Any, *, dry_run: bool) -> Data:
     return Data(train, valid, model, *encoded, model.check_raw_text(valid, say))
 
 
-def hold_out(examples: list[Any], share: float) -> tuple[list[Any], list[Any]]:
-    """Examples to learn from, and those at even distances to validate on."""
+def hold_out(
+    examples: list[Any], share: float, classes: Callable[[Any], Collection[str]] = lambda _: ()
+) -> tuple[list[Any], list[Any]]:
+    """Examples to learn from, and those to validate on: about this share of each class, at even distances. An example
+    that has several classes counts for its rarest. Where two examples or more count for a class, each side has one."""
     count = round(share * len(examples))
     if not 0 < count < len(examples):
         raise CorpusError(
             f"{share:g} of {len(examples)} examples leaves none on one side; give a file to validate on with --valid"
         )
-    held = {int((i + 0.5) * len(examples) / count) for i in range(count)}
+    groups = _by_rarest_class([classes(example) for example in examples])
+    order = [i for group in groups for i in group]
+    held = {order[int((i + 0.5) * len(order) / count)] for i in range(count)}
+    for group in groups:
+        if len(group) > 1 and held.isdisjoint(group):
+            held.add(group[len(group) // 2])
+        elif len(group) > 1 and held.issuperset(group):
+            held.remove(group[len(group) // 2])
     return [e for i, e in enumerate(examples) if i not in held], [e for i, e in enumerate(examples) if i in held]
+
+
+def _by_rarest_class(classes: Sequence[Collection[str]]) -> list[list[int]]:
+    """The numbers of the examples, those with the same rarest class together."""
+    counts = Counter(name for each in classes for name in set(each))
+    groups: dict[str | None, list[int]] = {}
+    for i, each in enumerate(classes):
+        groups.setdefault(min(each, key=lambda name: (counts[name], name), default=None), []).append(i)
+    return list(groups.values())
 
 
 def _check_same(out: Path, examples: Any) -> None:
@@ -198,7 +218,7 @@ def _train_once(run: TaskRun, data: Data, *, dry_run: bool = False) -> dict[str,
     validation = Validation(model, data)
     batches = ExampleBatches(data.encoded_train, run.settings.train)
     trainer = Trainer(model.network, batches, run.settings.train, validation)
-    run.reporter.plan(make_plan(trainer, data.encoded_train.predictions))
+    run.reporter.plan(make_plan(trainer, data.encoded_train.predictions, model.predicts))
     if dry_run:
         return {}
     begun = time.monotonic()
@@ -207,6 +227,7 @@ def _train_once(run: TaskRun, data: Data, *, dry_run: bool = False) -> dict[str,
     results = _summarize(run, data, seconds=round(time.monotonic() - begun, 1))
     if run.settings.train.plot:
         _draw_curves(run.out, results["metric"])
+        run.reporter.said(f"wrote {run.out / CURVES}")
     return results
 
 

@@ -8,7 +8,7 @@ With `init` a classifier starts from a language model: Dai & Le 2015, Semi-super
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -86,6 +86,7 @@ class Classifier(Task[Labelled, ChosenLabel]):
     """A network that puts texts into classes, with its vocabulary, labels and settings."""
 
     kind = "classifier"
+    predicts = "texts"
     settings: ClassifierSettings
 
     def predict(self, texts: Iterable[str | Words]) -> list[ChosenLabel]:
@@ -152,6 +153,10 @@ class Classifier(Task[Labelled, ChosenLabel]):
     @staticmethod
     def texts(example: Labelled) -> Sequence[Words]:
         return (example.words,)
+
+    @staticmethod
+    def classes(example: Labelled) -> Collection[str]:
+        return (example.label,)
 
     @classmethod
     def make_features(

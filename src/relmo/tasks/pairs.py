@@ -6,7 +6,7 @@ similarity = relmo.load("models/similarity")
 similarity.predict([("A man sleeps.", "Someone is asleep.")])[0].score           # 4.1
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -50,6 +50,7 @@ class SentencePairs(Task[TextPair, ChosenLabel | PairScore]):
     """A network that compares two sentences, with its vocabulary, settings and, unless it gives numbers, labels."""
 
     kind = "pairs"
+    predicts = "pairs"
     settings: PairsSettings
 
     def predict(self, pairs: Iterable[tuple[str | Words, str | Words]]) -> list[ChosenLabel | PairScore]:
@@ -79,6 +80,10 @@ class SentencePairs(Task[TextPair, ChosenLabel | PairScore]):
     @staticmethod
     def texts(example: TextPair) -> Sequence[Words]:
         return example.first, example.second
+
+    @staticmethod
+    def classes(example: TextPair) -> Collection[str]:
+        return () if isinstance(example.label, float) else (example.label,)
 
     @classmethod
     def prepare(

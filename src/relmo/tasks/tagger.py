@@ -8,7 +8,7 @@ names.predict(["Anna saw Oslo."])[0].entities                # the spans that ta
 tagger.evaluate("dev.conllu").score
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -94,6 +94,7 @@ class Tagger(Task[TaggedWords, TaggedText]):
     """A network that tags words, with its vocabulary, tags and settings; spans are always given as BIO."""
 
     kind = "tagger"
+    predicts = "words"
     settings: TaggerSettings
 
     def predict(self, sentences: Iterable[str | Words]) -> list[TaggedText]:
@@ -123,6 +124,10 @@ class Tagger(Task[TaggedWords, TaggedText]):
     @staticmethod
     def texts(example: TaggedWords) -> Sequence[Words]:
         return (example.words,)
+
+    @staticmethod
+    def classes(example: TaggedWords) -> Collection[str]:
+        return example.tags
 
     @classmethod
     def make_vocabularies(cls, settings: TaggerSettings, examples: Sequence[TaggedWords]) -> dict[str, Vocabulary]:

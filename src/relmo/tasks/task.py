@@ -9,11 +9,11 @@ the network's output is read, scored and shown. Files and text become numbers an
 
 import copy
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -134,6 +134,7 @@ class Task(SavedModel, Generic[E, P]):
     """
 
     network: TaskNetwork
+    predicts: ClassVar[str] = "predictions"  # what one prediction is made for, where there is a word for it
 
     def __init__(
         self,
@@ -299,6 +300,12 @@ class Task(SavedModel, Generic[E, P]):
     def texts(example: E) -> Sequence[Words]:
         """The words of each of the example's texts."""
         raise NotImplementedError
+
+    @staticmethod
+    def classes(example: E) -> Collection[str]:
+        """The labels in an example's answer. Of each, some examples are held out and some are learned from. None where
+        a task does not say otherwise."""
+        return ()
 
     @classmethod
     def make_features(

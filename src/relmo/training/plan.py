@@ -14,7 +14,10 @@ REHEARSED, REHEARSAL = 12, 2.0  # steps that are tried to see how long one takes
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run is going to take, by its first steps; memory where the system tells it."""
+    """What a run is going to take, by its first steps; memory where the system tells it.
+
+    predictions   how many one pass over the training part makes, and `unit` what they are of: words, texts
+    """
 
     device: str
     predictions: int
@@ -23,9 +26,10 @@ class Plan:
     memory: int | None
     seconds: float
     processes: int = 1
+    unit: str = "predictions"
 
 
-def make_plan(trainer: Trainer, predictions: int) -> Plan:
+def make_plan(trainer: Trainer, predictions: int, unit: str) -> Plan:
     """What the trainer's run takes, by some steps that leave no trace."""
     seconds = rehearse(trainer) * trainer.total
     return Plan(
@@ -36,6 +40,7 @@ def make_plan(trainer: Trainer, predictions: int) -> Plan:
         memory=peak_memory(trainer.device),
         seconds=seconds,
         processes=trainer.team.size,
+        unit=unit,
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from relmo.cli.output import Overwrite, check_plot
+from relmo.cli.output import Overwrite, check_plot, say_wrote
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ def agreement(
         done |= asked.run(loaded, pairs, seed=seed, quiet=quiet)
     if plot is not None:
         [each for each in done.values() if hasattr(each, "plot")][-1].plot(plot)
+        say_wrote(plot, quiet=quiet)
     if json:
         given = {"model": model, "files": [str(file) for file in files]}
         print_json(given | {name: each.as_dict() for name, each in done.items()})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from relmo.cli.output import Overwrite, check_plot
+from relmo.cli.output import Overwrite, check_plot, say_wrote
 from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
 
@@ -164,6 +164,7 @@ def cells(
         report = find_cells(loaded, document, found, progress=progress, **vars(checks))
     if plot is not None:
         report.plot(plot)
+        say_wrote(plot, quiet=quiet)
     if json:
         print_json({"model": model, "file": file} | report.as_dict())
     else:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from relmo.cli.output import Overwrite, check_plot
+from relmo.cli.output import Overwrite, check_plot, say_wrote
 from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
 
@@ -109,6 +109,7 @@ def compare(
         done["copies"] = Copies(_copies(compared, made, document.symbols, training))
     if plot is not None:
         done["losses"].plot(plot)
+        say_wrote(plot, quiet=quiet)
     if json:
         texts = [{"seed": s, "model": each.model, "text": each.text} for s, some in made for each in some]
         print_json({"text": text} | {name: each.as_dict() for name, each in done.items()} | {"samples": texts})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from cyclopts import Parameter
 
-from relmo.cli.output import Overwrite, check_plot
+from relmo.cli.output import Overwrite, check_plot, say_wrote
 from relmo.errors import SettingError
 from relmo.settings.cells import CELLS
 
@@ -107,6 +107,7 @@ def counting(
         folders.save(one)
     if plot is not None:
         draw_counting(results, plot)
+        say_wrote(plot, quiet=quiet)
     if json:
         print_json({"networks": [one.as_dict() for one in results]})
     else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from relmo.cli.numbers import number_of
-from relmo.cli.output import Overwrite, check_plot
+from relmo.cli.output import Overwrite, check_plot, say_wrote
 from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
 from relmo.settings.cells import CELLS
@@ -112,6 +112,7 @@ def gradients(
         flows += fresh_flows(given, networks, progress=progress, **options)
     if plot is not None:
         library.draw_flows(flows, plot)
+        say_wrote(plot, quiet=quiet)
     if json:
         print_json({"networks": [flow.as_dict() for flow in flows]})
     else:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from relmo.cli.output import Overwrite, check_plot
+from relmo.cli.output import Overwrite, check_plot, say_wrote
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
@@ -136,8 +136,10 @@ def number_units(
             done |= _connected(loaded, done["syntax"], found)
         if gates is not None:
             _draw_first(loaded, pairs, found, gates)
+            say_wrote(gates, quiet=quiet)
     if plot is not None:
         found.plot(plot)
+        say_wrote(plot, quiet=quiet)
     if json:
         given = {"model": model, "files": [str(file) for file in files]}
         print_json(given | {name: each.as_dict() for name, each in done.items()})

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from relmo.cli.analyse.gradients import numbers
-from relmo.cli.output import Overwrite, check_plot
+from relmo.cli.output import Overwrite, check_plot, say_wrote
 from relmo.errors import SettingError
 from relmo.settings.cells import CellName
 
@@ -84,6 +84,7 @@ def source_gradients(
         found = library.fresh_beside(lengths=sizes, cell=cell, hidden=hidden, unit=unit, seed=seed)
     if plot is not None:
         library.draw_source_gradients(found, plot)
+        say_wrote(plot, quiet=quiet)
     if json:
         print_json({"networks": [each.as_dict() for each in found]})
     else:

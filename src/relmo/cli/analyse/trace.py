@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from relmo.cli.output import Overwrite, check_out, check_plot
+from relmo.cli.output import Overwrite, check_out, check_plot, say_wrote
 from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
 
@@ -84,8 +84,10 @@ def trace(
     title = f"{state}{unit} of layer {layer}" + (f", {direction}" if traced.directions == 2 else "")
     if out is not None:
         library.write_trace(traced, out)
+        say_wrote(out, quiet=quiet)
     if plot is not None:
         library.draw_unit(chosen, layer, unit, plot, title=title)
+        say_wrote(plot, quiet=quiet)
     if json:
         print_json({"unit": title, "symbols": traced.symbols, "values": values.tolist()})
     elif not (quiet and out is not None):

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from relmo.cli.output import Overwrite, check_plot
+from relmo.cli.output import Overwrite, check_plot, say_wrote
 from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
 
@@ -79,6 +79,7 @@ def truncation(
             )
     if plot is not None:
         library.draw_truncation(curves, plot)
+        say_wrote(plot, quiet=quiet)
     if json:
         print_json({"models": [curve.as_dict() for curve in curves]})
     else:
