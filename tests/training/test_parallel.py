@@ -258,6 +258,28 @@ def test_a_process_that_is_killed_leaves_none_waiting(victim: int, text: Path, t
     assert members.said() == (["", ""] if victim == 0 else [line, ""])
 
 
+def test_torchrun_restarts_a_killed_process_and_the_run_ends_with_the_weights_of_one_never_killed(
+    text: Path, tmp_path: Path, unbroken: Path
+) -> None:
+    children = Path("/proc/self/task") / str(os.getpid()) / "children"
+    if not children.exists():
+        pytest.skip("this system does not list the children of a process")
+    out = tmp_path / "model"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    arguments = ["--max-restarts", "2", "-m", "relmo", *train(text, out, RANDOM), "--overwrite"]
+    with subprocess.Popen(command + arguments, env=os.environ | ONE_THREAD, stderr=subprocess.PIPE, text=True) as agent:
+        while not (out / CHECKPOINT).exists():
+            assert agent.poll() is None
+            time.sleep(0.002)
+        workers = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+        os.kill(int(workers[-1]), signal.SIGKILL)
+        said = agent.communicate(timeout=PATIENCE)[1]
+    assert agent.returncode == 0, said
+    assert len(workers) == 2
+    assert "exitcode: -9" in said
+    assert_same(out, unbroken)
+
+
 def test_a_mistake_under_torchrun_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     done = torchrun(train(tmp_path / "none.txt", tmp_path / "model", LM))
     assert done.returncode == 1, "torchrun's own"

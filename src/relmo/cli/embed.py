@@ -1,6 +1,7 @@
 """`relmo embed [FILE] --out FILE`"""
 
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,10 +11,11 @@ from cyclopts import Parameter
 from relmo.cli.output import Overwrite
 from relmo.cli.sources import SourceOptions, Tokenizer
 from relmo.cli.terminal import EmbedReporter, duration, print_json, say
-from relmo.errors import StorageError
+from relmo.errors import SettingError, StorageError
 from relmo.settings.embedding import EmbedOptions
 
 if TYPE_CHECKING:
+    from relmo.compat.ray import ShardedSummary, ShardJob
     from relmo.embedding.files import Summary
     from relmo.nn.quantize import Precision
 
@@ -30,6 +32,17 @@ class StoredVectors:
     """Of the LSTMs' products. bfloat16 and, on a CPU, int8 are faster; vectors then differ a little from float32's."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Who computes."""
+
+    engine: Literal["here", "ray"] = "here"
+    """here: this process. ray: workers on this machine or on a cluster (needs relmo[ray]); FILE may be a folder of
+    files then, and OUT is a folder of .parquet files."""
+    workers: int | None = None
+    """Ray only: how many workers; all CPUs, or all GPUs, where it is not given."""
+
+
 def embed(
     file: str | None = None,
     /,
@@ -39,6 +52,7 @@ def embed(
     options: Annotated[EmbedOptions, Parameter(name="*")] = EmbedOptions(),  # noqa: B008
     stored: Annotated[StoredVectors, Parameter(name="*")] = StoredVectors(),  # noqa: B008
     source: Annotated[SourceOptions, Parameter(name="*")] = SourceOptions(),  # noqa: B008
+    engine: Annotated[EngineOptions, Parameter(name="*")] = EngineOptions(),  # noqa: B008
     tokenizer: Tokenizer = None,
     resume: Annotated[bool, Parameter(negative="")] = False,
     overwrite: Overwrite = False,
@@ -56,11 +70,13 @@ def embed(
 
         relmo embed reviews.csv --column comment --pooling mean --out reviews.parquet
 
+        relmo embed texts/ --engine ray --workers 8 --out vectors/
+
     Parameters
     ----------
     file
-        Text (.gz, .xz, .zst too), a sentence a line; .conllu; or a table, .csv or .tsv. Standard input where it is not
-        given.
+        Text (.gz, .xz, .zst too), a sentence a line; .conllu; or a table, .csv, .tsv or .parquet. Standard input where
+        it is not given.
     out
         Where to; its ending says the format: .h5, .parquet, .npz or .safetensors. Sentences are numbered from 0; .h5,
         .npz and .safetensors hold an array for each, .parquet has a row for each word. .h5 and .parquet have the words
@@ -79,6 +95,22 @@ def embed(
     from relmo.embedding.files import embed_file
     from relmo.loading import load
 
+    if engine.engine == "ray":
+        from relmo.compat.ray import ShardJob
+
+        job = ShardJob(
+            model=model,
+            tokenizer=tokenizer,
+            device=device,
+            options=options,
+            pooling=stored.pooling,
+            dtype=stored.dtype,
+            precision=stored.precision,
+            **source.reading(),
+        )
+        return _embed_on_ray(job, file, out, engine.workers, resume, overwrite, json=json, quiet=quiet)
+    if engine.workers is not None:
+        raise SettingError("--workers is for --engine ray")
     loaded = load(model, kinds="bilm", device=device, dtype=stored.precision).splitting(tokenizer)
     reporter = EmbedReporter(quiet=quiet)
     resumable = options.state == "reset"
@@ -104,7 +136,51 @@ def embed(
         raise StorageError(f"{error}{', with --resume' if begun else ''}") from error
     finally:
         reporter.close()
-    _report(summary, model, stored.precision, json=json, quiet=quiet)
+    return _report(summary, model, stored.precision, json=json, quiet=quiet)
+
+
+def _embed_on_ray(
+    job: "ShardJob",
+    file: str | None,
+    out: Path,
+    workers: int | None,
+    resume: bool,
+    overwrite: bool,
+    *,
+    json: bool,
+    quiet: bool,
+) -> None:
+    """The same by workers of Ray, into a folder."""
+    from relmo.compat.ray import embed_on_ray
+
+    if file is None:
+        raise SettingError("--engine ray reads files; give a file or a folder")
+    reporter = EmbedReporter(quiet=quiet)
+    try:
+        summary = embed_on_ray(job, file, out, workers=workers, resume=resume, overwrite=overwrite, watch=reporter.show)
+    except KeyboardInterrupt:
+        say("stopped; go on with the same command and --resume")
+        sys.exit(130)
+    finally:
+        reporter.close()
+    _report_shards(summary, job, time.monotonic() - reporter.started, json=json, quiet=quiet)
+
+
+def _report_shards(summary: "ShardedSummary", job: "ShardJob", seconds: float, *, json: bool, quiet: bool) -> None:
+    """What workers did."""
+    if summary.cut:
+        say(f"warning: {summary.cut:,} words were too long for the model and were cut")
+    rate = summary.tokens / max(seconds, 1e-9)
+    if json:
+        counts = {name: value for name, value in summary._asdict().items() if name not in ("out", "cut")}
+        timed = {"seconds": round(seconds, 3), "tokens_per_second": round(rate, 1), "precision": job.precision}
+        print_json({"out": str(summary.out), "model": job.model} | counts | timed | {"cut_words": summary.cut})
+    elif not quiet:
+        had = f" ({summary.resumed:,} were there)" if summary.resumed else ""
+        print(
+            f"{summary.out}: {summary.sentences:,} sentences{had} in {summary.shards:,} files, "
+            f"{summary.tokens:,} tokens in {duration(seconds)}, {rate:,.0f} tokens/s"
+        )
 
 
 def _how_to_go_on(reporter: EmbedReporter, *, resumable: bool) -> str:

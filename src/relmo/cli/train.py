@@ -114,8 +114,9 @@ def _program() -> str:
 
 def run(kind: str, files: list[str], settings: Any, options: RunOptions) -> None:
     """Runs a kind's training function, shows its progress and prints its results."""
-    from relmo.runs.folder import CHECKPOINT, read_run
+    from relmo.runs.folder import CHECKPOINT, RUN, read_run
     from relmo.runs.run import Stopped
+    from relmo.training.parallel import restarted
 
     if options.resume and not files:
         files = read_run(options.out)["files"]
@@ -124,6 +125,8 @@ def run(kind: str, files: list[str], settings: Any, options: RunOptions) -> None
     reporter = TrainingReporter(quiet=options.quiet or not speaks())
     go_on = f"go on with: {_program()} train {kind} --out {options.out} --resume"
     how = {name: getattr(options, name) for name in ("resume", "overwrite", "dry_run")}
+    if restarted() and (options.out / RUN).exists():  # torchrun gives the same arguments as at the first start
+        how |= {"resume": True, "overwrite": False}
     try:
         results = training_function(kind)(files, settings, options.out, reporter=reporter, **how)
     except Stopped:

@@ -47,8 +47,9 @@ import numpy as np
 
 from relmo.disk.digests import check_regular, read_json
 from relmo.disk.outputs import behind_links, is_special, locked, refuse_existing, settle, storage_errors
+from relmo.disk.parquet import import_pyarrow
 from relmo.embedding.engine import CutWords, pool
-from relmo.embedding.formats import WRITERS, import_pyarrow
+from relmo.embedding.formats import WRITERS
 from relmo.errors import CorpusError, SettingError, StorageError
 from relmo.settings.embedding import EmbedOptions
 from relmo.store.folder import digest, own_tensors, write_json
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
 
 Pooling = Literal["mean", "max"]
+Tokenizer = Literal["words", "whitespace"]
 Watch = Callable[["EmbedProgress"], object]
 
 COMMIT_SECONDS, COMMIT_BYTES = 2.0, 256 << 20  # a crash loses so much, and the window of sentences under way
@@ -153,30 +155,61 @@ def embed_file(
         raise SettingError(
             f"a run with state '{options.state}' cannot be resumed: its states are not kept; start again"
         )
-    layout = Layout(
-        model.network.layer_count if options.layers == "all" else None, model.network.size, dtype, bool(pooling)
-    )
+    options.check(model.network.layer_count)
+    layout = layout_of(model, options, pooling, dtype)
     partial = PartialFolder(out, layout, note(model, options, pooling, layout), keep=options.state == "reset")
-    started, cut = time.monotonic(), model.embedder.cut_words()
     reading: dict[str, Any] = {"columns": columns, "split": split, "errors": errors}
-    rest = partial.skip_done(read_source(source, model, **reading), source)
-    embedded = _embed_each(model, rest, options, cut)
     total = sum(1 for _ in read_texts(source, **reading)) if Path(source).is_file() else None  # errors are found here
-    with _only_here(partial.folder):
-        with partial.open(resume=resume, overwrite=overwrite):
-            progress = EmbedProgress(partial.count, total, resumed=partial.count)
-            for sentence, vectors in embedded:
-                partial.append(sentence, vectors if pooling is None else pool(vectors, pooling))
-                progress.done += 1
-                progress.tokens += len(sentence.tokens)
-                if watch is not None:
-                    watch(progress)
-            partial.commit()
-            if not partial.count:
-                raise CorpusError(f"{source}: there is nothing in it; give a file with a sentence a line")
-        model.embedder.forget_words()  # memory for what follows
-        partial.finish()
-    return Summary(out, progress.done, progress.resumed, progress.tokens, time.monotonic() - started, cut)
+    filling = Filling(partial, options, pooling, total, watch)
+    return filling.run(model, read_texts(source, **reading), source, resume=resume, overwrite=overwrite)
+
+
+class Filling(NamedTuple):
+    """How a folder OUT.partial is filled and becomes OUT."""
+
+    partial: "PartialFolder"
+    options: EmbedOptions
+    pooling: Pooling | None = None
+    total: int | None = None
+    watch: Watch | None = None
+
+    def run(
+        self,
+        model: "BiLM",
+        texts: Iterator[SourceText],
+        source: str | Path,
+        *,
+        resume: bool,
+        overwrite: bool = False,
+        forget: bool = True,
+    ) -> Summary:
+        """Embeds texts that come from `source`. With `forget` the words that the model keeps in memory go before the
+        file is written."""
+        partial, started, cut = self.partial, time.monotonic(), model.embedder.cut_words()
+        rest = partial.skip_done((_split_text(text, model) for text in texts), source)
+        embedded = _embed_each(model, rest, self.options, cut)
+        with _only_here(partial.folder):
+            with partial.open(resume=resume, overwrite=overwrite):
+                progress = EmbedProgress(partial.count, self.total, resumed=partial.count)
+                for sentence, vectors in embedded:
+                    partial.append(sentence, vectors if self.pooling is None else pool(vectors, self.pooling))
+                    progress.done += 1
+                    progress.tokens += len(sentence.tokens)
+                    if self.watch is not None:
+                        self.watch(progress)
+                partial.commit()
+                if not partial.count:
+                    raise CorpusError(f"{source}: there is nothing in it; give a file with a sentence a line")
+            if forget:
+                model.embedder.forget_words()
+            partial.finish()
+        return Summary(partial.out, progress.done, progress.resumed, progress.tokens, time.monotonic() - started, cut)
+
+
+def layout_of(model: "BiLM", options: EmbedOptions, pooling: Pooling | None, dtype: str) -> Layout:
+    """How the numbers that a model gives are laid out."""
+    layers = model.network.layer_count if options.layers == "all" else None
+    return Layout(layers, model.network.size, dtype, bool(pooling))
 
 
 @contextmanager
@@ -208,9 +241,9 @@ def note(model: "BiLM", options: EmbedOptions, pooling: Pooling | None, layout: 
     return values | ({"batch_size": options.batch_size} if options.state != "reset" else {})
 
 
-def read_source(source: str | Path, model: "BiLM", **reading: Any) -> Iterator[Sentence]:
-    """The sentences of a file, blank lines too; `reading` is what `read_texts` takes."""
-    return (_split_text(text, model) for text in read_texts(source, **reading))
+def read_source(source: str | Path, model: "BiLM") -> Iterator[Sentence]:
+    """The sentences of a file, blank lines too."""
+    return (_split_text(text, model) for text in read_texts(source))
 
 
 def _split_text(source: SourceText, model: "BiLM") -> Sentence:
@@ -247,8 +280,10 @@ def _partial_folder(out: Path) -> Path:
 class PartialFolder:
     """The folder OUT.partial: what is done so far."""
 
-    def __init__(self, out: Path, layout: Layout, note: dict[str, Any], *, keep: bool):
+    def __init__(self, out: Path, layout: Layout, note: dict[str, Any], *, keep: bool, first: int = 0):
         self.out, self.layout, self.note = out, layout, note
+        self.first = first
+        """The number of the first sentence: where it is not 0, this is a part of a larger text, in .parquet."""
         self.keep = keep
         """Whether a run that is broken off can be resumed; otherwise the folder goes."""
         self.folder = _partial_folder(out)

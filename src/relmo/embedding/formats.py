@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relmo.disk.hdf5 import new_hdf5
-from relmo.errors import SettingError, StorageError
+from relmo.disk.parquet import import_pyarrow
+from relmo.errors import StorageError
 from relmo.text.sources import find_words
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def _row_groups(partial: "PartialFolder") -> Iterator[dict[str, list[Any]]]:
     pooled = partial.layout.pooled
     columns = _columns(partial)
     held = 0
-    for number, (sentence, array) in enumerate(partial.arrays()):
+    for number, (sentence, array) in enumerate(partial.arrays(), start=partial.first):
         rows = 1 if pooled else len(sentence.tokens)
         array = array if pooled or array.ndim == 2 else array.swapaxes(0, 1)
         columns["line"] += [number] * rows
@@ -169,15 +170,6 @@ def _row_groups(partial: "PartialFolder") -> Iterator[dict[str, list[Any]]]:
             columns, held = {name: [] for name in columns}, 0
     if columns["line"]:
         yield columns
-
-
-def import_pyarrow() -> Any:
-    """The package pyarrow, or an error that says how to get it."""
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise SettingError("writing .parquet needs the package pyarrow; try: pip install relmo[parquet]") from None
-    return pyarrow
 
 
 WRITERS: dict[str, Callable[["PartialFolder", Path], None]] = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 from relmo.disk.outputs import atomic, refuse_existing
-from relmo.embedding.formats import import_pyarrow
+from relmo.disk.parquet import import_pyarrow
 from relmo.errors import SettingError
 from relmo.models.surprisal import WordSurprisal
 

@@ -3,7 +3,8 @@
 - Plain text is a sentence a line. `split="sentences"` is for prose: a paragraph goes on to the next empty line, and is
   split where its sentences end. Files that are wrapped have lines of 80 characters or so. A longer line, above WRAPPED,
   is a paragraph by itself.
-- A .csv or .tsv is a table and never read as plain text: one of its columns has the text, another may name the row.
+- A .csv, .tsv or .parquet is a table and never read as plain text: one of its columns has the text, another may name
+  the row.
 - Words of CoNLL-U are kept as they are.
 """
 
@@ -13,6 +14,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from relmo.disk.parquet import read_rows
 from relmo.errors import CorpusError, shown
 from relmo.text.corpus import Errors, is_conllu, read_conllu, read_lines
 from relmo.text.readers.tables import TEXT, TableRow, is_table, table_rows
@@ -59,7 +61,7 @@ def read_texts(
     """The texts of a file. Standard input, and a file of any other name, is a table where a column is asked for."""
     if is_conllu(path) and (columns != TableColumns() or split != "lines"):
         raise CorpusError(f"{path}: has sentences and no columns to choose from; leave out --column, --id and --split")
-    if is_table(path) or columns != TableColumns():
+    if is_table(path) or is_parquet(path) or columns != TableColumns():
         texts = _table_texts(path, columns, errors)
         return _sentences_of(texts) if split == "sentences" else texts
     if is_conllu(path):
@@ -71,11 +73,16 @@ def read_texts(
 
 def refuse_table(path: str | Path) -> None:
     """An error where the name says a table, for whoever reads nothing but plain text."""
-    if is_table(path):
+    if is_table(path) or is_parquet(path):
         raise CorpusError(
             f"{path}: is a table, and plain text is needed; write the column with the text to a file of its own "
             "(.txt), a sentence a line"
         )
+
+
+def is_parquet(path: str | Path) -> bool:
+    """Whether the name says a table in Parquet."""
+    return str(path).lower().endswith(".parquet")
 
 
 def lines_of(text: str) -> Iterator[SourceText]:
@@ -139,12 +146,18 @@ def _line_texts(path: str | Path, errors: Errors) -> Iterator[SourceText]:
 def _table_texts(path: str | Path, columns: TableColumns, errors: Errors) -> Iterator[SourceText]:
     """One column of a table; line ends inside a field become spaces."""
     text = name = None
-    for row in table_rows(path, errors, fewest=1):
+    for row in _parquet_rows(Path(path)) if is_parquet(path) else table_rows(path, errors, fewest=1):
         if text is None:
             text, name = _text_column(row, columns.text), _name_column(row, columns.name)
         line = int(row.place.rsplit(":", 1)[1])
         value = row.values[text].replace("\r", " ").replace("\n", " ")
         yield SourceText(value, line=line, name=None if name is None else row.values[name].strip())
+
+
+def _parquet_rows(path: Path) -> Iterator[TableRow]:
+    """The rows of a table in Parquet, numbered from 1; whatever stands in them as text, nothing where it is empty."""
+    for number, row in enumerate(read_rows(path), start=1):
+        yield TableRow({name: "" if value is None else str(value) for name, value in row.items()}, f"{path}:{number}")
 
 
 def _text_column(row: TableRow, column: str | None) -> str:

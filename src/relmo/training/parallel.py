@@ -155,6 +155,11 @@ def processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 
+def restarted() -> bool:
+    """Whether torchrun has started this process in the place of one that ended (`--max-restarts`)."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
 def one_process_only(what: str) -> None:
     """An error where there are several."""
     if processes() > 1:

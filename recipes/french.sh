@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# French from end to end: a small biLM on the novels of ELTeC, then parts of speech of UD Sequoia with it and without, three seeds each.
+#   recipes/french.sh DATA OUT       DATA has lm/multilingual/fr/eltec-fra.txt and tasks/pos_ud/fr_sequoia
+set -euo pipefail
+data=$1 out=$2 relmo=${RELMO:-relmo} python=${PYTHON:-python}; shift 2
+sequoia=$data/tasks/pos_ud/fr_sequoia/fr_sequoia-ud
+mkdir -p "$out"
+
+# The novels have a paragraph a line; the biLM reads a sentence a line.
+[ -e "$out/novels.txt" ] || $python - "$data/lm/multilingual/fr/eltec-fra.txt" > "$out/novels.tmp" <<'PYTHON'
+import sys
+from pathlib import Path
+
+from relmo.text.sentence_ends import split_tokens
+from relmo.text.tokenize import tokenize
+
+with Path(sys.argv[1]).open(encoding="utf-8") as file:
+    for paragraph in file:
+        for sentence in split_tokens(paragraph, tokenize(paragraph)):
+            print(paragraph[sentence[0].start : sentence[-1].end])
+PYTHON
+[ -e "$out/novels.txt" ] || mv "$out/novels.tmp" "$out/novels.txt"
+
+$relmo train bilm "$out/novels.txt" --preset small --filters 1x32,2x32,3x64,4x128 --hidden 256 --projection 64 --samples 1024 \
+  --vocabulary-size 20000 --batch 64 --epochs 1 --threads 1 --out "$out/french" --resume "$@"
+
+for seed in 1 2 3; do
+  $relmo train tagger "$sequoia-train.conllu" --valid "$sequoia-dev.conllu" --preset pos --set input.vectors= \
+    --seed $seed --threads 1 --out "$out/plain-$seed"
+  $relmo train tagger "$sequoia-train.conllu" --valid "$sequoia-dev.conllu" --preset pos --set input.vectors= --elmo "$out/french" \
+    --seed $seed --threads 1 --out "$out/elmo-$seed"
+done
