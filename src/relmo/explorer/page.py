@@ -24,7 +24,8 @@ from relmo.explorer.work import Worker
 from relmo.settings.arguments import Progress
 
 PARTS: tuple[str, ...] = ("data", "colour", "dom", "picture", "charts", "planes", "text")  # each after those it imports
-PARTS += ("read", "find", "cell", "memory", "experiments", "meaning", "compare", "heatmap", "align", "app")
+PARTS += ("read", "find", "cell", "memory", "experiments", "meaning", "compare", "heatmap", "align")
+PARTS += ("equations", "write", "trace", "layers", "app")
 IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
 LARGEST, IN_NOTEBOOK = 24_000_000, 6_000_000  # bytes of answers about a text's pages, in a file and in a frame
 PLACE = "__BUNDLE__"

@@ -85,7 +85,7 @@ class Session:
 
     @property
     def recurrent(self) -> bool:
-        """Whether there are units to look into. A model of a fixed window (n-gram, feed-forward) has none; it writes."""
+        """Whether there are units to look into. A model of a fixed window has none; it writes."""
         return isinstance(self.model, BiLM) or isinstance(self.model.network, RecurrentLM)
 
     def beside(self, name: str) -> "Session":

@@ -11,6 +11,10 @@ import { showExperiments } from "./experiments.js";
 import { showCompare } from "./compare.js";
 import { showMeaning } from "./meaning.js";
 import { showAlign } from "./align.js";
+import { showEquations } from "./equations.js";
+import { showWrite } from "./write.js";
+import { showTrace } from "./trace.js";
+import { showLayers } from "./layers.js";
 
 // A screen is a line here: its label; show(root, view), which fills root and returns { update(changed), key(event), text } or
 // nothing; the kinds of model it is for; the jobs of which a saved page must have one to offer it; and the names that it
@@ -24,6 +28,11 @@ const SCREENS = {
   experiments: { label: "Experiments", show: showExperiments, kinds: ["lm", "bilm"], needs: ["job:count", "job:agree", "job:gates"] },
   meaning: { label: "Meaning", show: showMeaning, kinds: ["bilm"], needs: ["job:meaning", "job:tags"] },
   compare: { label: "Compare", show: showCompare, kinds: ["lm"], needs: ["job:compare", "job:emerge"] },
+  equations: { label: "Equations", show: showEquations, kinds: ["lm", "bilm"], needs: ["step"], state: { together: true } },
+  write: { label: "Write", show: showWrite, kinds: ["lm", "window"], needs: ["next"],
+    state: { taken: "", how: "draw", temperature: 1, topk: 0, topp: 0, width: 3, deep: 8, started: false } },
+  trace: { label: "Trace", show: showTrace, kinds: ["lm", "bilm"], state: { shown: "", span: -1, sentences: "", traced: false } },
+  layers: { label: "Layers", show: showLayers, kinds: ["bilm"], needs: ["layers"], state: { bilm: "" } },
   align: { label: "Align", show: showAlign, kinds: ["seq2seq"], state: { source: "", step: -1, way: 0, beams: 0 } },
 };
 const DEFAULTS = { screen: "read", model: "", text: "", page: 0, unit: "", mode: "", at: -1, pins: "", marks: false,
@@ -108,16 +117,17 @@ function head() {
   const translates = about.kind === "seq2seq";
   const texts = (about.texts ?? []).map((each) => [each.name, each.title]);
   if (!texts.some(([name]) => name === state.text)) texts.unshift([state.text, "Your text"]);
-  const size = translates ? about.hidden : about.states[about.memory] / about.directions;
+  const size = translates ? about.hidden : about.states && about.states[about.memory] / about.directions;
   const [reads, writes] = (about.units ?? [about.unit]).map((unit) => ({ char: "characters", word: "words" }[unit] ?? "pieces of words"));
-  const kind = `${about.cell.toUpperCase()}, ${about.layers} × ${size} units, ${about.parameters.toLocaleString("en")} weights, `
+  const kind = `${about.cell.toUpperCase()}, ${about.kind === "window" ? `sees ${about.window} before` : `${about.layers} × ${size} units`}, ${about.parameters.toLocaleString("en")} weights, `
     + `reads ${reads}${writes ? `, writes ${writes}` : ""}`;
   put(document.getElementById("top"), 
     make("h1", {}, "relmo ", make("span", {}, "explore")),
     make("nav", { "aria-label": "screens", class: "tabs" }, ...tabs),
     make("div", { class: "pickers" },
       bundle ? make("span", { class: "kind" }, about.name) :
-        labelled("Model", choice(models, about.name, (model) => view.set({ model, unit: "", mode: "", text: "", page: 0, at: -1, pins: "", source: "", step: -1, way: 0, beams: 0, other: "" }))),
+        labelled("Model", choice(models, about.name, (model) => view.set({ model, unit: "", mode: "", text: "", page: 0, at: -1, pins: "", source: "", step: -1, way: 0, beams: 0, other: "",
+          prompt: "", taken: "", started: false, shown: "", sentences: "", traced: false, span: -1 }))),
       bundle || translates ? null : labelled("Text", choice(texts, state.text, (text) => view.set({ text }))),
       button("◐", dark, { "aria-label": "light or dark" }),
       bundle ? null : button("Save page", save, { title: "one self-contained page with what you have looked at" })),
@@ -129,7 +139,7 @@ function head() {
 function offered(name) {
   const { kinds, needs } = SCREENS[name];
   if (!kinds.includes(about.kind)) return false;
-  return !bundle || !needs || needs.some((job) => [...answers.keys()].some((key) => key === job || key.startsWith(`${job}:`)));
+  return !bundle || !needs || needs.some((job) => [...answers.keys()].some((key) => key.split(/[:?]/).slice(0, job.includes(":") ? 2 : 1).join(":") === job));
 }
 
 function dark() {
@@ -185,6 +195,7 @@ function settle() {
     return;
   }
   state.text ||= bundle?.text ?? about.first;
+  if (about.kind === "window") return void Object.assign(state, { screen: "write", unit: "" });
   state.unit ||= about.opened;
   state.mode ||= about.mode;
   if (!offered(state.screen)) state.screen = "read";
