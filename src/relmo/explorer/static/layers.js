@@ -16,13 +16,13 @@ export function showLayers(root, view) {
     const found = await ask("layers", { model: state.model });
     const models = [...new Set(found.shipped.map((each) => each.bilm))];
     const wanted = found.shipped.filter((each) => !state.bilm || each.bilm === state.bilm);
-    const rows = (name) => wanted.flatMap((each) => each.mixes.filter((mix) => mix.name === name).map((mix) => [`${each.task}`, each.bilm, mix.shares]));
+    const rows = (name) => wanted.flatMap((each) => each.mixes.filter((mix) => mix.name === name).map((mix) => [plainTask(each.task), each.bilm, mix.shares]));
     const input = rows("input");
     const most = input.filter(([, , shares]) => shares.indexOf(Math.max(...shares)) === 1).length;
     const own = found.given.flatMap((task) => task.mixes.map((mix) => [`${task.task}, ${mix.name}`, `γ ${mix.gamma.toFixed(2)}`, mix.shares]));
     const figure = make("div", {}, legendOf(), ...Object.entries(PLACES_OF_ELMO).map(([name, label]) => (rows(name).length ? mixesOf(label, rows(name)) : "")));
     figure.append(saving(figure, "layers"));
-    put(place, heading(`${most} of ${input.length} tasks take most from the first LSTM layer`,
+    put(place, heading(`${most} of ${input.length} trained tasks take most from the first LSTM layer`,
       "A task that reads ELMo learns how much of each layer it needs. Look for the longest part of each bar, which is bold. Names and judgements of grammar (CoLA) want more of the second layer; after a task's own layers, lower layers lead."),
     own.length ? make("section", { class: "panel" }, make("h3", {}, "Your tasks"), mixesOf("as they have learnt it", own)) : "",
     labelled("biLM", choice([["", "both"], ...models.map((each) => [each, each])], state.bilm, (bilm) => view.set({ bilm })), "short"),
@@ -33,6 +33,13 @@ export function showLayers(root, view) {
 
   draw().catch((error) => say(error.message));
   return { update: draw };
+}
+
+// "POS, EWT" in plain words first.
+function plainTask(task) {
+  const [short, ...rest] = task.split(", ");
+  const plain = { "SST-5": "Opinions", SNLI: "Inference", CoLA: "Is it grammatical?", "STS-B": "Similar sentences", POS: "Parts of speech", NER: "Names" }[short];
+  return plain ? `${plain} (${[short, ...rest].join(", ")})` : task;
 }
 
 function legendOf() {

@@ -47,7 +47,7 @@ export function showTrace(root, view) {
     const longest = found.conditions.map((each) => each.words).reduce((a, b) => (b.length > a.length ? b : a));
     const charts = names.map((name, n) => lines(found.conditions.map((each) => ({ name: CONDITION_NAMES[each.condition] ?? each.condition, x: each.means[name].map((_, i) => i), y: each.means[name],
       lower: each.means[name].map((v, i) => v - each.errors[name][i]), upper: each.means[name].map((v, i) => v + each.errors[name][i]) })),
-    { label: `${about.words[name]} (${name})`, x: "", y: `${about.words[name]} ${name}`, width: 430, height: n ? 210 : 280, names: longest, legend: n === 0 }));
+    { label: `${about.words[name]} (${name})`, x: "", y: `${about.words[name]} ${name}`, width: n ? 430 : 760, height: n ? 210 : 300, names: longest, legend: n === 0 }));
     const figure = make("div", { class: "traces" }, charts[0], make("div", { class: "cards" }, ...charts.slice(1)));
     return {
       title: keeps ? `This cell remembers that the subject was ${keeps}` : "This cell does not tell the subject's number at the verb",
@@ -127,9 +127,9 @@ export function showTrace(root, view) {
     const say_ = (some) => some.map((each) => `the ${kindOf(each.model.about)}`).join(" and ");
     if (counting.length && counting.length < verdicts.length) {
       const rest = verdicts.filter((each) => !counting.includes(each));
-      return { title: capital(`${say_(counting)} counts in a straight line; ${say_(rest)} does not`), lead: `${page.title}. Look at the first line of each: up with every a, down with every b. After Weiss et al. 2018, On the practical computational power of finite precision RNNs.` };
+      return { title: capital(`${say_(counting)} counts in a straight line; ${say_(rest)} does not`), lead: `${page.title}. Look at the first line of each: it should go one way with every a and back with every b, as the dashed line does. After Weiss et al. 2018, On the practical computational power of finite precision RNNs.` };
     }
-    if (verdicts.length) return { title: capital(counting.length ? `${say_(counting)} counts in a straight line` : `${say_(verdicts)} does not count in a straight line`), lead: `${page.title}. A line that counts goes up with every a and down with every b.` };
+    if (verdicts.length) return { title: capital(counting.length ? `${say_(counting)} counts in a straight line` : `${say_(verdicts)} does not count in a straight line`), lead: `${page.title}. A line that counts goes one way with every a, and back with every b.` };
     const unit = parseUnit(state.unit);
     return { title: `What unit ${unit.number + 1} does while the text goes by`, lead: make("span", {}, `${page.title}. Each line is one quantity of the unit; the text below has its colours. Tick a gate to see when it opens. `, make("small", {}, shownUnit(state.unit))) };
   }

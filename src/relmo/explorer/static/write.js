@@ -45,7 +45,7 @@ export function showWrite(root, view) {
     const [, symbol, p] = found.bars[0];
     const after = (found.prompt + found.pieces.join("")).slice(-14).replaceAll("\n", "↵");
     if (tree) return put(head, heading(`The search keeps the ${tree.beams} likeliest texts at each step`, "Each column is a symbol further; a branch that ends was given up for likelier ones. The thick way is the best text found. Press a symbol to take the way to it."));
-    put(head, heading(after ? `After “${after}” the model expects ${named(symbol)} (${Math.round(100 * p)} %)` : `The model begins with ${named(symbol)} (${Math.round(100 * p)} %)`,
+    put(head, heading(after ? make("span", {}, "After ", make("code", {}, after.replace(/ $/, "␣")), ` the model expects ${named(symbol)} (${Math.round(100 * p)} %)`) : `The model begins with ${named(symbol)} (${Math.round(100 * p)} %)`,
       "Each bar is a symbol that may come next. Press one to take that way; Enter takes the symbol drawn, Backspace takes it back, Space plays."));
   }
 
