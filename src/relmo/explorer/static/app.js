@@ -155,6 +155,7 @@ function head() {
 }
 
 function kindOf(it) {
+  if (it.kind === "window") return `${it.cell}, sees the ${it.window} symbols before, ${it.parameters.toLocaleString("en")} numbers; reads ${it.unit === "char" ? "characters" : "words"}.`;
   const size = it.kind === "seq2seq" ? it.hidden : it.states[it.memory] / it.directions;
   const [reads, writes] = (it.units ?? [it.unit]).map((unit) => ({ char: "characters", word: "words" }[unit] ?? "pieces of words"));
   const layers = it.layers > 1 ? `${it.layers} layers of ${size} cells` : `${size} cells`;

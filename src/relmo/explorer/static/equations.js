@@ -2,7 +2,7 @@
 
 import { ask, bundle, parseUnit, unitName, shownUnit } from "./data.js";
 import { button, fixed, heading, make, put, say, signed, tick, visible } from "./dom.js";
-import { colour } from "./colour.js";
+import { colour, paint } from "./colour.js";
 import { saving } from "./picture.js";
 
 const FEW_UNITS = 16; // that are shown with their numbers
@@ -11,6 +11,10 @@ const FEW_UNITS = 16; // that are shown with their numbers
 export function plainName(word, letter) {
   const short = { "what others read": "output", "the memory": "memory" }[word] ?? word;
   return [make("b", {}, short), " ", make("i", { class: "letter" }, letter)];
+}
+
+export function cellCalled(about) {
+  return { elman: "Elman network", gru: "GRU", lstm: "LSTM" }[about.cell] ?? about.cell;
 }
 
 // "W_ii x + b_ii" with its letters set as in a book.
@@ -106,11 +110,10 @@ export function showEquations(root, view) {
       gates.length ? group("works out", ...gates.map((each) => vector([each.word, each.name], each.values))) : "",
       group("holds now", ...states.map((each) => vector([each.word, `${each.name}′`], each.values))),
       step.likely.length ? group("expects next", nextSymbols(step.likely)) : "");
-    const written = make("dl", { class: "written" }, ...step.quantities.flatMap((each) => writtenOut(each, unit.number)));
-    const called = { elman: "Elman network", gru: "GRU", lstm: "LSTM" }[model.about.cell] ?? model.about.cell;
+    const written = make("dl", { class: "workedout" }, ...step.quantities.flatMap((each) => writtenOut(each, unit.number)));
     const card = make("section", { class: "panel step", "aria-label": model.name },
-      make("h3", {}, called, " ", make("small", {}, `${model.name}, layer ${unit.layer + 1} of ${model.about.layers}`)), flow,
-      make("h4", {}, `Unit ${unit.number + 1} written out `, make("small", {}, shownUnit(model.unit))), written);
+      make("h3", {}, cellCalled(model.about), " ", make("small", {}, `${model.name}, layer ${unit.layer + 1} of ${model.about.layers}`)), flow,
+      make("h4", {}, `${capitalised(model.about.named?.find((each) => each.unit === model.unit)?.name ?? `unit ${unit.number + 1}`)} written out `, make("small", {}, shownUnit(model.unit))), written);
     card.append(saving(card, `${model.name} step ${at() + 1}`));
     return card;
   }
@@ -126,6 +129,10 @@ export function showEquations(root, view) {
   };
 }
 
+export function capitalised(text) {
+  return text[0].toUpperCase() + text.slice(1);
+}
+
 function group(label, ...parts) {
   return make("div", { class: "group" }, make("span", { class: "grouped" }, label), make("div", { class: "vectors" }, ...parts));
 }
@@ -139,7 +146,7 @@ function vectorMap([word, letter], values, number, chosen) {
       const box = chosen ? button(fixed(value, 2), () => chosen(i), { "aria-label": `${word} of unit ${i + 1}: ${fixed(value, 2)}` }) : make("span", {}, fixed(value, 2).replace(/\.00$/, ""));
       box.classList.add("box");
       if (i === number) box.classList.add("here");
-      box.style.backgroundColor = colour(value, scale);
+      paint(box, value, scale);
       return box;
     });
     return make("figure", { class: "vector" }, caption, make("div", { class: "boxes" }, ...boxes));

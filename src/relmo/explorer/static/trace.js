@@ -3,11 +3,14 @@
 import { ask, bundle, parseUnit, unitName, shownUnit } from "./data.js";
 import { button, choice, fixed, heading, labelled, make, put, say, tick, visible } from "./dom.js";
 import { lines } from "./charts.js";
+import { capitalised, cellCalled } from "./equations.js";
 import { snippet } from "./text.js";
 import { quantile } from "./read.js";
 import { saving } from "./picture.js";
 
 const SPANS = [[80, "80"], [240, "240"], [1000, "1,000"], [0, "the whole page"]];
+const TAUGHT = "counting"; // a text of words as long as those that were taught
+const FEW_TO_TRY = 32; // units
 const SHORT_SPAN = 240; // symbols, up to which the text itself stands below
 const CONDITION_NAMES = { "nounpp singular singular": "boy … car", "nounpp singular plural": "boy … cars", "nounpp plural singular": "boys … car", "nounpp plural plural": "boys … cars" };
 
@@ -71,10 +74,20 @@ export function showTrace(root, view) {
     return make("section", { class: "panel" }, table);
   }
 
+  // Of words that count, the unit that follows the count best in words as long as the model was taught; of few units.
+  async function counter(its, asked) {
+    const size = its.states[its.memory];
+    if (size > FEW_TO_TRY || bundle) return its.opened;
+    const units = Array.from({ length: size }, (_, number) => unitName({ state: its.memory, layer: 0, number }));
+    const [page, ...got] = await Promise.all([ask("page", { model: state.model, text: TAUGHT, page: 0 }), ...units.map((unit) => ask("values", { ...asked, text: TAUGHT, page: 0, unit }))]);
+    const fits = got.map(({ values }) => fitted(countsOf(page.symbols), values).r);
+    return units[fits.indexOf(Math.max(...fits))];
+  }
+
   // The models that are drawn, each with the units whose lines it has.
   async function drawn() {
     const names = state.shown ? state.shown.split(",").filter((name) => name in about.states) : [about.memory];
-    const unit = parseUnit(state.unit);
+    const unit = parseUnit(counts() && state.unit === about.opened ? await counter(about, { model: state.model }) : state.unit);
     const pins = state.pins ? state.pins.split(",") : [];
     const own = [...new Set([...names.map((name) => unitName({ ...unit, state: name })), ...pins])];
     const found = [{ name: about.name, about, asked: { model: state.model }, units: own }];
@@ -82,7 +95,7 @@ export function showTrace(root, view) {
       const asked = { model: each.model ?? state.model, ...(each.of ? { of: each.of } : {}) };
       const its = await ask("about", asked).catch(() => null);
       if (!its || its.kind !== about.kind || !its.states) continue;
-      const opened = parseUnit(its.opened);
+      const opened = parseUnit(counts() ? await counter(its, asked) : its.opened);
       const wanted = names.map((name) => (name === about.memory ? its.memory : name)).filter((name) => name in its.states);
       found.push({ name: each.name, about: its, asked, units: [...new Set(wanted)].map((name) => unitName({ ...opened, state: name })) });
     }
@@ -111,7 +124,7 @@ export function showTrace(root, view) {
       if (fit) verdicts.push({ model, unit, ...fit });
       const carried = of(series.filter((each) => !gate(each)));
       if (fit && !gate(series[0])) carried.push({ name: `a's less b's, times ${fixed(fit.slope, 2)}`, x, y: truth.map((count) => fit.slope * count + fit.base) });
-      const [gates, called] = [of(series.filter(gate)), kindOf(model.about)];
+      const [gates, called] = [of(series.filter(gate)), cellCalled(model.about)];
       const charts = [carried.length ? lines(carried, { label: `${model.name} over the text`, x: "symbol", y: "value", width: 900, height: 230 }) : "",
         gates.length ? lines(gates, { label: `gates of ${model.name} over the text`, x: "symbol", y: "gate", width: 900, height: 170, zero: true }) : ""];
       const below = size <= SHORT_SPAN ? snippet(symbols, values, quantile(values.map(Math.abs), 0.99) || 1, page.gaps?.slice(begin, begin + size)) : "";
@@ -124,14 +137,14 @@ export function showTrace(root, view) {
 
   function told(verdicts, page) {
     const counting = verdicts.filter((each) => each.r > 0.99);
-    const say_ = (some) => some.map((each) => `the ${kindOf(each.model.about)}`).join(" and ");
+    const say_ = (some) => some.map((each) => `the ${cellCalled(each.model.about)}`).join(" and ");
     if (counting.length && counting.length < verdicts.length) {
       const rest = verdicts.filter((each) => !counting.includes(each));
-      return { title: capital(`${say_(counting)} counts in a straight line; ${say_(rest)} does not`), lead: `${page.title}. Look at the first line of each: it should go one way with every a and back with every b, as the dashed line does. After Weiss et al. 2018, On the practical computational power of finite precision RNNs.` };
+      return { title: capitalised(`${say_(counting)} counts in a straight line; ${say_(rest)} does not`), lead: `${page.title}. Look at the first line of each: it should go one way with every a and back with every b, as the dashed line does. After Weiss et al. 2018, On the practical computational power of finite precision RNNs.` };
     }
-    if (verdicts.length) return { title: capital(counting.length ? `${say_(counting)} counts in a straight line` : `${say_(verdicts)} does not count in a straight line`), lead: `${page.title}. A line that counts goes one way with every a, and back with every b.` };
-    const unit = parseUnit(state.unit);
-    return { title: `What unit ${unit.number + 1} does while the text goes by`, lead: make("span", {}, `${page.title}. Each line is one quantity of the unit; the text below has its colours. Tick a gate to see when it opens. `, make("small", {}, shownUnit(state.unit))) };
+    if (verdicts.length) return { title: capitalised(counting.length ? `${say_(counting)} counts in a straight line` : `${say_(verdicts)} does not count in a straight line`), lead: `${page.title}. A line that counts goes one way with every a, and back with every b.` };
+    const called = about.named?.find((each) => each.unit === state.unit)?.name ?? `unit ${parseUnit(state.unit).number + 1}`;
+    return { title: `What ${called} does while the text goes by`, lead: make("span", {}, `${page.title}. Each line is one quantity of the unit; the text below has its colours. Tick a gate to see when it opens. `, make("small", {}, shownUnit(state.unit))) };
   }
 
   function setControls() {
@@ -168,14 +181,6 @@ export function showTrace(root, view) {
       return Boolean(by);
     },
   };
-}
-
-export function kindOf(about) {
-  return { elman: "Elman network", gru: "GRU", lstm: "LSTM" }[about.cell] ?? about.cell;
-}
-
-function capital(text) {
-  return text[0].toUpperCase() + text.slice(1);
 }
 
 function wordOf(about, unit) {

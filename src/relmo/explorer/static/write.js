@@ -18,6 +18,7 @@ export function showWrite(root, view) {
   const samples = make("section", { class: "panel" });
   put(root, head, text, steps, make("div", { class: "writeboth" }, bars, make("section", { class: "panel" }, controls)), samples);
   let found = null;
+  let best = null;
   let playing = null;
   let latest = 0;
   if (state.prompt === "" && !state.started) view.note({ prompt: about.prompt, started: true });
@@ -32,6 +33,7 @@ export function showWrite(root, view) {
     const [next, tree] = await Promise.all([ask("next", { ...written, ...drawing(), seed: state.seed }), beam ? ask("beam", { ...written, beams: state.width, deep: state.deep }) : null]);
     if (own !== latest) return;
     found = next;
+    best = tree?.texts.length && tree.nodes.length ? tree.nodes[tree.texts[0].path[0]]?.symbol ?? "</s>" : null;
     title(tree);
     soFar();
     buttons();
@@ -39,6 +41,12 @@ export function showWrite(root, view) {
   }
 
   const named = (symbol) => (symbol === "</s>" || symbol === null ? "the end" : `“${visible(symbol)}”`);
+
+  // What is taken next: the symbol that was drawn, or of a search the first of its best text.
+  function chosen() {
+    if (!best) return found.drawn;
+    return found.bars.find(([, symbol]) => symbol === best)?.[0] ?? found.drawn;
+  }
 
   function title(tree) {
     if (found.ended) return put(head, heading("The model has ended its text", "Take a symbol back, or start again."));
@@ -55,7 +63,7 @@ export function showWrite(root, view) {
   }
 
   function buttons() {
-    const drawn = found.bars.find(([id]) => id === found.drawn);
+    const drawn = found.bars.find(([id]) => id === chosen());
     put(steps, button("◀ Undo", undo, { disabled: !state.taken }),
       button(drawn ? `Take ${named(drawn[1])}` : "Step", step, { class: "go", disabled: found.ended }),
       button(playing ? "❚❚ Pause" : "▶ Play", play, { disabled: found.ended && !playing }), button("Start again", () => { halt(); take([]); }, { disabled: !state.taken }),
@@ -106,7 +114,7 @@ export function showWrite(root, view) {
   }
 
   function step() {
-    if (found && !found.ended) take([...ids(), found.drawn]);
+    if (found && !found.ended) take([...ids(), chosen()]);
   }
 
   function undo() {
