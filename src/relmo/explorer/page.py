@@ -15,10 +15,12 @@ from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from relmo.disk.outputs import atomic
 from relmo.errors import SettingError
 from relmo.explorer.align import AlignSession
+from relmo.explorer.bundled import beside_asks, screen_asks
 from relmo.explorer.session import Session, key, usual_features
 from relmo.explorer.work import Worker
 from relmo.settings.arguments import Progress
@@ -101,9 +103,26 @@ def make_bundle(
         kept.ask("overview", text=text, unit=unit)
         kept.ask("cell", text=text, unit=unit, event="\n")
     kept.ask("features", text=text)
+    if find:
+        _screens(session, kept)
     note = kept.fill(text, chosen, lambda share: tell(0.7 + 0.3 * share))
     tell(1.0)
     return {"model": session.name, "text": text, "note": note, "chosen": ",".join(chosen), "answers": kept.answers}
+
+
+def _screens(session: Session, kept: "BundledAnswers") -> None:
+    """Keeps what the screens of single steps show, of the model and of those that were taught the same."""
+    for asked in screen_asks(session):
+        if not kept.fits([asked]):
+            return
+    for each in session.alike():
+        other = session.beside(each["of"]) if "of" in each else Session.open(each["model"], device="cpu")
+        more = BundledAnswers(other, kept.left)
+        for asked in beside_asks(other, session.first):
+            if not more.fits([asked]):
+                return
+        given = {"model": session.name, "of": each["of"]} if "of" in each else {"model": each["model"]}
+        kept.take(more, given)
 
 
 def _found(session: Session, text: str, tell: Progress) -> dict[str, Any]:
@@ -149,6 +168,14 @@ class BundledAnswers:
         given = {name: str(value) for name, value in asked.items()}
         self.answers[key(self.session.name, what, given)] = answer = self.session.answer(what, given)
         return answer
+
+    def take(self, more: "BundledAnswers", named: dict[str, str]) -> None:
+        """Keeps the answers of a model beside, under the name by which the page asks for it."""
+        for name, answer in more.answers.items():
+            what, _, query = name.partition("?")
+            asked = dict(parse_qsl(query, keep_blank_values=True)) | named
+            self.answers[key(named["model"], what, {k: v for k, v in asked.items() if k != "model"})] = answer
+        self.left = more.left
 
     def fits(self, wanted: Sequence[tuple[str, dict[str, Any]]]) -> bool:
         """Keeps these answers, all or none of them."""

@@ -231,7 +231,7 @@ class Session:
             ],
             "limit": {"characters": LONGEST, "symbols": reader.most},
             "examples": _offered(),
-            "alike": self._alike(),
+            "alike": self.alike(),
             "prompt": "" if bidirectional else write.first_prompt(self),
             "number_units": lines.number_units(self.name),
             **self.extras.about("bilm" if bidirectional else "lm"),
@@ -265,7 +265,7 @@ class Session:
             for p in self.passages.values()
         ]
 
-    def _alike(self) -> list[Answer]:
+    def alike(self) -> list[Answer]:
         """Models to be set beside this one: examples that were taught the same, and those that the user named."""
         kind = (example(self.name) or EXAMPLES[0]).alike if example(self.name) else ""
         taught = [each.name for each in EXAMPLES if kind and each.alike == kind and example(each.name) is not None]

@@ -182,7 +182,7 @@ async function save() {
     const unit = state.unit && parseUnit(state.unit);
     if (unit) await ask("units", { model: state.model, text: state.text, page: state.page, state: unit.state, layer: unit.layer });
     const { html } = await ask("shell", {});
-    const kept = Object.fromEntries([...answers].filter(([key]) => key.startsWith("job") || key.includes(new URLSearchParams({ model: state.model }))));
+    const kept = Object.fromEntries([...answers].filter(([key]) => key.startsWith("job") || [state.model, ...(about.alike ?? []).map((each) => each.model ?? state.model)].some((model) => key.includes(new URLSearchParams({ model })))));
     delete kept["shell?"];
     const bundled = { model: state.model, text: state.text, address: location.hash, answers: kept };
     const data = JSON.stringify(bundled, (name, value) => (name === "bytes" ? undefined : value)).replaceAll("<", "\\u003c");

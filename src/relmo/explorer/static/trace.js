@@ -77,9 +77,11 @@ export function showTrace(root, view) {
   // Of words that count, the unit that follows the count best in words as long as the model was taught; of few units.
   async function counter(its, asked) {
     const size = its.states[its.memory];
-    if (size > FEW_TO_TRY || bundle) return its.opened;
+    if (size > FEW_TO_TRY) return its.opened;
     const units = Array.from({ length: size }, (_, number) => unitName({ state: its.memory, layer: 0, number }));
-    const [page, ...got] = await Promise.all([ask("page", { model: state.model, text: TAUGHT, page: 0 }), ...units.map((unit) => ask("values", { ...asked, text: TAUGHT, page: 0, unit }))]);
+    const wanted = [ask("page", { model: state.model, text: TAUGHT, page: 0 }), ...units.map((unit) => ask("values", { ...asked, text: TAUGHT, page: 0, unit }))];
+    const [page, ...got] = await Promise.all(wanted).catch(() => [null]);
+    if (!page) return its.opened;
     const fits = got.map(({ values }) => fitted(countsOf(page.symbols), values).r);
     return units[fits.indexOf(Math.max(...fits))];
   }
@@ -123,7 +125,7 @@ export function showTrace(root, view) {
       const fit = truth ? fitted(truth, values) : null;
       if (fit) verdicts.push({ model, unit, ...fit });
       const carried = of(series.filter((each) => !gate(each)));
-      if (fit && !gate(series[0])) carried.push({ name: `a's less b's, times ${fixed(fit.slope, 2)}`, x, y: truth.map((count) => fit.slope * count + fit.base) });
+      if (fit && !gate(series[0])) carried.push({ name: "a's less b's, drawn to fit", x, y: truth.map((count) => fit.slope * count + fit.base) });
       const [gates, called] = [of(series.filter(gate)), cellCalled(model.about)];
       const charts = [carried.length ? lines(carried, { label: `${model.name} over the text`, x: "symbol", y: "value", width: 900, height: 230 }) : "",
         gates.length ? lines(gates, { label: `gates of ${model.name} over the text`, x: "symbol", y: "gate", width: 900, height: 170, zero: true }) : ""];

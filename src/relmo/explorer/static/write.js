@@ -1,6 +1,6 @@
 // Write: what the model expects next, as bars; take one, draw one, go back; a beam search as a tree; samples beside n-grams.
 
-import { ask, bundle } from "./data.js";
+import { ask, bundle, known } from "./data.js";
 import { button, choice, heading, labelled, make, put, say, svg, visible } from "./dom.js";
 import { saving } from "./picture.js";
 
@@ -110,6 +110,7 @@ export function showWrite(root, view) {
   }
 
   function take(way) {
+    if (bundle && !known("next", { model: state.model, prompt: state.prompt, taken: way.join(","), ...drawing(), seed: state.seed })) return say("This saved page has one way alone: press Take.");
     view.set({ taken: way.join(",") });
   }
 
@@ -158,7 +159,7 @@ export function showWrite(root, view) {
     if (state.how === "beam") {
       all.push(row("Texts that are kept (beams)", slide("width", 1, 6, 1, String)), row("Symbols ahead", slide("deep", 2, 20, 1, String)));
     }
-    put(controls, ...all);
+    put(controls, ...(bundle ? [make("p", { class: "verdict" }, "This is a saved page: it carries one text, drawn by chance, and the tree of one search."), all[1]] : all));
   }
 
   async function beside() {
