@@ -45,7 +45,8 @@ def asked_at_first(session: Session) -> dict[str, tuple[str, dict[str, Any]]]:
     else:
         found["past"] = ("past", {})
         found["compare"] = ("compare", {"other": "n-gram", "order": 6})
-        found["emerge"] = ("emerge", {"feature": session.named[0].feature if session.named else features[0]})
+        feature = session.named[0].feature if session.named else features[0]
+        found["emerge"] = ("emerge", {"feature": feature, "unit": session.opened if session.named else ""})
     return {name: (what, {"model": session.name, "text": text, **given}) for name, (what, given) in found.items()}
 
 

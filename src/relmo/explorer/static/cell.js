@@ -6,7 +6,7 @@ import { bars, lines } from "./charts.js";
 import { context, turnTo } from "./read.js";
 import { foundFor } from "./find.js";
 import { proofOf } from "./proof.js";
-import { claimOf, classWords, strength } from "./words.js";
+import { atClass, claimOf, classWords, strength } from "./words.js";
 
 const EVENTS = [["\n", "a line's end"], [" ", "a space"], ["(", "("], [")", ")"], ["\"", "\""], ["“", "“"], ["”", "”"], [".", "."], [",", ","], ["a", "a"], ["b", "b"]];
 
@@ -55,7 +55,7 @@ export function showCell(root, view) {
     for (const each of foundFor(state).filter(({ exists }) => exists)) {
       const worst = [...each.broken].filter((row) => row.class !== "all").sort((a, b) => a.rank - b.rank || b.delta - a.delta)[0];
       parts.push(make("strong", {}, `In this text it goes ${strength(each.r)} with ${view.feature(each.feature)} (r ${signed(each.r)})` +
-        `${worst ? `; without it ${signed(worst.delta, 3)} bits ${classWords(view, worst.class)} (rank ${worst.rank} of ${worst.of})` : ""}. `));
+        `${worst ? `; without it ${signed(worst.delta, 3)} bits ${atClass(view, worst.class)} (rank ${worst.rank} of ${worst.of})` : ""}. `));
     }
     parts.push(`Over ${over.total.toLocaleString("en")} ${view.symbols} its mean is ${fixed(over.mean)}, its standard deviation ${fixed(over.sd)}. `);
     for (const [gate, [low, high]] of Object.entries(cell.saturation)) {

@@ -87,8 +87,10 @@ export function showCompare(root, view) {
   function filmPanel() {
     const place = make("div", {});
     const first = state.feature && state.feature !== "none" ? state.feature : view.named()?.feature ?? about.named[0]?.feature ?? about.usual[0] ?? "quotes";
-    const feature = choice(about.features.map(({ name, words }) => [name, words]), first, (name) => view.note({ feature: name }));
-    const which = choice([["", "the one that goes with it best in the end"], [state.unit, `${view.called()} (${shownUnit(state.unit)}), the one you look at`]], "", () => {});
+    const feature = choice(about.features.map(({ name, words }) => [name, words]), first, (name) => { view.note({ feature: name }); which.value = unitOf(name); });
+    const unitOf = (name) => about.named.find((each) => each.feature === name)?.unit ?? "";
+    const units = [...new Set([state.unit, ...about.named.map((each) => each.unit)])].map((unit) => [unit, `${view.called(unit)} (${shownUnit(unit)})`]);
+    const which = choice([["", "the one that goes with it best in the end"], ...units], unitOf(first), () => {});
     roll = runner("Show the film again", async (tell, signal) => {
       const found = await work({ what: "emerge", model: state.model, text: state.text, feature: feature.value, unit: which.value }, tell, signal);
       answers.set(filmKey, found);

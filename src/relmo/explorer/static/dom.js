@@ -60,11 +60,11 @@ export function evidence(summary, ...inside) {
 export function unitButton(view, unit, pressed) {
   const name = view.named(unit)?.name;
   const made = button("", pressed ?? (() => view.set({ unit, screen: "cell" })), { class: "unit" });
-  put(made, ...(name ? [name, " ", make("small", {}, shown(unit))] : [shown(unit)]));
+  put(made, ...(name ? [name, " ", make("small", { class: "address" }, addressOf(unit))] : [addressOf(unit)]));
   return made;
 }
 
-function shown(unit) {
+function addressOf(unit) {
   return unit.replace(/b$/, "←");
 }
 

@@ -8,8 +8,7 @@ import { saving } from "./picture.js";
 import { conditionExample, conditionWords } from "./words.js";
 
 const LANGUAGES = [["anbn", "aⁿbⁿ: n a's, then n b's"], ["anbncn", "aⁿbⁿcⁿ"], ["dyck-1", "balanced brackets of one kind"], ["dyck-2", "balanced brackets of two kinds"]];
-const NAMES = { elman: "Elman network", gru: "GRU", lstm: "LSTM" };
-const COUNTS = 0.95; // balanced accuracy from which a network counts
+const KINDS = { elman: "Elman network", gru: "GRU", lstm: "LSTM" };
 
 const OWN = "own";
 const DRAWN = 6;
@@ -38,19 +37,21 @@ export function showExperiments(root, view) {
   ready("count", state).then((found) => found && draw(found)).catch((error) => say(error.message));
 
   function draw(found) {
-    const who = found.networks.filter((network) => network.balanced >= COUNTS).map((network) => NAMES[network.cell] ?? network.cell);
+    const who = found.networks.filter((network) => exact(network, found) >= found.limit).map((network) => `the ${KINDS[network.cell] ?? network.cell}`);
     const rows = found.networks.map((network) => {
       const counter = network.counters[0];
-      return [NAMES[network.cell] ?? network.cell, `${fixed(100 * network.right, 1)} %`, `${fixed(100 * network.rejected, 1)} %`, `${fixed(100 * network.balanced, 1)} %`, stretchesOf(network.accepted), network.first_failure ?? `none up to ${found.tested}`, network.first_wrong ?? "none",
+      return [KINDS[network.cell] ?? network.cell, `${fixed(100 * network.right, 1)} %`, `${fixed(100 * network.rejected, 1)} %`, `${fixed(100 * network.balanced, 1)} %`, stretchesOf(network.accepted), network.first_failure ?? `none up to ${found.tested}`, network.first_wrong ?? "none",
         counter ? `${counter.state}${counter.unit} for ${counter.count}: r ${signed(counter.r, 3)}, ${signed(counter.slope, 3)} each` : ""].map(String);
     });
     const box = make("div", { class: "countpicture" });
     put(box, make("p", { class: "scale" }, make("span", { class: "swatch yes" }, "right words accepted"), " ", make("span", { class: "swatch no" }, "wrong words accepted"),
       ` for n from 1 to ${found.tested}; the dashed line is n = ${found.limit}, where learning ended `), ...found.networks.map((network) => intervalsOf(network, found)));
     box.prepend(saving(box, "who can count"));
-    const claim = who.length ? `${who.join(" and ")} ${who.length > 1 ? "count" : "counts"}; ${found.networks.length > who.length ? "the others do not" : "all do"}` : "None of them counts";
-    if (letters) put(top, heading(claim, `Who counts has the upper bar full and the lower one empty: right words accepted, wrong words rejected, also beyond n = ${found.limit}.`));
-    put(result, make("p", { class: "verdict" }, `${claim}. A network counts when it accepts the right words and rejects the wrong ones.`), box,
+    const all = who.join(" and ");
+    const claim = who.length ? `${all[0].toUpperCase()}${all.slice(1)} ${who.length > 1 ? "count" : "counts"}; ${found.networks.length > who.length ? "the others do not" : "all do"}` : "None of them counts";
+    if (letters) put(top, heading(claim, `Who counts has the blue bar full and the orange one empty up to n = ${found.limit}: right words accepted, wrong words rejected. Beyond it nothing was learnt.`));
+    const told = found.networks.map((network) => `${KINDS[network.cell] ?? network.cell}: ${exact(network, found) ? `no mistake up to n = ${exact(network, found)}` : "mistakes from n = 1 on"}`);
+    put(result, make("p", { class: "verdict" }, `${claim}. ${told.join("; ")}.`), box,
       evidence("The numbers", grid(["network", "right words accepted", "wrong words rejected", "mean of the two", "accepts all right words for n =", "first right word rejected", "first wrong word accepted", "its best counting cell"], rows,
         { caption: `learnt from n up to ${found.limit}, asked up to ${found.tested}` })));
   }
@@ -71,8 +72,8 @@ export function showExperiments(root, view) {
       made.append(learnt);
       return made;
     };
-    const name = NAMES[network.cell] ?? network.cell;
-    return make("div", { class: "intervals" }, make("b", {}, name, make("br"), make("small", {}, network.balanced >= COUNTS ? "counts" : "does not count")), make("div", {},
+    const name = KINDS[network.cell] ?? network.cell;
+    return make("div", { class: "intervals" }, make("b", {}, name, make("br"), make("small", {}, exact(network, found) >= found.limit ? `counts, to ${exact(network, found)}` : "does not count")), make("div", {},
       bar(network.accepted.map(([a, b]) => [Math.max(a, 1), b]), "yes", `${name} accepts right words for n = ${stretchesOf(network.accepted)}`),
       bar(wrong, "no", `${name} accepts wrong words for n = ${stretchesOf(wrong)}`)));
   }
@@ -159,7 +160,7 @@ export function showExperiments(root, view) {
     const charts = states.map((name, n) => lines(found.conditions.map((each) => ({ name: `${conditionWords(each.condition)} (${each.pairs})`, x: each.means[name].map((_, i) => i), y: each.means[name],
       lower: each.means[name].map((v, i) => v - each.errors[name][i]), upper: each.means[name].map((v, i) => v + each.errors[name][i]) })),
     { label: `${called(name)} of ${view.called(found.unit)}`, x: "", y: called(name), width: 420, height: 230, names: longest, legend: n === 0 }));
-    const whole = make("div", {}, charts[0].querySelector(".legend") ?? "", make("div", { class: "cards" }, ...charts));
+    const whole = make("div", {}, charts[0].querySelector(".legend") ?? "", make("div", { class: "cards gatecharts" }, ...charts));
     whole.prepend(saving(whole, `gates of ${view.called(found.unit)}`));
     put(curves, make("p", { class: "verdict" }, `${view.called(found.unit)} (${shownUnit(found.unit)}) over ${found.title}; the words are the commonest at their place in the longest condition.`), whole);
   }
@@ -195,6 +196,11 @@ export function showExperiments(root, view) {
   }
 
   return { close: () => stops.forEach((stop) => stop()), update: (changed) => (changed.some((name) => ["text", "model"].includes(name)) ? showExperiments(root, view) : null) };
+}
+
+// Up to which n a network makes no mistake: all right words accepted, all wrong ones rejected.
+function exact(network, { tested }) {
+  return Math.min(network.first_failure ?? tested + 1, network.first_wrong ?? tested + 1) - 1;
 }
 
 // Stretches without overlaps.

@@ -5,7 +5,7 @@ import { button, choice, evidence, fixed, grid, heading, labelled, make, put, ru
 import { paint } from "./colour.js";
 import { saving } from "./picture.js";
 import { snippet, ColouredText } from "./text.js";
-import { classWords, strength } from "./words.js";
+import { atClass, strength } from "./words.js";
 
 const MEASURES = [["r", "r: how well they go together"], ["rho", "rho: the same by ranks"], ["auc", "AUC, of yes or no"], ["f1", "F1, of yes or no, on the other half"],
   ["partial", "partial r: with the other features held constant"]];
@@ -93,7 +93,7 @@ export function showFind(root, view) {
     const skipped = found.skipped.length ? ` Left out, as they never change in this text: ${found.skipped.map((name) => view.feature(name)).join("; ")}.` : "";
     const best = there[0];
     const claim = best ? `One cell ${strength(best.r)} shows ${view.feature(best.feature)}` : "No single cell stands for any of these";
-    put(top, heading(claim, `The best of ${found.units} cells for each question, over ${found.symbols.toLocaleString("en")} ${view.symbols}. A cell counts when its orange bar beats the grey ones.${skipped}`));
+    put(top, heading(claim, `The best of all cells for each question (${found.units} numbers: what a cell holds, c, and what it shows, h), over ${found.symbols.toLocaleString("en")} ${view.symbols}. A cell counts when its orange bar beats the grey ones.${skipped}`));
     put(results, make("div", { class: "cards" }, ...ordered.map((each) => card(each, found))),
       evidence("All scores: every cell against every feature", matrix(found)));
   }
@@ -110,7 +110,7 @@ export function showFind(root, view) {
     const middle = preview.mean ?? 0;
     const box = make("article", { class: `card ${each.exists ? "" : "none"}` });
     put(box, make("h3", {}, view.feature(each.feature), " ", ...badges.map((badge) => make("span", { class: "badge" }, badge)), saving(box, `${state.model} ${each.feature}`)),
-      make("p", {}, each.exists ? "" : "Best try: ", unitButton(view, each.unit)),
+      make("p", {}, each.exists ? "" : "Best try: ", unitButton(view, each.unit), ...namedToo(each, found)),
       snippet(preview.symbols, preview.values.map((v) => turned * (v - middle)), preview.scale, preview.gaps, preview.truth),
       make("table", { class: "barchart small" }, make("caption", {}, "how well it goes with the truth, beside what it must beat"), make("tbody", {}, ...controls.filter(([, v]) => v !== undefined && v !== null).map(([name, v], i) => {
         const bar = make("span", { class: `bar ${i === 0 ? "plus" : i === 4 ? "minus" : "grey"}` });
@@ -119,8 +119,17 @@ export function showFind(root, view) {
       }))),
       evidence("Evidence", make("p", {}, `r ${signed(each.r)}${auc}, partial r ${signed(each.partial)} (what is left when the other features and the current ${view.symbol} are held constant).`),
         make("p", { class: "verdict" }, each.verdict),
-        worst ? make("p", {}, `Set to zero it costs ${signed(worst.delta, 3)} bits ${classWords(view, worst.class)}: rank ${worst.rank} of ${worst.of} cells.`) : null));
+        worst ? make("p", {}, `Set to zero it costs ${signed(worst.delta, 3)} bits ${atClass(view, worst.class)}: rank ${worst.rank} of ${worst.of} cells.`) : null));
     return box;
+  }
+
+  // Another cell has this name; in this text, it is not the best one.
+  function namedToo(each, found) {
+    const cell = about.named.find((one) => one.feature === each.feature);
+    if (!cell || cell.unit === each.unit) return [];
+    const row = found.rows.indexOf(cell.unit);
+    const r = row < 0 ? null : found.scores.r[row][found.features.indexOf(each.feature)];
+    return [" Here it is a little better than ", unitButton(view, cell.unit), r === null ? "." : ` (${fixed(Math.abs(r))}).`];
   }
 
   function matrix(found) {

@@ -35,7 +35,7 @@ export function showMemory(root, view) {
   const parts = [["fresh", turned, (found) => draw(fresh, found.networks)], ["memory", own, (found) => draw(flows, found.networks)], ["past", cut, shorten]];
   const panel = (what, ...inside) => (bundle && !answers.has(jobKey(what, state)) ? "" : make("section", { class: "panel" }, ...inside.filter(Boolean)));
   put(root, top, make("div", { class: "pair" },
-    panel("fresh", make("h3", {}, "Before any training: simple networks forget, gates remember"),
+    panel("fresh", make("h3", {}, "Before any training"),
       make("p", {}, "How much of a mistake reaches back, step by step, in three fresh networks of 64 cells on the same text. Turn the two things that decide it."),
       fresh, bundle ? null : make("div", { class: "fields controls" }, bias, radius), bundle ? null : turned),
     panel("memory", make("h3", {}, `After training: ${about.name}`),
@@ -82,8 +82,8 @@ export function showMemory(root, view) {
       make("p", { class: "verdict" }, "The most that a disturbance of a layer's whole state is stretched by on its way: above 1 it grows, below 1 it fades."))) : gradients,
       say_(networks), evidence("The numbers", grid(["network", "each step back multiplies by", "1 % is left after", "left at 1", "at 10", "at 40"], rows, { caption: place === fresh ? "fresh networks" : "this model" })));
     if (place === fresh) {
-      const worst = [...networks].sort((a, b) => reach(a) - reach(b))[0];
-      put(top, heading(`${called(worst.name)} forgets first`, "Each line shows how much of a mistake reaches back. A line that falls fast means: what happened so long ago teaches nothing any more."));
+      const best = [...networks].sort((a, b) => reach(b) - reach(a))[0];
+      put(top, heading(`The ${called(best.name).split(" (")[0]} remembers longest`, "Each line shows how much of a mistake reaches back. A line that falls fast means: what happened so long ago teaches nothing any more."));
     }
   }
 
@@ -97,7 +97,8 @@ export function showMemory(root, view) {
   }
 
   function called(name) {
-    return name.replace(/^(elman|gru|lstm)\b/, (cell) => ({ elman: "Elman network", gru: "GRU", lstm: "LSTM" })[cell]);
+    const [, cell, rest] = /^(elman|gru|lstm), fresh(.*)$/.exec(name) ?? [];
+    return cell ? `${{ elman: "Elman network", gru: "GRU", lstm: "LSTM" }[cell]}${rest.replace("spectral radius", "radius").replace(", ", " (")}${rest ? ")" : ""}` : name;
   }
 
   function shorten(found) {

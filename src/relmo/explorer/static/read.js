@@ -50,12 +50,12 @@ export function showRead(root, view) {
       page = got;
       text.set(page.symbols, page.gaps);
     }
-    await paint(values);
+    await colourBy(values);
     controls();
     pages();
     expected = await ask("expected", asked()).catch(() => null);
     if (mine !== opening) return;
-    if (state.mode === "surprisal") await paint(values);
+    if (state.mode === "surprisal") await colourBy(values);
     if (state.at >= page.first && state.at < page.first + page.symbols.length) text.focus(state.at - page.first);
     else if (state.mode === "gradient") view.note({ at: -1 });
     await aside();
@@ -68,7 +68,7 @@ export function showRead(root, view) {
   }
 
   // The values that the mode asks for, drawn; and the truth below them.
-  async function paint(values) {
+  async function colourBy(values) {
     shown = { ...values, name: "" };
     const cell = view.named();
     const turned = cell?.binary && cell.r < 0 ? -1 : 1;
@@ -123,7 +123,7 @@ export function showRead(root, view) {
     const cell = view.named();
     const titles = { surprisal: `Where was the network surprised?`, gradient: "What does a prediction hang on?" };
     const leads = { surprisal: `Orange: this ${view.symbol} was not expected.`, gradient: `Press a ${view.symbol}: the orange ones before it decided what the network expected next.` };
-    const lead = cell ? `Orange: it is on. Blue: it is off. The dark line below the text is the truth: ${cell.words}.`
+    const lead = cell ? `Orange: it is ${cell.binary ? "on" : "high"}. Blue: it is ${cell.binary ? "off" : "low"}. The dark line below the text is the truth: ${cell.words}.`
       : "Orange where it is high, blue where it is low. Most cells look like this: nobody can say what they stand for.";
     put(top, heading(titles[state.mode] ?? claimOf(cell), leads[state.mode] ?? lead));
     top.querySelector("h2").append(" ", make("small", { class: "address" }, state.mode === "surprisal" || state.mode === "gradient" ? "" : shownUnit(state.unit)));
@@ -143,7 +143,8 @@ export function showRead(root, view) {
 
   function scale() {
     const bits = state.mode === "surprisal" || state.mode === "gradient";
-    const ends = bits ? [[0, "none"], [shown.scale, "much"]] : [[-shown.scale, "off"], [0, "between"], [shown.scale, "on"]];
+    const sides = state.mode === "on" || view.named()?.binary ? ["off", "on"] : ["low", "high"];
+    const ends = bits ? [[0, "none"], [shown.scale, "much"]] : [[-shown.scale, sides[0]], [0, "between"], [shown.scale, sides[1]]];
     const plain = state.mode === "value" || state.mode === "change";
     put(legend, ...ends.map(([value, word]) => {
       const box = make("span", { class: "swatch" }, plain || bits ? fixed(value, state.mode === "gradient" ? 4 : 2) : word);
@@ -231,7 +232,7 @@ export function showRead(root, view) {
   async function repaint() {
     const at = state.at;
     const values = await ofUnit();
-    if (at === state.at) await paint(values).catch((error) => say(error.message));
+    if (at === state.at) await colourBy(values).catch((error) => say(error.message));
   }
 
   function inform(place) {
@@ -331,7 +332,7 @@ export function showRead(root, view) {
         if (page && state.at >= page.first && state.at < page.first + page.symbols.length) text.focus(state.at - page.first);
         return;
       }
-      await paint(await ofUnit());
+      await colourBy(await ofUnit());
       if (changed.includes("unit")) strip = null;
       controls();
       if (text.at >= 0) { inform(text.at); strip_(text.at); }

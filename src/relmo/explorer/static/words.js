@@ -23,6 +23,12 @@ export function classWords(view, name) {
   return name === "all" ? `all ${view.symbols}` : { letter: "letters", word: "words", digit: "digits", space: "spaces", newline: "line ends", quote: "quotation marks" }[name] ?? `${name}s`;
 }
 
+// The same within a sentence: "at spaces".
+export function atClass(view, name) {
+  const words = classWords(view, name);
+  return words.startsWith("where") ? words : `at ${words}`;
+}
+
 // How strong a correlation is, in a word.
 export function strength(r) {
   const size = Math.abs(r);
