@@ -20,6 +20,7 @@ from relmo.errors import ModelError, RelmoError, SettingError
 from relmo.explorer.examples import EXAMPLES, example
 from relmo.explorer.extras import models_in
 from relmo.explorer.session import key
+from relmo.explorer.start import cards
 from relmo.loading import load
 from relmo.store.folder import read_config
 from relmo.tasks.decoder_steps import DecoderSteps, decoder_steps
@@ -154,6 +155,7 @@ class AlignSession:
 ALIGN_ANSWERS: dict[str, Callable[[AlignSession, Asked], Answer]] = {
     "about": AlignSession.about,
     "align": AlignSession.align,
+    "start": lambda session, asked: {"cards": cards()},
 }
 """What can be asked for, by name."""
 

@@ -47,7 +47,7 @@ def compare(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     if other == "n-gram":
         half = len(symbols) // 2
         second, symbols = counted(mine, symbols[:half], number(given, "order", 6, 1, 20)), symbols[half:]
-        named = f"{given.get('order', 6)}-gram, counted on the text's first half"
+        named = f"a {given.get('order', 6)}-gram"
     elif other == "untrained":
         second, named = untrained(mine), "the same untrained"
     else:

@@ -92,7 +92,8 @@ def weights(model: LanguageModel | BiLM, stack: Stack, unit: Unit) -> dict[str, 
         )
         numbers = own.cpu().numpy()
         order = np.argsort(numbers)
-        pick = {"more": order[::-1][:SHOWN], "less": order[:SHOWN]}
+        count = min(SHOWN, len(order) // 2)  # of a few symbols none is both
+        pick = {"more": order[::-1][:count], "less": order[:count]}
         found |= {way: [[names[int(i)], round(float(numbers[i]), 3)] for i in some] for way, some in pick.items()}
     return found
 

@@ -12,14 +12,12 @@ OWN = DATA / "examples"
 
 @dataclass(frozen=True)
 class ShippedModel:
-    """A model that ships, and how it is opened: on which text, with which unit, in which mode of colours."""
+    """A model that ships, and the text it is opened on."""
 
     name: str
     folder: Path
     about: str
     text: str
-    unit: str
-    mode: str = "value"
     alike: str = ""
     """Models that were taught the same, to be set side by side."""
 
@@ -35,21 +33,19 @@ class Passage:
 
 
 EXAMPLES = (
+    ShippedModel("prose", OWN / "prose", "a network that has read War and Peace, letter by letter", "story"),
+    ShippedModel("code", OWN / "code", "a network that has read Python's library, letter by letter", "code"),
     ShippedModel(
-        "prose", OWN / "prose", "characters, an LSTM that has read War and Peace", "story", "c0.24", mode="centred"
+        "anbn-lstm", OWN / "anbn-lstm", "an LSTM that learnt to count a's and b's", "counting", alike="counting"
     ),
-    ShippedModel(
-        "code", OWN / "code", "characters, an LSTM that has read Python's library", "code", "c0.71", mode="centred"
-    ),
-    ShippedModel(
-        "anbn-lstm", OWN / "anbn-lstm", "an LSTM that counts a's and b's", "counting", "c0.5", alike="counting"
-    ),
-    ShippedModel("anbn-gru", OWN / "anbn-gru", "a GRU that was taught the same", "counting", "h0.9", alike="counting"),
-    ShippedModel("hello", OWN / "hello", "an Elman network to compute by hand", "hello", "h0.0", alike="hello"),
-    ShippedModel("hello-gru", OWN / "hello-gru", "a GRU to compute by hand", "hello", "h0.0", alike="hello"),
-    ShippedModel("hello-lstm", OWN / "hello-lstm", "an LSTM to compute by hand", "hello", "c0.0", alike="hello"),
-    ShippedModel("small", DATA / "small", "words, the bidirectional model that ships", "sentences", "c0.0"),
+    ShippedModel("anbn-gru", OWN / "anbn-gru", "a GRU that was taught the same", "counting", alike="counting"),
+    ShippedModel("hello", OWN / "hello", "an Elman network to compute by hand", "hello", alike="hello"),
+    ShippedModel("hello-gru", OWN / "hello-gru", "a GRU to compute by hand", "hello", alike="hello"),
+    ShippedModel("hello-lstm", OWN / "hello-lstm", "an LSTM to compute by hand", "hello", alike="hello"),
+    ShippedModel("small", DATA / "small", "ELMo, which reads words in both directions", "sentences"),
 )
+COUNTING = OWN / "counting.json"
+"""What small networks made of counting, measured before."""
 
 
 def example(name: str) -> ShippedModel | None:
@@ -77,11 +73,16 @@ def passages() -> list[Passage]:
     chapters = alice[alice.index("CHAPTER I") : alice.index("CHAPTER III")]
     story = Passage("story", "Alice, chapters I and II", _printed(chapters))
     made = [
-        Passage("counting", "60 a's, then 60 b's", "a" * 60 + "b" * 60),
+        Passage("counting", "60 a's, then 60 b's; and shorter words", _words()),
         Passage("thousand", "1,000 a's, then 1,000 b's", "a" * 1000 + "b" * 1000),
         Passage("hello", "hello", "hello"),
     ]
     return [story, *found, *made]
+
+
+def _words() -> str:
+    """Words of a's and as many b's, the longest first."""
+    return "".join("a" * n + "b" * n for n in (60, 25, 8, 40))
 
 
 def _printed(text: str) -> str:

@@ -15,16 +15,36 @@ from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from relmo.disk.outputs import atomic
 from relmo.errors import SettingError
 from relmo.explorer.align import AlignSession
-from relmo.explorer.session import Session, key
+from relmo.explorer.bundled import beside_asks, screen_asks
+from relmo.explorer.session import Session, key, usual_features
 from relmo.explorer.work import Worker
 from relmo.settings.arguments import Progress
 
-PARTS: tuple[str, ...] = ("data", "colour", "dom", "picture", "charts", "planes", "text")  # each after those it imports
-PARTS += ("read", "find", "cell", "memory", "experiments", "meaning", "compare", "heatmap", "align", "app")
+PARTS: tuple[str, ...] = ("data", "colour", "dom", "words", "picture", "present", "charts", "planes", "text")
+PARTS += (
+    "start",
+    "proof",
+    "read",
+    "find",
+    "cell",
+    "memory",
+    "experiments",
+    "meaning",
+    "compare",
+    "heatmap",
+    "align",
+    "equations",
+    "write",
+    "trace",
+    "layers",
+    "app",
+)
+"""The modules of the page, each after those it imports."""
 IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
 LARGEST, IN_NOTEBOOK = 24_000_000, 6_000_000  # bytes of answers about a text's pages, in a file and in a frame
 PLACE = "__BUNDLE__"
@@ -74,19 +94,49 @@ def make_bundle(
     about, text = kept.ask("about"), session.first
     chosen = [about["opened"]]
     if find:
-        worker = Worker(session)
-        given = {"model": session.name, "text": text, "features": _usual(session), "ablate": "zero", "symbols": 20_000}
-        found = worker.do("find", given, lambda share: tell(0.5 * share))
-        kept.answers["job:find"] = found
-        chosen = list(dict.fromkeys([*chosen, *(card["unit"] for card in found["found"])]))
-        memory = {"model": session.name, "text": text, "lags": 60, "positions": 16}
-        kept.answers["job:memory"] = worker.do("memory", memory, lambda share: tell(0.5 + 0.2 * share))
+        kept.answers |= _found(session, text, tell)
+        cards = kept.answers[f"job:find:{session.name}:{text}"]["found"]
+        chosen = list(
+            dict.fromkeys([*chosen, *(cell.unit for cell in session.named), *(card["unit"] for card in cards)])
+        )
     for unit in chosen:
         kept.ask("overview", text=text, unit=unit)
         kept.ask("cell", text=text, unit=unit, event="\n")
+    kept.ask("features", text=text)
+    if find:
+        _screens(session, kept)
     note = kept.fill(text, chosen, lambda share: tell(0.7 + 0.3 * share))
     tell(1.0)
     return {"model": session.name, "text": text, "note": note, "chosen": ",".join(chosen), "answers": kept.answers}
+
+
+def _screens(session: Session, kept: "BundledAnswers") -> None:
+    """Keeps what the screens of single steps show, of the model and of those that were taught the same."""
+    for asked in screen_asks(session):
+        if not kept.fits([asked]):
+            return
+    for each in session.alike():
+        other = session.beside(each["of"]) if "of" in each else Session.open(each["model"], device="cpu")
+        more = BundledAnswers(other, kept.left)
+        for asked in beside_asks(other, session.first):
+            if not more.fits([asked]):
+                return
+        given = {"model": session.name, "of": each["of"]} if "of" in each else {"model": each["model"]}
+        kept.take(more, given)
+
+
+def _found(session: Session, text: str, tell: Progress) -> dict[str, Any]:
+    """Results of long work about a text: those that were made ahead, else what was found of features, and how far back
+    the loss reaches."""
+    ahead = session.ahead() if text == session.ready_text else {}
+    found = {name: answer for name, answer in ahead.items() if name != "cards"}
+    if not found:
+        worker, about = Worker(session), {"model": session.name, "text": text}
+        given = about | {"features": usual_features(session, text), "ablate": "zero", "symbols": 20_000}
+        found["find"] = worker.do("find", given, lambda share: tell(0.5 * share))
+        shallow = about | {"lags": 60, "positions": 16}
+        found["memory"] = worker.do("memory", shallow, lambda share: tell(0.5 + 0.2 * share))
+    return {f"job:{name}:{session.name}:{text}": answer for name, answer in found.items()}
 
 
 def _examples_bundle(session: AlignSession, kept: "BundledAnswers", tell: Progress) -> dict[str, Any]:
@@ -119,6 +169,14 @@ class BundledAnswers:
         self.answers[key(self.session.name, what, given)] = answer = self.session.answer(what, given)
         return answer
 
+    def take(self, more: "BundledAnswers", named: dict[str, str]) -> None:
+        """Keeps the answers of a model beside, under the name by which the page asks for it."""
+        for name, answer in more.answers.items():
+            what, _, query = name.partition("?")
+            asked = dict(parse_qsl(query, keep_blank_values=True)) | named
+            self.answers[key(named["model"], what, {k: v for k, v in asked.items() if k != "model"})] = answer
+        self.left = more.left
+
     def fits(self, wanted: Sequence[tuple[str, dict[str, Any]]]) -> bool:
         """Keeps these answers, all or none of them."""
         found = {}
@@ -139,8 +197,13 @@ class BundledAnswers:
         carried = reader.recorder.stack.layers[0].states
         states = (carried, [name for name in reader.states if name not in carried])
         own = {"text": text, "units": ",".join(chosen)}
+        true = list(dict.fromkeys(cell.feature for cell in self.session.named if cell.unit in chosen))
         tiers: list[Callable[[int], list[tuple[str, dict[str, Any]]]]] = [
-            lambda page: [("page", {"text": text, "page": page}), ("some", {**own, "page": page})],
+            lambda page: [
+                ("page", {"text": text, "page": page}),
+                ("some", {**own, "page": page}),
+                *(("truth", {"text": text, "page": page, "feature": feature}) for feature in true),
+            ],
             lambda page: [("expected", {"text": text, "page": page})],
         ]
         for names in states:
@@ -177,19 +240,6 @@ def _told(of: int, reached: list[int], largest: int) -> str:
 
 def _some(reached: int, of: int) -> str:
     return "on all" if reached == of else f"on the first {reached}" if reached else "on none"
-
-
-def _usual(session: Session) -> list[str]:
-    """Features that suit the session's first text and change in it."""
-    import numpy as np
-
-    from relmo.analysis.core.features import tracks
-
-    code = session.passage(session.first).language is not None
-    prose = ("quotes", "column", "to_line_end", "word_position", "sentence_position", "capitalised", "number")
-    names = ("indentation", "depth", "column", "string", "comment", "if") if code else prose
-    document = session.reader(session.first).document.head(20_000)
-    return [name for name in names if np.ptp(tracks(document, [name])[name]) > 0]
 
 
 def write_page(session: Session | AlignSession, path: Path, progress: Progress | None = None) -> str:

@@ -46,7 +46,8 @@ class PagedReader:
         self.recorder = Recorder(network_of(model), None, None)
         stack = self.recorder.stack
         units = sum(layer.sizes[state] * stack.directions for layer in stack.layers for state in layer.states)
-        self.document = document.head(max(1, NUMBERS // units))
+        self.most = max(1, NUMBERS // units)
+        self.document = document.head(self.most)
         self.left_out = len(document) - len(self.document)
         self.bounds = _page_bounds(model, self.document)
         self.places: list[list[LayerState]] = []  # the layers' states before each page

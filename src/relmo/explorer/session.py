@@ -12,6 +12,7 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -20,16 +21,20 @@ import numpy as np
 
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.code_features import Language, language_of
-from relmo.analysis.core.features import FEATURES, Document, read
+from relmo.analysis.core.feature_words import in_words
+from relmo.analysis.core.features import FEATURES, Document, read, tracks
 from relmo.analysis.core.files import read_given
 from relmo.analysis.memory.connectivity import connectivity
-from relmo.errors import ModelError, SettingError
+from relmo.analysis.units.named_cells import NamedCell, read_cells
+from relmo.errors import ModelError, RelmoError, SettingError
 from relmo.explorer import equations, lines, write
 from relmo.explorer.asked import Answer, Asked, rounded, scale, text_of, unit_of, whole_number
 from relmo.explorer.cells import around, contexts, histogram, weights
-from relmo.explorer.examples import EXAMPLES, Passage, example, passages
+from relmo.explorer.examples import COUNTING, EXAMPLES, Passage, example, passages
 from relmo.explorer.extras import Extras, learnt_mixes
 from relmo.explorer.reader import PagedReader
+from relmo.explorer.ready import READY, read_ready
+from relmo.explorer.start import cards
 from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
@@ -46,6 +51,10 @@ TEXTS = 32  # texts of users that are kept
 BINS = 1000  # of the small map of the whole text
 MOST = 200  # units that are named in one request
 BACK = 400  # symbols before one that a gradient is shown for
+BEGINNING = 20_000  # symbols in which a feature has to change to be offered
+COUNTED = "ab\n"  # the symbols of words that count
+CODE = ("indentation", "depth", "column", "string", "comment", "if")
+PROSE = ("quotes", "column", "to_line_end", "word_position", "sentence_position", "capitalised", "number")
 
 
 class Session:
@@ -56,7 +65,8 @@ class Session:
         self.passages: OrderedDict[str, Passage] = OrderedDict((each.name, each) for each in passages())
         self.own: OrderedDict[str, Passage] = OrderedDict()
         self.annotated: dict[str, list[list[ConlluWord]]] = {}
-        self.first, self.unit, self.mode = next(iter(self.passages)), "", "value"
+        self.first, self.named, self.folder = next(iter(self.passages)), list[NamedCell](), Path()
+        self.ready_text = ""  # the text that answers were made ahead for
         self.extras = Extras()
         self.pen: write.Pen | None = None
         self.others: dict[str, Session] = {}
@@ -77,15 +87,17 @@ class Session:
         session.extras.learnt |= learnt
         if session.recurrent:
             PagedReader(model, read(model, "a"))  # says at once where its layers cannot be looked into
+        folder = known.folder if known else Path(source)
+        session.named = [cell for cell in read_cells(folder) if session.has(cell.unit)]
         if known is not None and known.text in session.passages:
-            session.first, session.unit, session.mode = known.text, known.unit, known.mode
+            session.first, session.folder, session.ready_text = known.text, folder, known.text
         elif isinstance(model, BiLM):
             session.first = "sentences"
         return session
 
     @property
     def recurrent(self) -> bool:
-        """Whether there are units to look into. A model of a fixed window (n-gram, feed-forward) has none."""
+        """Whether there are units to look into. A model of a fixed window has none; it writes."""
         return isinstance(self.model, BiLM) or isinstance(self.model.network, RecurrentLM)
 
     def beside(self, name: str) -> "Session":
@@ -98,6 +110,20 @@ class Session:
             other.first = self.first
             self.others[name] = other
         return self.others[name]
+
+    def has(self, unit: str) -> bool:
+        """Whether the network has a unit of this name."""
+        try:
+            PagedReader(self.model, read(self.model, "a")).checked(unit_of({"unit": unit}))
+        except SettingError:
+            return False
+        return True
+
+    @property
+    def opened(self) -> str:
+        """The unit that is shown first: one with a name, where there is any."""
+        memory = self.reader(self.first).recorder.stack.layers[0].cell.memory
+        return self.named[0].unit if self.named else f"{memory}0.0"
 
     def give(self, title: str, text: str, language: Language | None = None) -> None:
         """Adds the text that the explorer opens with."""
@@ -176,7 +202,7 @@ class Session:
         reader = self.reader(self.first)
         stack, bidirectional = reader.recorder.stack, isinstance(self.model, BiLM)
         cell = stack.layers[0].cell
-        opened = self.unit or f"{cell.memory}0.0"
+        opened = self.opened
         first = {"text": self.first, "page": "0"}
         asks = [("page", first), ("values", first | {"unit": opened})] if "opening" in asked else []
         return {
@@ -196,10 +222,16 @@ class Session:
             "texts": self._texts(),
             "first": self.first,
             "opened": opened,
-            "mode": self.mode,
-            "features": [{"name": name, "about": summary(made)} for name, made in FEATURES.items()],
+            "mode": "centred" if self.named else "value",
+            "named": [asdict(cell) | {"words": in_words(cell.feature)} | shown_strength(cell) for cell in self.named],
+            "shipped": self.first == self.ready_text,
+            "usual": usual_features(self, self.first),
+            "features": [
+                {"name": name, "about": summary(made), "words": in_words(name)} for name, made in FEATURES.items()
+            ],
+            "limit": {"characters": LONGEST, "symbols": reader.most},
             "examples": _offered(),
-            "alike": self._alike(),
+            "alike": self.alike(),
             "prompt": "" if bidirectional else write.first_prompt(self),
             "number_units": lines.number_units(self.name),
             **self.extras.about("bilm" if bidirectional else "lm"),
@@ -233,7 +265,7 @@ class Session:
             for p in self.passages.values()
         ]
 
-    def _alike(self) -> list[Answer]:
+    def alike(self) -> list[Answer]:
         """Models to be set beside this one: examples that were taught the same, and those that the user named."""
         kind = (example(self.name) or EXAMPLES[0]).alike if example(self.name) else ""
         taught = [each.name for each in EXAMPLES if kind and each.alike == kind and example(each.name) is not None]
@@ -344,6 +376,51 @@ class Session:
         found = connectivity(self.model, [after], position=at - begin)
         return {"first": begin, "values": rounded(np.array(found.values)), "symbol": found.symbol, "half": found.half}
 
+    def truth(self, asked: Asked) -> Answer:
+        """What a feature truly is on a page, from 0 to 1; and the features that change in the text."""
+        reader, number = self.reader(text_of(asked)), whole_number(asked, "page")
+        name = asked.get("feature", "")
+        if name not in FEATURES:
+            raise SettingError(f"there is no feature {name[:40]!r}")
+        if not 0 <= number < len(reader):
+            raise SettingError(f"page {number}: the text has the pages 0 to {len(reader) - 1}")
+        track = self.track(text_of(asked), name)
+        first, last = reader.bounds[number : number + 2]
+        low, size = float(track.min()), float(np.ptp(track))
+        return {
+            "values": rounded((track[first:last] - low) / (size or 1.0), 3),
+            "changes": size > 0,
+            "binary": {*np.unique(track).tolist()} <= {0.0, 1.0},
+            "words": in_words(name),
+        }
+
+    def track(self, text: str, feature: str) -> np.ndarray:
+        """A feature of a text; (T,). A feature that the text cannot have is 0."""
+        document = self.reader(text).document
+        try:
+            return tracks(document, [feature])[feature]
+        except RelmoError:
+            return np.zeros(len(document), dtype=np.float32)
+
+    def features(self, asked: Asked) -> Answer:
+        """The features that suit a text and change in it."""
+        return {"usual": usual_features(self, text_of(asked))}
+
+    def ready(self, asked: Asked) -> Answer:
+        """An answer that was made ahead; None where there is none for this text."""
+        what = asked.get("what", "")
+        if what == "count":
+            return {"result": read_ready(COUNTING).get("count")}
+        return {"result": self.ahead().get(what) if text_of(asked) == self.ready_text else None}
+
+    def ahead(self) -> Answer:
+        """All answers that were made ahead, by name."""
+        return read_ready(self.folder / READY) if self.ready_text else {}
+
+    def start(self, asked: Asked) -> Answer:
+        """The cards of the first screen."""
+        return {"cards": cards()}
+
     def mixes(self, asked: Asked) -> Answer:
         """What trained tasks that were given have learnt to take of each layer."""
         return {"tasks": self.extras.mixes()}
@@ -362,6 +439,22 @@ def key(model: str, what: str, asked: Asked) -> str:
 def summary(made: Callable[..., Any]) -> str:
     """A function's docstring in one line."""
     return " ".join((made.__doc__ or "").split())
+
+
+def usual_features(session: Session, text: str) -> list[str]:
+    """Features that suit a text, and change in its beginning: of code, of words, of prose, or of a's and b's."""
+    passage, document = session.passage(text), session.reader(text).document.head(BEGINNING)
+    names = CODE if passage.language else PROSE
+    if {*document.text} <= {*COUNTED}:
+        names = ("surplus",)
+    elif isinstance(session.model, BiLM):
+        names = ("quotes", "sentence_position", "capitalised", "number")
+    return [name for name in names if np.ptp(tracks(document, [name])[name]) > 0]
+
+
+def shown_strength(cell: NamedCell) -> Answer:
+    """How strong a named cell's evidence is, in a word."""
+    return {"strength": cell.strength}
 
 
 def _turned(cell: str) -> str | None:
@@ -400,6 +493,10 @@ ANSWERS: dict[str, Callable[[Session, Asked], Answer]] = {
     "overview": Session.overview,
     "cell": Session.cell,
     "gradient": Session.gradient,
+    "truth": Session.truth,
+    "features": Session.features,
+    "ready": Session.ready,
+    "start": Session.start,
     "mixes": Session.mixes,
     "step": equations.step,
     "next": write.next_symbol,

@@ -23,6 +23,8 @@ HEAVIEST = 24  # units of a sweep that are sent
 NOUNS = (("boy", "boys"), ("woman", "women"), ("farmer", "farmers"), ("lawyer", "lawyers"), ("girl", "girls"))
 VERBS = (("knows", "know"), ("likes", "like"), ("sees", "see"), ("wants", "want"))
 PLACES = (("near the car", "near the cars"), ("behind the table", "behind the tables"))
+KEYS, CABINETS = ("key", "keys"), ("to the cabinet", "to the cabinets")
+FORMS = (("is", "are"), ("was", "were"))
 
 
 def count(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
@@ -114,6 +116,7 @@ def subject_and_verb() -> Iterator[MinimalPair]:
     for form, noun, verb in product((0, 1), NOUNS, VERBS):
         begin = f"The {noun[form]}"
         yield MinimalPair(f"simple {'SP'[form]}", f"{begin} {verb[form]}", f"{begin} {verb[1 - form]}")
-    for form, other, noun, verb, place in product((0, 1), (0, 1), NOUNS, VERBS, PLACES):
+    between = [*product(NOUNS, VERBS, PLACES), *product((KEYS,), FORMS, (CABINETS,))]
+    for form, other, (noun, verb, place) in product((0, 1), (0, 1), between):
         begin = f"The {noun[form]} {place[other]}"
         yield MinimalPair(f"nounpp {'SP'[form]}{'SP'[other]}", f"{begin} {verb[form]}", f"{begin} {verb[1 - form]}")

@@ -178,20 +178,23 @@ def broken(report: CellReport, found: Any) -> list[dict[str, Any]]:
 
 
 def preview(reader: PagedReader, document: Document, track: np.ndarray, unit: Any) -> dict[str, Any]:
-    """A stretch of the text in which the feature changes much, with the unit's values."""
+    """A stretch of the text in which the feature changes much, with the unit's values, and what is true."""
     size = min(PREVIEW, len(document))
-    begin = (len(document) - size) // 2
-    if set(np.unique(track)) == {0.0, 1.0}:
-        changes = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(track)) > 0)])
-        moves = changes[size - 1 :] - changes[: len(changes) - size + 1]
-        level = np.convolve(track, np.ones(size), "valid") / size
-        begin = int(np.argmax(np.minimum(moves, 8) - 10 * np.abs(level - 0.5)))
-    values = reader.whole(unit)[begin : begin + size]
-    scale = float(np.quantile(np.abs(reader.whole(unit)), 0.99)) or 1.0
-    spans = document.spans[begin : begin + size]
+    begin = beside.busiest(track, size)
+    whole = reader.whole(unit)
+    mean = float(whole.mean(dtype=np.float64))
+    piece = slice(begin, begin + size)
+    spans = document.spans[piece]
     gaps = [document.text[a:b] for a, b in zip([int(spans[0, 0]), *spans[:-1, 1]], spans[:, 0], strict=True)]
-    answer = {"first": begin, "symbols": document.symbols[begin : begin + size], "scale": round(scale, 4)}
-    answer |= {"values": np.round(values.astype(float), 3).tolist()}
+    low, wide = float(track.min()), float(np.ptp(track)) or 1.0
+    answer = {
+        "first": begin,
+        "symbols": document.symbols[piece],
+        "values": np.round(whole[piece].astype(float), 3).tolist(),
+        "mean": round(mean, 4),
+        "scale": round(float(np.quantile(np.abs(whole - mean), 0.99)), 4) or 1.0,
+        "truth": np.round((track[piece] - low) / wide, 3).tolist(),
+    }
     return answer | ({"gaps": gaps} if any(gaps) else {})
 
 

@@ -2,9 +2,9 @@
 
     pack("out/small", "models/small", precision="int8", shard_mb=8, card="small.md")
 
-The vocabulary, the settings and config.json come along as they are, and so does the card, unless another is given; at
-its end a section on the stored weights, with their checksums, is written or renewed. What only a run needs, and word
-vectors as text, stay behind.
+The vocabulary, the settings, the named cells and config.json come along as they are, and so does the card, unless
+another is given; at its end a section on the stored weights, with their checksums, is written or renewed. What only a
+run needs, and word vectors as text, stay behind.
 """
 
 import re
@@ -19,6 +19,7 @@ from relmo.loading import load
 from relmo.models.vectors import ABOUT_VECTORS, VECTORS
 from relmo.store.folder import (
     CARD,
+    CELLS,
     CONFIG,
     COPY_OF_BILM,
     COPY_OF_VECTORS,
@@ -73,7 +74,7 @@ def pack(
             model.save_pretrained(inside)
             (inside / WEIGHTS).unlink()
         else:
-            for name in (CONFIG, SETTINGS, CARD, *text_files(Path(source))):
+            for name in (CONFIG, SETTINGS, CARD, CELLS, *text_files(Path(source))):
                 if (Path(source) / name).is_file():
                     shutil.copyfile(Path(source) / name, inside / name)
             for name in (COPY_OF_BILM, COPY_OF_VECTORS):

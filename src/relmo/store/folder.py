@@ -29,7 +29,7 @@ from relmo.settings.kinds import check_settings, settings_class
 
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocabulary.txt"
-CARD, SETTINGS = "README.md", "settings.toml"
+CARD, SETTINGS, CELLS = "README.md", "settings.toml", "cells.json"
 BILM_VOCABULARY = "bilm-vocabulary.txt"  # of a task's model
 COPY_OF_BILM, COPY_OF_VECTORS = "bilm", "vectors"  # folders in it, of models that it was built on
 TEXT = re.compile(r"([a-z]+-)*(vocabulary|labels)\.txt")
@@ -39,7 +39,7 @@ BUNDLED = ("small", "words")  # models that ship, by name: a bidirectional langu
 EXAMPLES = ("prose", "code", "anbn-lstm", "anbn-gru", "hello", "hello-gru", "hello-lstm")
 """Small language models that ship, to be looked into."""
 OURS = re.compile(
-    rf"config\.json|model.*\.safetensors|{TEXT.pattern}|vectors\.txt|settings\.toml|README\.md"
+    rf"config\.json|model.*\.safetensors|{TEXT.pattern}|vectors\.txt|settings\.toml|cells\.json|README\.md"
     r"|metrics\.jsonl|report\.json|curves\.png|options\.json|weights\.hdf5|vocab\.txt"
     r"|run|last|bilm|vectors|tensorboard|seed-\d+"
 )

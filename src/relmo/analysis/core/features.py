@@ -401,6 +401,14 @@ def _cased(test: Callable[[str], bool], what: str) -> Callable[[Document], np.nd
     return feature
 
 
+def surplus(document: Document) -> np.ndarray:
+    """How many more a's than b's have been read, in a text of nothing but a's, b's and line ends."""
+    if not {*document.text} <= {"a", "b", "\n"}:
+        return np.zeros(len(document.text), dtype=np.float32)
+    letters = np.array(list(document.text))
+    return np.cumsum((letters == "a").astype(np.float32) - (letters == "b"))
+
+
 def tree_depth(document: Document) -> np.ndarray:
     """Words between a word and the root of its sentence, in the tree of a CoNLL-U file."""
     return _word_track(document, [value for words in annotated(document) for value in trees.dependency_depths(words)])
@@ -439,6 +447,7 @@ FEATURES: Mapping[str, Callable[[Document], np.ndarray]] = {
     "url": matches(r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]']", "Inside a web address."),
     "tag": matches(r"</?[a-z][^<>\n]*>", "Inside a tag of HTML or XML."),
     "vowel": matches(r"[aeiouyáéíóúàèìòùâêîôûäëïöüæœåø]", "At a vowel."),
+    "surplus": surplus,
     "tree_depth": tree_depth,
     "open_dependencies": open_dependencies,
     "head_distance": head_distance,

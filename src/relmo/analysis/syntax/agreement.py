@@ -29,7 +29,7 @@ from typing import Any, Literal
 import numpy as np
 
 from relmo.analysis.core.causal import Unit
-from relmo.analysis.core.intervals import Interval
+from relmo.analysis.core.intervals import Interval, bootstrap_difference
 from relmo.analysis.core.progress import split_progress
 from relmo.analysis.core.show import Table, colours, figure, picture
 from relmo.analysis.core.trace import trace
@@ -190,6 +190,7 @@ class Sweep:
     margin      how much less the right form is preferred on average, in nats; (U, C)
     chosen      for each condition the unit that costs most on every second pair
     held_out    points that this unit costs on the other pairs; (C,)
+    interval    the 95% interval of these points, by drawing the pairs anew; (C, 2)
     rank        how many units cost as much there or more, itself counted; (C,)
     """
 
@@ -202,6 +203,7 @@ class Sweep:
     margin: np.ndarray
     chosen: list[Unit]
     held_out: np.ndarray
+    interval: np.ndarray
     rank: np.ndarray
 
     @property
@@ -227,6 +229,7 @@ class Sweep:
                     "unit": str(self.chosen[c]),
                     "accuracy_without": float(self.accuracy[self.units.index(self.chosen[c]), c]),
                     "held_out_drop": float(self.held_out[c]),
+                    "held_out_interval": self.interval[c].tolist(),
                     "held_out_rank": int(self.rank[c]),
                     "median_drop": float(np.median(self.drops[:, c])),
                 }
@@ -253,11 +256,14 @@ class Sweep:
             unit = self.chosen[c]
             without = self.accuracy[self.units.index(unit), c]
             row = [name, str(self.pairs[c]), figure(float(self.base[c]), 1), str(unit), figure(float(without), 1)]
-            row += [figure(float(self.held_out[c]), 1, signed=True), f"{self.rank[c]} of {len(self.units)}"]
+            low, high = (figure(float(end), 1, signed=True) for end in self.interval[c])
+            cost = f"{figure(float(self.held_out[c]), 1, signed=True)} ({low} to {high})"
+            row += [cost, f"{self.rank[c]} of {len(self.units)}"]
             rows.append([*row, figure(float(np.median(self.drops[:, c])), 1, signed=True)])
         notes = [
             f"percent right; each of {len(self.units)} units by itself set to {self.how}",
-            "the unit costs most on every second pair; what it costs, and how many cost as much, is of the others",
+            "the unit costs most on every second pair; what it costs, with its 95% interval, and how many "
+            "cost as much, is of the others",
         ]
         return Table(columns, rows, "every unit off by itself", notes)
 
@@ -304,13 +310,15 @@ def sweep(
     scores = gaps_without(model, plan, [[unit] for unit in chosen], values=at, progress=progress)
     parts = _conditions_of(kept)
     points, plain = points_of(scores), points_of(base)
-    best, held_out, rank = [], [], []
+    best, held_out, intervals, rank = [], [], [], []
     for where in parts.values():
         first, second = where[::2], where[1::2] if len(where) > 1 else where
         unit = _most_needed(points[:, first].mean(axis=1), scores[:, first].mean(axis=1))
         costs = plain[second].mean() - points[:, second].mean(axis=1)
         best.append(chosen[unit])
         held_out.append(100 * costs[unit])
+        sure = bootstrap_difference(plain[second], points[unit, second], np.arange(len(second)))
+        intervals.append([100 * sure.low, 100 * sure.high])
         rank.append(int(np.count_nonzero(costs >= costs[unit])))
     return Sweep(
         how,
@@ -322,6 +330,7 @@ def sweep(
         np.stack([base[where].mean() - scores[:, where].mean(axis=1) for where in parts.values()], axis=1),
         best,
         np.array(held_out),
+        np.array(intervals),
         np.array(rank),
     )
 

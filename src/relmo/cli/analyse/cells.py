@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from relmo.analysis.core.features import Document, Mark
+    from relmo.analysis.units.cell_report import CellReport
     from relmo.models.bilm import BiLM
     from relmo.models.lm import LanguageModel
 
@@ -104,6 +105,7 @@ def cells(
     checks: Annotated[Checks, Parameter(name="*", group="Controls and ablation")] = Checks(),  # noqa: B008
     symbols: int | None = None,
     list_features: bool = False,
+    name_cells: bool = False,
     plot: Path | None = None,
     overwrite: Overwrite = False,
     tokenizer: Tokenizer = None,
@@ -123,6 +125,8 @@ def cells(
 
         relmo analyse cells small dev.conllu --conllu-column upos=NOUN --conllu-column feats.Number=Plur
 
+        relmo analyse cells models/mine held-out.txt --ablate zero --name-cells
+
     Parameters
     ----------
     model
@@ -134,6 +138,9 @@ def cells(
         How many of the text's first symbols to take; by default 120,000, or fewer where there are very many units.
     list_features
         List the features by name, and stop.
+    name_cells
+        Give the units that beat their controls names in plain words, and keep them with their evidence as cells.json in
+        the model's folder. relmo explore offers them first.
     plot
         Draw units against features, and the controls, to this .png or .svg file.
     device
@@ -155,6 +162,7 @@ def cells(
         raise SettingError("a model and a text are needed: relmo analyse cells MODEL FILE")
     check_plot(plot, overwrite=overwrite)
     checks.check()
+    folder = _folder_to_name_in(model, overwrite=overwrite) if name_cells else None
     if symbols is not None and symbols < 1:
         raise SettingError(f"--symbols must be 1 or more, not {symbols}")
     loaded = load(model, kinds=FORWARDS, device=device).splitting(tokenizer)
@@ -165,10 +173,44 @@ def cells(
     if plot is not None:
         report.plot(plot)
         say_wrote(plot, quiet=quiet)
+    if folder is not None:
+        _write_names(folder, report, _command(model, file, asked, checks, symbols), say=sayer(quiet=quiet))
     if json:
         print_json({"model": model, "file": file} | report.as_dict())
     else:
         print_tables(*report.tables())
+
+
+def _folder_to_name_in(model: str, *, overwrite: bool) -> Path:
+    """The folder of a model, where its cells can be named."""
+    from relmo.disk.outputs import refuse_existing
+    from relmo.store.folder import CELLS, CONFIG
+    from relmo.store.references import bundled
+
+    folder = bundled(model) or Path(model)
+    if not (folder / CONFIG).is_file():
+        raise SettingError(f"{model}: --name-cells writes into a model's folder; name a folder that relmo wrote")
+    refuse_existing(folder / CELLS, overwrite=overwrite)
+    return folder
+
+
+def _write_names(folder: Path, report: "CellReport", command: str, *, say: Callable[[str], None]) -> None:
+    from relmo.analysis.units.named_cells import name_cells, write_cells
+
+    named = name_cells(report, command)
+    path = write_cells(folder, named)
+    say(f"{path}: {len(named)} named: " + (", ".join(f"{cell.name} ({cell.unit})" for cell in named) or "none"))
+
+
+def _command(model: str, file: str, asked: FeatureOptions, checks: Checks, symbols: int | None) -> str:
+    """The command that measures the same again, with files by their names alone."""
+    words = ["relmo analyse cells", Path(model).name, Path(file).name]
+    words += [f"--feature {name}" for name in asked.feature] + [f"--regex '{given}'" for given in asked.regex]
+    words += [f"--conllu-column {column}" for column in asked.conllu_column]
+    words += [f"--language {asked.language}"] if asked.language else []
+    words += [f"--symbols {symbols}"] if symbols else []
+    words += [f"--ablate {checks.ablate}"] if checks.ablate else []
+    return " ".join([*words, "--name-cells"])[:400]
 
 
 def _print_features() -> None:

@@ -1,8 +1,10 @@
 // The page: its state, which is the address's fragment; its head; which screen is shown.
 
-import { answers, ask, bundle, canonical, Mistake, parseUnit, send, unitName, shownUnit } from "./data.js";
+import { answers, ask, bundle, canonical, Mistake, parseUnit, send, unitName } from "./data.js";
 import { button, choice, download, labelled, make, put, say } from "./dom.js";
 import { savePicture } from "./picture.js";
+import { present } from "./present.js";
+import { showStart } from "./start.js";
 import { showRead } from "./read.js";
 import { showFind } from "./find.js";
 import { showCell } from "./cell.js";
@@ -11,12 +13,17 @@ import { showExperiments } from "./experiments.js";
 import { showCompare } from "./compare.js";
 import { showMeaning } from "./meaning.js";
 import { showAlign } from "./align.js";
+import { showEquations } from "./equations.js";
+import { showWrite } from "./write.js";
+import { showTrace } from "./trace.js";
+import { showLayers } from "./layers.js";
 
-// A screen is a line here: its label; show(root, view), which fills root and returns { update(changed), key(event), text } or
-// nothing; the kinds of model it is for; the jobs of which a saved page must have one to offer it; and the names that it
+// A screen is a line here: its label; show(root, view), which fills root and returns { update(changed), key(event), close(),
+// text } or nothing; the kinds of model it is for; the jobs of which a saved page must have one to offer it; and the names that it
 // keeps in the address, with their first values. It asks by `ask` (a line of ANSWERS in session.py) and by `work` (a line of
 // WORK in work.py), and heads itself by `heading` of dom.js: a sentence, and what to look at.
 const SCREENS = {
+  start: { label: "Start", show: showStart, kinds: ["lm", "bilm", "seq2seq"] },
   read: { label: "Read", show: showRead, kinds: ["lm", "bilm"] },
   find: { label: "Find", show: showFind, kinds: ["lm", "bilm"], needs: ["job:find"] },
   cell: { label: "Cell", show: showCell, kinds: ["lm", "bilm"] },
@@ -24,11 +31,16 @@ const SCREENS = {
   experiments: { label: "Experiments", show: showExperiments, kinds: ["lm", "bilm"], needs: ["job:count", "job:agree", "job:gates"] },
   meaning: { label: "Meaning", show: showMeaning, kinds: ["bilm"], needs: ["job:meaning", "job:tags"] },
   compare: { label: "Compare", show: showCompare, kinds: ["lm"], needs: ["job:compare", "job:emerge"] },
+  equations: { label: "Equations", show: showEquations, kinds: ["lm", "bilm"], needs: ["step"], state: { together: true } },
+  write: { label: "Write", show: showWrite, kinds: ["lm", "window"], needs: ["next"],
+    state: { taken: "", how: "draw", temperature: 1, topk: 0, topp: 0, width: 3, deep: 8, started: false } },
+  trace: { label: "Trace", show: showTrace, kinds: ["lm", "bilm"], state: { shown: "", span: -1, sentences: "", traced: false } },
+  layers: { label: "Layers", show: showLayers, kinds: ["bilm"], needs: ["layers"], state: { bilm: "" } },
   align: { label: "Align", show: showAlign, kinds: ["seq2seq"], state: { source: "", step: -1, way: 0, beams: 0 } },
 };
-const DEFAULTS = { screen: "read", model: "", text: "", page: 0, unit: "", mode: "", at: -1, pins: "", marks: false,
+const DEFAULTS = { screen: "", model: "", text: "", page: 0, unit: "", mode: "", at: -1, pins: "", marks: false,
   likely: true, gates: false, threshold: 0, own: "", language: "", event: "\n", features: "", patterns: "", measure: "r", sort: "",
-  bias: 1, radius: 1, languageName: "anbn", pairs: "", other: "", order: 6, sentence: "They sat on the bank of the river .", position: 4,
+  bias: 1, radius: 1, languageName: "anbn", pairs: "", other: "", order: 6, sentence: "The children play in the garden .", position: 2,
   same: false, pack: "", most: 100, conditions: "", swept: false, train: "", feature: "", prompt: "", seed: 0, jacobians: false, beside: false };
 for (const { state: own } of Object.values(SCREENS)) Object.assign(DEFAULTS, own);
 const SHORT = 1500; // characters of a text of one's own that the address carries
@@ -47,7 +59,7 @@ function fromAddress() {
     if (kind === "number") found[name] = Number.isFinite(Number(value)) ? Number(value) : DEFAULTS[name];
     else found[name] = kind === "boolean" ? value === "true" : value;
   }
-  if (!(found.screen in SCREENS)) found.screen = "read";
+  if (!(found.screen in SCREENS)) found.screen = "";
   if (!/^([a-z])(\d{1,4})\.(\d{1,6})(b?)$/.test(found.unit)) found.unit = "";
   return found;
 }
@@ -63,6 +75,8 @@ function toAddress(push) {
 }
 
 const view = {
+  // Whether a screen can be opened with this model, or is there at all.
+  offers(name) { return name in SCREENS; },
   get state() { return state; },
   get about() { return about; },
   set(more) {
@@ -75,7 +89,9 @@ const view = {
     if (changed.includes("screen") || !current?.update) return show();
     head();
     turned = performance.now();
-    Promise.resolve(current.update(changed)).then(() => {
+    const again = current.update(changed); // a screen that shows itself anew gives what it then is
+    if (again?.update) current = again;
+    Promise.resolve(again).then(() => {
       document.documentElement.dataset.took = (performance.now() - turned).toFixed(1);
     }, (error) => say(error.message));
   },
@@ -83,12 +99,23 @@ const view = {
     Object.assign(state, more);
     toAddress(false);
   },
-  neighbour(by) {
-    const unit = parseUnit(state.unit);
+  neighbour(by, from = state.unit) {
+    const unit = parseUnit(from);
     const size = about.states[unit.state] / about.directions;
     return unitName({ ...unit, number: (unit.number + by + size) % size });
   },
   turn(by) { this.set({ unit: this.neighbour(by) }); },
+  // What a unit is called: its name in plain words, where it has one.
+  named(unit = state.unit) { return about.named?.find((cell) => cell.unit === unit) ?? null; },
+  called(unit = state.unit) { return this.named(unit)?.name ?? `cell ${parseUnit(unit).number}`; },
+  get symbols() { return about.unit === "char" ? "characters" : "words"; },
+  get symbol() { return about.unit === "char" ? "character" : "word"; },
+  feature(name) { return about.features.find((each) => each.name === name)?.words ?? name.replaceAll("_", " "); },
+  // Where a figure comes from, in a line.
+  get source() {
+    const text = (about.texts ?? []).find((each) => each.name === state.text)?.title;
+    return ["relmo", `model ${about.name}`, text && state.screen !== "start" ? text : ""].filter(Boolean).join(" · ");
+  },
   async own(text, language) {
     try {
       const { text: name } = await send("api/text", { model: state.model, text, language });
@@ -103,33 +130,44 @@ const view = {
 function head() {
   const tabs = Object.entries(SCREENS).filter(([name]) => offered(name)).map(([name, { label }]) =>
     button(label, () => view.set({ screen: name }), { "aria-current": name === state.screen ? "page" : "false" }));
-  const models = (bundle ? [] : about.examples).map((each) => [each.name, `${each.name}: ${each.about}`]);
+  const models = (bundle ? [] : about.examples).map((each) => [each.name, each.name]);
   if (!models.some(([name]) => name === about.name)) models.unshift([about.name, about.name]);
   const translates = about.kind === "seq2seq";
   const texts = (about.texts ?? []).map((each) => [each.name, each.title]);
   if (!texts.some(([name]) => name === state.text)) texts.unshift([state.text, "Your text"]);
-  const size = translates ? about.hidden : about.states[about.memory] / about.directions;
-  const [reads, writes] = (about.units ?? [about.unit]).map((unit) => ({ char: "characters", word: "words" }[unit] ?? "pieces of words"));
-  const kind = `${about.cell.toUpperCase()}, ${about.layers} × ${size} units, ${about.parameters.toLocaleString("en")} weights, `
-    + `reads ${reads}${writes ? `, writes ${writes}` : ""}`;
-  put(document.getElementById("top"), 
-    make("h1", {}, "relmo ", make("span", {}, "explore")),
-    make("nav", { "aria-label": "screens", class: "tabs" }, ...tabs),
-    make("div", { class: "pickers" },
-      bundle ? make("span", { class: "kind" }, about.name) :
-        labelled("Model", choice(models, about.name, (model) => view.set({ model, unit: "", mode: "", text: "", page: 0, at: -1, pins: "", source: "", step: -1, way: 0, beams: 0, other: "" }))),
-      bundle || translates ? null : labelled("Text", choice(texts, state.text, (text) => view.set({ text }))),
+  const known = about.examples?.find((each) => each.name === about.name)?.about;
+  const opened = { unit: "", mode: "", text: "", page: 0, at: -1, pins: "", source: "", step: -1, way: 0, beams: 0, other: "", feature: "",
+    prompt: "", taken: "", started: false, shown: "", sentences: "", traced: false, span: -1 };
+  const nav = make("nav", { "aria-label": "screens", class: "tabs" }, ...tabs);
+  put(document.getElementById("top"),
+    make("h1", {}, "relmo ", make("span", {}, "explore")), nav,
+    make("div", { class: "tools" },
+      button("Present", () => present(document.getElementById("screen"), view), { title: "this view as a slide (f)" }),
       button("◐", dark, { "aria-label": "light or dark" }),
       bundle ? null : button("Save page", save, { title: "one self-contained page with what you have looked at" })),
-    make("p", { class: "kind" }, kind));
+    make("div", { class: "pickers" },
+      bundle ? make("span", { class: "kind" }, about.name) :
+        labelled("Model", choice(models, about.name, (model) => view.set({ ...opened, model }))),
+      bundle || translates || state.screen === "start" ? null : labelled("Text", choice(texts, state.text, (text) => view.set({ text }))),
+      make("p", { class: "kind" }, make("b", {}, known ? `${known[0].toUpperCase()}${known.slice(1)}. ` : ""), kindOf(about))));
+  nav.querySelector("[aria-current=page]")?.scrollIntoView({ block: "nearest", inline: "center" });
   document.title = `${SCREENS[state.screen].label} · ${about.name} · relmo`;
+}
+
+function kindOf(it) {
+  if (it.kind === "window") return `${it.cell}, sees the ${it.window} symbols before, ${it.parameters.toLocaleString("en")} numbers; reads ${it.unit === "char" ? "characters" : "words"}.`;
+  const size = it.kind === "seq2seq" ? it.hidden : it.states[it.memory] / it.directions;
+  const [reads, writes] = (it.units ?? [it.unit]).map((unit) => ({ char: "characters", word: "words" }[unit] ?? "pieces of words"));
+  const layers = it.layers > 1 ? `${it.layers} layers of ${size} cells` : `${size} cells`;
+  return `${it.cell.toUpperCase()}, ${layers}, ${it.parameters.toLocaleString("en")} weights; reads ${reads}${writes ? `, writes ${writes}` : ""}.`;
 }
 
 // A saved page has the screens whose answers it has.
 function offered(name) {
   const { kinds, needs } = SCREENS[name];
   if (!kinds.includes(about.kind)) return false;
-  return !bundle || !needs || needs.some((job) => [...answers.keys()].some((key) => key === job || key.startsWith(`${job}:`)));
+  if (name === "start") return !bundle;
+  return !bundle || !needs || needs.some((job) => [...answers.keys()].some((key) => key.split(/[:?]/).slice(0, job.includes(":") ? 2 : 1).join(":") === job));
 }
 
 function dark() {
@@ -144,7 +182,7 @@ async function save() {
     const unit = state.unit && parseUnit(state.unit);
     if (unit) await ask("units", { model: state.model, text: state.text, page: state.page, state: unit.state, layer: unit.layer });
     const { html } = await ask("shell", {});
-    const kept = Object.fromEntries([...answers].filter(([key]) => key.startsWith("job") || key.includes(new URLSearchParams({ model: state.model }))));
+    const kept = Object.fromEntries([...answers].filter(([key]) => key.startsWith("job") || [state.model, ...(about.alike ?? []).map((each) => each.model ?? state.model)].some((model) => key.includes(new URLSearchParams({ model })))));
     delete kept["shell?"];
     const bundled = { model: state.model, text: state.text, address: location.hash, answers: kept };
     const data = JSON.stringify(bundled, (name, value) => (name === "bytes" ? undefined : value)).replaceAll("<", "\\u003c");
@@ -156,6 +194,7 @@ async function save() {
 }
 
 function show() {
+  current?.close?.();
   head();
   const root = document.getElementById("screen");
   put(root);
@@ -179,12 +218,15 @@ async function start() {
 
 // What the address leaves open is as the model opens.
 function settle() {
+  const opens = state.unit || state.text || state.at >= 0 || state.page || !about.shipped || bundle ? "read" : "start";
   if (about.kind === "seq2seq") {
-    Object.assign(state, { screen: "align", text: "", unit: "" });
+    Object.assign(state, { screen: state.screen === "start" ? "start" : "align", text: "", unit: "" });
     state.source ||= about.first;
     return;
   }
+  state.screen ||= opens;
   state.text ||= bundle?.text ?? about.first;
+  if (about.kind === "window") return void Object.assign(state, { screen: "write", unit: "" });
   state.unit ||= about.opened;
   state.mode ||= about.mode;
   if (!offered(state.screen)) state.screen = "read";
@@ -197,6 +239,7 @@ document.addEventListener("keydown", (event) => {
   if (current?.key?.(event)) return event.preventDefault();
   if ((event.key === "[" || event.key === "]") && state.unit) view.turn(event.key === "[" ? -1 : 1);
   else if (event.key === "/") search();
+  else if (event.key === "f") present(document.getElementById("screen"), view);
   else if (event.key === "p" || event.key === "P") savePicture(document.getElementById("screen"), event.key === "p" ? "png" : "svg");
   else return;
   event.preventDefault();

@@ -1,10 +1,12 @@
 // Cell: one unit, and what happens when it is changed.
 
-import { answers, ask, bundle, parseUnit, shownUnit, work } from "./data.js";
-import { button, choice, fixed, grid, labelled, make, put, runner, say, signed, visible } from "./dom.js";
+import { answers, ask, bundle, parseUnit, ready, shownUnit, work } from "./data.js";
+import { button, choice, evidence, fixed, grid, heading, labelled, make, put, runner, say, signed, visible } from "./dom.js";
 import { bars, lines } from "./charts.js";
 import { context, turnTo } from "./read.js";
 import { foundFor } from "./find.js";
+import { proofOf } from "./proof.js";
+import { atClass, claimOf, classWords, strength } from "./words.js";
 
 const EVENTS = [["\n", "a line's end"], [" ", "a space"], ["(", "("], [")", ")"], ["\"", "\""], ["“", "“"], ["”", "”"], [".", "."], [",", ","], ["a", "a"], ["b", "b"]];
 
@@ -12,17 +14,21 @@ export function showCell(root, view) {
   const { about, state } = view;
   const unit = parseUnit(state.unit);
   const carried = about.carried.includes(unit.state);
-  const title = make("h2", {}, `Unit ${shownUnit(state.unit)}`);
+  const cell = view.named();
   const summary = make("p", { class: "summary" });
   const places = make("section", { class: "panel" }, make("h3", {}, "Where it is highest and lowest"), make("p", { class: "loading" }, "reading the whole text…"));
   const course = make("section", { class: "panel" });
   const wiring = make("section", { class: "panel wires" });
-  const pickers = make("div", { class: "row" }, button("◀ [", () => view.turn(-1), { "aria-label": "previous unit" }),
-    button("] ▶", () => view.turn(1), { "aria-label": "next unit" }), button("← Read", () => view.set({ screen: "read" })));
-  put(root, make("section", { class: "panel" }, title, pickers, summary),
-    make("div", { class: "halves" }, places, make("div", {}, course, wiring)), carried && !bundle ? change() : saved());
+  const pickers = make("div", { class: "row controls" }, ...about.named.map((each) => button(each.name, () => view.set({ unit: each.unit }), { "aria-pressed": String(each.unit === state.unit) })),
+    button("◀ [", () => view.turn(-1), { "aria-label": "previous cell" }), button("] ▶", () => view.turn(1), { "aria-label": "next cell" }), button("← in the text", () => view.set({ screen: "read" })));
+  const top = heading(claimOf(cell), cell ? `All about ${cell.name}: where it is highest, what it does around an event, what it listens to, and what happens without it.`
+    : "Where it is highest and lowest may tell what it stands for. For most cells, nobody can say.");
+  top.querySelector("h2").append(" ", make("small", { class: "address" }, shownUnit(state.unit)));
+  const changing = carried && !bundle ? change() : null;
+  put(root, top, pickers, cell ? proofOf(view, cell) : "", summary,
+    make("div", { class: "halves" }, places, make("div", {}, course, wiring)), changing ?? saved());
   if (!carried) {
-    summary.textContent = `${unit.state} is a gate; choose ${about.carried.join(" or ")} to see a cell. `;
+    summary.textContent = `${about.words[unit.state] ?? unit.state} is a gate; a cell is seen in ${about.carried.join(" or ")}. `;
     summary.append(button(`${about.memory} of the same unit`, () => view.set({ unit: state.unit.replace(/^./, about.memory) })));
     put(places);
   } else {
@@ -31,6 +37,8 @@ export function showCell(root, view) {
 
   async function fill() {
     const asked = { model: state.model, text: state.text, unit: state.unit };
+    await ready("find", state).catch(() => null);
+    if (!bundle && state.event === "\n" && about.usual.includes("surplus")) view.note({ event: "b" });
     const [over, cell] = await Promise.all([ask("overview", asked), ask("cell", { ...asked, event: state.event })]);
     put(summary, ...sentences(over, cell));
     const jump = (at) => turnTo(view, over, at);
@@ -43,44 +51,46 @@ export function showCell(root, view) {
   }
 
   function sentences(over, cell) {
-    const parts = [`Over ${over.total.toLocaleString("en")} symbols: mean ${fixed(over.mean)}, standard deviation ${fixed(over.sd)}. `];
-    for (const each of foundFor(state)) {
-      const auc = each.binary ? `AUC ${fixed(Math.max(each.auc, 1 - each.auc))}, ` : "";
-      const delay = each.binary && each.delay?.on !== null && each.delay?.on !== undefined ? `, follows ${fixed(each.delay.on, 0)} symbols after it begins` : "";
+    const parts = [];
+    for (const each of foundFor(state).filter(({ exists }) => exists)) {
       const worst = [...each.broken].filter((row) => row.class !== "all").sort((a, b) => a.rank - b.rank || b.delta - a.delta)[0];
-      parts.push(make("strong", {}, `${each.feature.replaceAll("_", " ")}: ${auc}r ${signed(each.r)}, partial r ${signed(each.partial)}${delay}` +
-        `${worst ? `; without it ${signed(worst.delta, 3)} bits on “${worst.class}” (rank ${worst.rank} of ${worst.of})` : ""}; ${each.verdict}. `));
+      parts.push(make("strong", {}, `In this text it goes ${strength(each.r)} with ${view.feature(each.feature)} (r ${signed(each.r)})` +
+        `${worst ? `; without it ${signed(worst.delta, 3)} bits ${atClass(view, worst.class)} (rank ${worst.rank} of ${worst.of})` : ""}. `));
     }
+    parts.push(`Over ${over.total.toLocaleString("en")} ${view.symbols} its mean is ${fixed(over.mean)}, its standard deviation ${fixed(over.sd)}. `);
     for (const [gate, [low, high]] of Object.entries(cell.saturation)) {
-      parts.push(`The ${about.words[gate]} is below 0.1 at ${Math.round(100 * low)} % of the symbols and above 0.9 at ${Math.round(100 * high)} %. `);
+      parts.push(`The ${about.words[gate]} is shut (below 0.1) at ${Math.round(100 * low)} % of the ${view.symbols}, open (above 0.9) at ${Math.round(100 * high)} %. `);
     }
     return parts;
   }
 
   function around(cell) {
-    const options = EVENTS.some(([event]) => event === state.event) ? EVENTS : [[state.event, state.event], ...EVENTS];
+    const fits = about.unit === "char" ? EVENTS : EVENTS.filter(([event]) => !/[\n ab]/.test(event));
+    const options = fits.some(([event]) => event === state.event) ? fits : [[state.event, visible(state.event)], ...fits];
     const picker = bundle ? `around ${visible(cell.event)}` : labelled("Around", choice(options, state.event, (event) => view.set({ event })));
     if (!cell.around.count) {
-      put(course, make("h3", {}, "Its course around an event"), picker, make("p", {}, `“${visible(cell.event)}” is not in this text.`));
+      put(course, make("h3", {}, `What it does around “${visible(cell.event)}”`), picker, make("p", {}, `“${visible(cell.event)}” is not in this text.`));
       return;
     }
     const { first, mean, median, lower, upper, count } = cell.around;
     const x = mean.map((_, i) => first + i);
-    put(course, make("h3", {}, "Its course around an event"), picker,
+    put(course, make("h3", {}, `What it does around “${visible(cell.event)}”`), picker,
       lines([{ name: "mean", x, y: mean }, { name: "median and quartiles", x, y: median, lower, upper }],
-        { label: `the unit's value around ${count} times ${visible(cell.event)}`, x: `symbols after “${visible(cell.event)}” (${count} times)`, y: "value" }));
+        { label: `the unit's value around ${count} times ${visible(cell.event)}`, x: `${view.symbols} after “${visible(cell.event)}” (${count} times)`, y: "value" }));
   }
 
   function wires(cell) {
     const { weights } = cell;
     const pairs = (some) => (some ?? []).map(([name, weight]) => `${typeof name === "string" ? visible(name) : name} ${signed(weight)}`).join("   ");
-    const rows = Object.entries(weights.from).map(([gate, some]) => [gate, pairs(some.slice(0, 6))]);
-    const symbols = Object.entries(weights.symbols).map(([gate, some]) => [gate, pairs(some.slice(0, 8))]);
+    const rows = Object.entries(weights.from).map(([gate, some]) => [about.words[gate] ?? gate, pairs(some.slice(0, 6))]);
+    const symbols = Object.entries(weights.symbols).map(([gate, some]) => [about.words[gate] ?? gate, pairs(some.slice(0, 8))]);
     put(wiring, make("h3", {}, "What it is wired to"),
-      weights.more ? make("p", {}, make("b", {}, "Makes likelier: "), pairs(weights.more)) : null,
-      weights.less ? make("p", {}, make("b", {}, "Makes unlikelier: "), pairs(weights.less)) : null,
-      symbols.length ? grid(["gate", "strongest symbols, with their weights"], symbols, { caption: "what opens and closes its gates: symbols" }) : null,
-      rows.length ? grid(["gate", "strongest units of h, with their weights"], rows, { caption: "what opens and closes its gates: units" }) : null);
+      weights.more?.length ? make("p", {}, make("b", {}, "When it is high, these become likelier: "), pairs(weights.more)) : null,
+      weights.less?.length ? make("p", {}, make("b", {}, "and these unlikelier: "), pairs(weights.less)) : null,
+      symbols.length || rows.length ? evidence("What opens and closes its gates",
+        symbols.length ? grid(["gate", `strongest ${view.symbols}, with their weights`], symbols, { caption: `by ${view.symbols}` }) : null,
+        rows.length ? grid(["gate", "strongest cells, with their weights"], rows, { caption: "by the cells of the same layer, h" }) : null) : null);
+    if (!wiring.querySelector("p, details")) wiring.append(make("p", {}, "The network's weights into this cell are not to be read one by one."));
   }
 
   function saved() {
@@ -101,29 +111,35 @@ export function showCell(root, view) {
       answers.set(`job:change:${state.unit}`, found);
       put(result, ...drawn(found));
     });
+    const before = answers.get(`job:change:${state.unit}`);
+    if (before) put(result, ...drawn(before));
+    else if (about.kind === "lm") go.run();
     const ranked = make("div", {});
     const rank = runner("Rank it among all", async (tell, signal) => {
       const found = await work({ what: "rank", model: state.model, text: state.text, unit: state.unit }, tell, signal);
-      put(ranked, grid(["symbols", "count", "more bits", "rank", "median unit", "first"], found.classes.map((each) =>
-        [each.name, String(each.count), signed(each.delta, 3), `${each.rank} of ${found.of}`, signed(each.median, 3), shownUnit(each.first)]),
-      { caption: `every unit's h set to zero by itself, over ${found.symbols.toLocaleString("en")} symbols` }));
+      put(ranked, grid(["where", "count", "more bits", "rank", "the median cell", "first"], found.classes.map((each) =>
+        [classWords(view, each.name), String(each.count), signed(each.delta, 3), `${each.rank} of ${found.of}`, signed(each.median, 3), shownUnit(each.first)]),
+      { caption: `every cell set to zero by itself, over ${found.symbols.toLocaleString("en")} ${view.symbols}` }));
     });
-    return make("section", { class: "panel" }, make("h3", {}, "What happens when it is changed?"),
-      make("div", { class: "fields" }, labelled("Change", how), labelled("Value (hold, mean, scale)", value),
+    const box = make("section", { class: "panel" }, make("h3", {}, "What happens without it?"),
+      make("p", {}, `More bits: the network guesses worse there. Below, two texts from the same seed, with the cell and without.`), result,
+      make("div", { class: "fields controls" }, labelled("Change", how), labelled("Value (hold, mean, scale)", value),
         about.kind === "lm" ? labelled("Prompt", prompt) : null, about.kind === "lm" ? labelled("Seed", seed) : null),
-      go, result, rank, ranked);
+      go, rank, ranked);
+    box.stop = () => { go.stop(); rank.stop(); };
+    return box;
   }
 
   function drawn(found) {
     const what = { zero: "set to zero", mean: "set to its mean", hold: `held at ${fixed(found.value)}`, scale: `times ${fixed(found.value)}` }[found.how];
-    const parts = [bars(found.classes.map((each) => [each.name, each.delta, `${each.count} symbols, ${fixed(each.bits)} bits before`]),
-      { label: `more bits a symbol, ${shownUnit(found.unit)} ${what}, over ${found.symbols.toLocaleString("en")} symbols` })];
+    const parts = [bars(found.classes.map((each) => [classWords(view, each.name), each.delta, `${each.count} times, ${fixed(each.bits)} bits before`]),
+      { label: `more bits a ${view.symbol}, ${view.called(found.unit)} ${what}, over ${found.symbols.toLocaleString("en")} ${view.symbols}` })];
     if (found.samples.length) {
       parts.push(make("div", { class: "halves" }, ...found.samples.map((sample, i) =>
-        make("figure", {}, make("figcaption", {}, i ? `with the unit ${what}` : "as it is, the same seed"), make("pre", { tabindex: "0" }, sample)))));
+        make("figure", {}, make("figcaption", {}, i ? `with the cell ${what}` : "as it is, the same seed"), make("pre", { tabindex: "0" }, sample)))));
     }
     return parts;
   }
 
-  return { update: () => showCell(root, view) };
+  return { close: () => changing?.stop(), update: () => (changing?.stop(), showCell(root, view)) };
 }

@@ -42,6 +42,7 @@ export function lines(series, { label, x: xLabel, y: yLabel, logY = false, logX 
     return pad.top + (1 - (at - low) / (high - low)) * (height - pad.top - pad.bottom);
   };
   const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label, class: "chart" });
+  chart.style.maxWidth = `${Math.round(1.35 * width)}px`; // so that its letters stay of a size with the page's
   for (const at of ticks(low, high)) {
     const v = logY ? 10 ** at : at;
     if (logY && Math.abs(at - Math.round(at)) > 1e-9) continue;

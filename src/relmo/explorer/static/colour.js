@@ -1,9 +1,11 @@
-// From blue over the ground to orange; the ends leave the text a contrast of 7:1, in the light and in the dark.
+// From blue over the ground to orange: off and on. Text has a contrast of 7:1 on all of it, in the light and in the dark. In the
+// dark the strong half of each side is bright, with black letters on it: what is on must be seen from the last row.
 
 const ENDS = {
-  light: { low: [86, 160, 230], middle: [255, 255, 255], high: [230, 126, 34] },
-  dark: { low: [24, 78, 138], middle: [23, 25, 29], high: [128, 62, 4] },
+  light: { low: [[255, 255, 255], [86, 160, 230]], high: [[255, 255, 255], [230, 126, 34]] },
+  dark: { low: [[23, 25, 29], [20, 84, 170]], high: [[23, 25, 29], [150, 62, 0]] },
 };
+const BRIGHT = { low: [[110, 165, 235], [150, 200, 255]], high: [[232, 140, 50], [255, 180, 95]] }; // in the dark, from half on
 export const STEPS = 32;
 
 export function theme() {
@@ -16,12 +18,14 @@ const tables = {};
 
 export function table(name = theme()) {
   if (tables[name]) return tables[name];
-  const { low, middle, high } = ENDS[name];
   const colours = [];
   for (let step = -STEPS; step <= STEPS; step++) {
-    const end = step < 0 ? low : high;
+    const side = step < 0 ? "low" : "high";
     const share = Math.abs(step) / STEPS;
-    colours.push(`rgb(${middle.map((m, i) => Math.round(m + share * (end[i] - m))).join(", ")})`);
+    const bright = name === "dark" && share > 0.5;
+    const [from, to] = bright ? BRIGHT[side] : ENDS[name][side];
+    const along = name === "light" ? share : bright ? 2 * share - 1 : 2 * share;
+    colours.push(`rgb(${from.map((f, i) => Math.round(f + along * (to[i] - f))).join(", ")})`);
   }
   return (tables[name] = colours);
 }
@@ -34,4 +38,16 @@ export function step(value, scale) {
 
 export function colour(value, scale) {
   return table()[step(value, scale)];
+}
+
+// The colour of letters on a step: black where the dark is bright.
+export function ink(wanted) {
+  return theme() === "dark" && Math.abs(wanted - STEPS) > STEPS / 2 ? "#000000" : "";
+}
+
+// An element on the colour of a value, its letters readable.
+export function paint(element, value, scale) {
+  const wanted = step(value, scale);
+  element.style.backgroundColor = table()[wanted];
+  element.style.color = ink(wanted);
 }

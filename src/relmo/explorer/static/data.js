@@ -91,6 +91,21 @@ export async function work(given, tell, signal) {
   throw new Mistake(job.error ?? "Cancelled.");
 }
 
+// Where a result of long work is kept.
+export function jobKey(what, state) {
+  return `job:${what}:${state.model}:${state.text}`;
+}
+
+// A result of long work that this page has, or that was made ahead; null where there is none.
+export async function ready(what, state) {
+  const key = jobKey(what, state);
+  if (answers.has(key)) return answers.get(key);
+  if (bundle) return null;
+  const { result } = await ask("ready", { model: state.model, text: state.text, what });
+  if (result) answers.set(key, result);
+  return result;
+}
+
 export function parseUnit(name) {
   const found = /^([a-z])(\d+)\.(\d+)(b?)$/.exec(name);
   return { state: found[1], layer: Number(found[2]), number: Number(found[3]), backward: found[4] === "b" };

@@ -51,6 +51,23 @@ export function heading(title, lead, ...more) {
   return make("div", { class: "heading" }, make("h2", { class: "claim" }, title), lead ? make("p", { class: "lead" }, lead) : null, ...more);
 }
 
+// What stands behind a claim, folded away.
+export function evidence(summary, ...inside) {
+  return make("details", { class: "evidence" }, make("summary", {}, summary), ...inside);
+}
+
+// A unit: its name in plain words, and small beside it its address; pressed it opens.
+export function unitButton(view, unit, pressed) {
+  const name = view.named(unit)?.name;
+  const made = button("", pressed ?? (() => view.set({ unit, screen: "cell" })), { class: "unit" });
+  put(made, ...(name ? [name, " ", make("small", { class: "address" }, addressOf(unit))] : [addressOf(unit)]));
+  return made;
+}
+
+function addressOf(unit) {
+  return unit.replace(/b$/, "←");
+}
+
 export function visible(symbol) {
   return { "\n": "↵", " ": "␣", "\t": "→" }[symbol] ?? symbol;
 }
@@ -104,7 +121,7 @@ export function runner(label, start) {
       await start((share) => (bar.value = share), own.signal);
       told.textContent = `done in ${((performance.now() - begun) / 1000).toFixed(1)} s`;
     } catch (error) {
-      told.textContent = error.message;
+      told.textContent = own.signal.aborted && !box.isConnected ? "" : error.message;
     } finally {
       go.disabled = false;
       bar.hidden = stop.hidden = true;
@@ -112,6 +129,7 @@ export function runner(label, start) {
   }
   const box = make("div", { class: "runner" }, go, bar, stop, told);
   box.run = run;
+  box.stop = () => abort?.abort();
   return box;
 }
 

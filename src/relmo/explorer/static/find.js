@@ -1,49 +1,53 @@
-// Find: every unit against features of the text, beside controls.
+// Find: which cell stands for what, beside what it must beat.
 
-import { answers, bundle, parseUnit, shownUnit, work } from "./data.js";
-import { button, choice, fixed, grid, labelled, make, put, runner, signed, tick } from "./dom.js";
-import { colour } from "./colour.js";
+import { answers, ask, bundle, jobKey, parseUnit, ready, work } from "./data.js";
+import { button, choice, evidence, fixed, grid, heading, labelled, make, put, runner, say, signed, tick, unitButton } from "./dom.js";
+import { paint } from "./colour.js";
 import { saving } from "./picture.js";
 import { snippet, ColouredText } from "./text.js";
-import { ask } from "./data.js";
+import { atClass, strength } from "./words.js";
 
-const CODE = "indentation,depth,column,string,comment,if";
-const PROSE = "quotes,column,to_line_end,word_position,sentence_position,capitalised,number";
-const MEASURES = [["r", "r: correlation"], ["rho", "rho: of ranks"], ["auc", "AUC (yes or no)"], ["f1", "F1 on held-out half"],
-  ["partial", "partial r: others held constant"]];
+const MEASURES = [["r", "r: how well they go together"], ["rho", "rho: the same by ranks"], ["auc", "AUC, of yes or no"], ["f1", "F1, of yes or no, on the other half"],
+  ["partial", "partial r: with the other features held constant"]];
 
 export function showFind(root, view) {
   const { about, state } = view;
   const results = make("div", { class: "results" });
-  const form = bundle ? make("p", {}, "What was found when this page was saved.") : asking();
-  put(root, make("section", { class: "panel" }, make("h2", {}, "Which unit stands for what?"), form), results);
-  const before = answers.get(resultKey()) ?? answers.get("job:find");
-  if (before) draw(before);
+  const top = make("div", {}, heading("Which cell stands for what?", "Each card is a question: is there a cell for this? The orange bar is the best cell; it counts when it beats the grey ones."));
+  const form = make("div", {});
+  let go = null;
+  put(root, top, results, form);
+  begin().catch((error) => say(error.message));
 
-  function resultKey() {
-    return `job:find:${state.model}:${state.text}`;
+  async function begin() {
+    const { usual } = await ask("features", { model: state.model, text: state.text });
+    if (bundle) put(form, make("p", {}, "What was found when this page was saved."));
+    else put(form, asking(usual));
+    const before = await ready("find", state);
+    if (before && !state.features && !state.patterns) draw(before);
+    else if (go) go.run();
   }
 
-  function asking() {
-    const chosen = new Set((state.features || (state.text === "code" ? CODE : PROSE)).split(",").filter(Boolean));
-    const boxes = about.features.map(({ name, about: says }) => {
-      const box = tick(name.replaceAll("_", " "), chosen.has(name), (on) => {
+  function asking(usual) {
+    const chosen = new Set((state.features || usual.join(",")).split(",").filter(Boolean));
+    const boxes = about.features.map(({ name, about: says, words }) => {
+      const box = tick(words, chosen.has(name), (on) => {
         on ? chosen.add(name) : chosen.delete(name);
         view.note({ features: [...chosen].join(",") });
       });
-      box.title = says;
+      box.title = `${name}: ${says}`;
       return box;
     });
     const patterns = make("textarea", { rows: "2", spellcheck: "false", placeholder: "name=pattern, one a line: the=\\bthe\\b",
       onchange: () => view.note({ patterns: patterns.value }) });
     patterns.value = state.patterns;
     const columns = make("input", { type: "text", placeholder: "upos=NOUN feats.Number=Plur" });
-    const size = choice([["10000", "10,000 symbols"], ["30000", "30,000 symbols"], ["120000", "120,000 symbols"]], "10000", () => {});
+    const size = choice([["10000", `10,000 ${view.symbols}`], ["30000", `30,000 ${view.symbols}`], ["120000", `120,000 ${view.symbols}`]], "10000", () => {});
     let ablate = true;
-    const causal = tick("then set the best units to zero and see what breaks", true, (on) => (ablate = on));
+    const causal = tick("then set the best cells to zero and see what breaks", true, (on) => (ablate = on));
     const marking = make("div", {});
     const marks = [];
-    const go = runner("Score every unit", async (tell, signal) => {
+    go = runner("Score every cell", async (tell, signal) => {
       const given = patterns.value.split("\n").filter((line) => line.trim()).map((line) => {
         const cut = line.indexOf("=");
         return cut > 0 ? { name: line.slice(0, cut), pattern: line.slice(cut + 1) } : { pattern: line };
@@ -51,12 +55,13 @@ export function showFind(root, view) {
       const result = await work({ what: "find", model: state.model, text: state.text, features: [...chosen], patterns: given,
         marks, columns: columns.value.split(/\s+/).filter(Boolean), ablate: ablate ? "zero" : null,
         symbols: Number(size.value) }, tell, signal);
-      answers.set(resultKey(), result);
+      answers.set(jobKey("find", state), result);
       draw(result);
     });
-    return make("div", {}, make("fieldset", { class: "ticks" }, make("legend", {}, "Features"), ...boxes),
+    return make("section", { class: "panel controls" }, make("h3", {}, "Look for something else"),
+      make("fieldset", { class: "ticks" }, make("legend", {}, "What a cell may stand for"), ...boxes),
       make("div", { class: "fields" }, labelled("Your own, as regular expressions", patterns),
-        labelled("CoNLL-U columns, of a .conllu text", columns), labelled("Look at", size)),
+        about.texts.find((each) => each.name === state.text)?.tagged ? labelled("CoNLL-U columns", columns) : null, labelled("Look at", size)),
       make("details", { ontoggle: () => mark(marking, marks) }, make("summary", {}, "Or show it by example: mark stretches of the text"), marking),
       causal, go);
   }
@@ -82,61 +87,75 @@ export function showFind(root, view) {
     put(place, count, text.element, clear);
   }
 
-  function open(unit) {
-    view.set({ unit, screen: "cell" });
-  }
-
   function draw(found) {
-    const cards = found.found.map((each) => card(each, found));
-    const skipped = found.skipped.length ? make("p", {}, `Left out, as they never change in this text: ${found.skipped.join(", ")}.`) : null;
-    put(results, make("p", {}, `${found.units} units over ${found.symbols.toLocaleString("en")} symbols.`), skipped,
-      make("div", { class: "cards" }, ...cards), matrix(found));
+    const ordered = [...found.found].sort((a, b) => b.exists - a.exists || Math.abs(b.r) - Math.abs(a.r));
+    const there = ordered.filter((each) => each.exists);
+    const skipped = found.skipped.length ? ` Left out, as they never change in this text: ${found.skipped.map((name) => view.feature(name)).join("; ")}.` : "";
+    const best = there[0];
+    const claim = best ? `One cell ${strength(best.r)} shows ${view.feature(best.feature)}` : "No single cell stands for any of these";
+    put(top, heading(claim, `The best of all cells for each question (${found.units} numbers: what a cell holds, c, and what it shows, h), over ${found.symbols.toLocaleString("en")} ${view.symbols}. A cell counts when its orange bar beats the grey ones.${skipped}`));
+    put(results, make("div", { class: "cards" }, ...ordered.map((each) => card(each, found))),
+      evidence("All scores: every cell against every feature", matrix(found)));
   }
 
   function card(each, found) {
-    const controls = [["this unit", Math.abs(each.r)], ["same network untrained", each.controls.untrained?.r],
-      [`the last ${found.order} symbols`, each.controls.ngram.r], ["chance", each.controls.shift], ["all units (probe)", each.controls.probe.r]];
-    const badges = each.exists ? [Math.abs(each.r) >= 0.5 ? "strong" : "weak", Object.keys(each.also).length ? null : "selective",
-      each.causal ? "causal" : null].filter(Boolean) : ["no such cell"];
+    const controls = [["this cell", Math.abs(each.r)], ["same network untrained", each.controls.untrained?.r],
+      [`guess from the last ${found.order}`, each.controls.ngram.r], ["chance", each.controls.shift], ["all cells together", each.controls.probe.r]];
+    const badges = each.exists ? [Math.abs(each.r) >= 0.8 ? "clear" : Math.abs(each.r) >= 0.5 ? "fair" : "weak", Object.keys(each.also).length ? null : "for nothing else",
+      each.causal ? "the network needs it" : null].filter(Boolean) : ["no such cell"];
     const auc = each.binary ? `, AUC ${fixed(Math.max(each.auc, 1 - each.auc))}, F1 ${fixed(each.f1)}` : "";
     const worst = [...each.broken].filter((row) => row.class !== "all").sort((a, b) => a.rank - b.rank || b.delta - a.delta)[0];
-    return make("article", { class: `card ${each.exists ? "" : "none"}` },
-      make("h3", {}, each.feature.replaceAll("_", " "), " ", ...badges.map((badge) => make("span", { class: "badge" }, badge))),
-      make("p", {}, button(shownUnit(each.unit), () => open(each.unit), { class: "unit" }), ` r ${signed(each.r)}${auc}, partial r ${signed(each.partial)}`),
-      make("p", { class: "verdict" }, each.verdict),
-      make("table", { class: "barchart small" }, make("caption", {}, "|r| beside controls"), make("tbody", {}, ...controls.filter(([, v]) => v !== undefined && v !== null).map(([name, v], i) => {
-        const bar = make("span", { class: `bar ${i ? "grey" : "plus"}` });
-        bar.style.width = `${100 * v}%`;
+    const { preview } = each;
+    const turned = each.binary && each.r < 0 ? -1 : 1;
+    const middle = preview.mean ?? 0;
+    const box = make("article", { class: `card ${each.exists ? "" : "none"}` });
+    put(box, make("h3", {}, view.feature(each.feature), " ", ...badges.map((badge) => make("span", { class: "badge" }, badge)), saving(box, `${state.model} ${each.feature}`)),
+      make("p", {}, each.exists ? "" : "Best try: ", unitButton(view, each.unit), ...namedToo(each, found)),
+      snippet(preview.symbols, preview.values.map((v) => turned * (v - middle)), preview.scale, preview.gaps, preview.truth),
+      make("table", { class: "barchart small" }, make("caption", {}, "how well it goes with the truth, beside what it must beat"), make("tbody", {}, ...controls.filter(([, v]) => v !== undefined && v !== null).map(([name, v], i) => {
+        const bar = make("span", { class: `bar ${i === 0 ? "plus" : i === 4 ? "minus" : "grey"}` });
+        bar.style.width = `${100 * Math.min(1, v)}%`;
         return make("tr", {}, make("th", { scope: "row" }, name), make("td", { class: "bars" }, bar), make("td", {}, fixed(v)));
       }))),
-      worst ? make("p", {}, `Set to zero: ${signed(worst.delta, 3)} bits on “${worst.class}”, rank ${worst.rank} of ${worst.of}.`) : null,
-      snippet(each.preview.symbols, each.preview.values, each.preview.scale, each.preview.gaps));
+      evidence("Evidence", make("p", {}, `r ${signed(each.r)}${auc}, partial r ${signed(each.partial)} (what is left when the other features and the current ${view.symbol} are held constant).`),
+        make("p", { class: "verdict" }, each.verdict),
+        worst ? make("p", {}, `Set to zero it costs ${signed(worst.delta, 3)} bits ${atClass(view, worst.class)}: rank ${worst.rank} of ${worst.of} cells.`) : null));
+    return box;
+  }
+
+  // Another cell has this name; in this text, it is not the best one.
+  function namedToo(each, found) {
+    const cell = about.named.find((one) => one.feature === each.feature);
+    if (!cell || cell.unit === each.unit) return [];
+    const row = found.rows.indexOf(cell.unit);
+    const r = row < 0 ? null : found.scores.r[row][found.features.indexOf(each.feature)];
+    return [" Here it is a little better than ", unitButton(view, cell.unit), r === null ? "." : ` (${fixed(Math.abs(r))}).`];
   }
 
   function matrix(found) {
-    const box = make("section", { class: "panel" });
+    const box = make("section", {});
     const sort = Math.max(0, found.features.indexOf(state.sort));
     const scores = found.scores[state.measure] ?? found.scores.r;
     const size = (value) => (value === null ? -1 : state.measure === "auc" ? Math.abs(value - 0.5) : Math.abs(value));
     const order = found.rows.map((_, i) => i).sort((a, b) => size(scores[b][sort]) - size(scores[a][sort])).slice(0, 40);
-    const rows = order.map((i) => [button(shownUnit(found.rows[i]), () => open(found.rows[i]), { class: "unit" }),
+    const rows = order.map((i) => [unitButton(view, found.rows[i]),
       ...scores[i].map((value) => {
         const cell = make("td", {}, fixed(value));
-        if (value !== null) cell.style.backgroundColor = state.measure === "auc" ? colour(value - 0.5, 0.5) : colour(value, 1);
+        if (value !== null) paint(cell, state.measure === "auc" ? value - 0.5 : value, state.measure === "auc" ? 0.5 : 1);
         return cell;
       })]);
     const again = (more) => { view.note(more); box.replaceWith(matrix(found)); };
-    box.append(make("h2", {}, "Units and features ", saving(box, `${state.model} units and features`)), labelled("Score", choice(MEASURES, state.measure, (measure) => again({ measure }))),
-      grid(["unit", ...found.features.map((name) => name.replaceAll("_", " "))], rows, { caption: "the 40 units that are best at the column chosen; press a head to sort by it",
+    box.append(make("h3", {}, "Cells and features ", saving(box, `${state.model} cells and features`)), labelled("Score", choice(MEASURES, state.measure, (measure) => again({ measure }))),
+      grid(["cell", ...found.features.map((name) => view.feature(name))], rows, { caption: "the 40 cells that are best at the column chosen; press a head to sort by it",
         sort: sort + 1, pressed: (i) => again({ sort: found.features[i - 1] }) }));
     return box;
   }
 
-  return { update: (changed) => (changed.some((name) => ["text", "model"].includes(name)) ? showFind(root, view) : null) };
+  return { close: () => go?.stop(), update: (changed) => (changed.some((name) => ["text", "model"].includes(name)) ? showFind(root, view) : null) };
 }
 
 export function foundFor(state) {
-  const found = answers.get(`job:find:${state.model}:${state.text}`) ?? answers.get("job:find");
+  const found = answers.get(jobKey("find", state));
   if (!found) return [];
   const own = parseUnit(state.unit);
   return found.found.filter((each) => {

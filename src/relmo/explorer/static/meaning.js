@@ -1,14 +1,16 @@
 // Meaning: a word where it stands, the occurrences in the text that are nearest to it, all of them on a plane; and what the layers are good for.
 
-import { answers, ask, bundle, work } from "./data.js";
-import { button, fixed, labelled, make, put, runner, say, tick } from "./dom.js";
+import { answers, ask, bundle, jobKey, ready, work } from "./data.js";
+import { button, fixed, heading, labelled, make, put, runner, say, tick } from "./dom.js";
 import { bars } from "./charts.js";
+import { saving } from "./picture.js";
 import { planesOf } from "./planes.js";
 
 export function showMeaning(root, view) {
   const { about, state } = view;
-  const key = `job:meaning:${state.model}:${state.text}`;
-  const tagsKey = `job:tags:${state.model}:${state.text}`;
+  const key = jobKey("meaning", state);
+  const tagsKey = jobKey("tags", state);
+  const top = make("div", {}, heading("One word, several senses", "The words nearest to it, without the sentence and with it."));
   const result = make("div", {});
   const layered = make("div", {});
   const chosen = make("div", { class: "row", role: "group", "aria-label": "the word" });
@@ -16,7 +18,7 @@ export function showMeaning(root, view) {
     view.note({ sentence: sentence.value, position: 0 });
     offer();
   } });
-  const go = runner("Find its nearest occurrences", async (tell, signal) => {
+  const go = runner("Look it up", async (tell, signal) => {
     const found = await work({ what: "mean", model: state.model, text: state.text, sentence: state.sentence,
       position: state.position, same_word: state.same }, tell, signal);
     answers.set(key, found);
@@ -30,19 +32,30 @@ export function showMeaning(root, view) {
       view.note({ position: i });
       offer();
       chosen.children[i].focus();
+      go.run();
     }, { "aria-pressed": String(i === state.position) })));
   }
 
-  put(root, make("section", { class: "panel" }, make("h2", {}, "What does a word mean here?"),
-    make("p", {}, "Write a sentence, with spaces around punctuation, and press a word. Its vectors are compared with those of every word of the text, which are made once."),
-    bundle ? null : labelled("Sentence", sentence), bundle ? null : chosen,
-    bundle ? null : tick("among other occurrences of the same word alone", state.same, (on) => view.note({ same: on })), bundle ? null : go), result, layered);
+  const other = [["The children play in the garden .", 2], ["The play was praised by the critics .", 1], ["They sat on the bank of the river .", 4], ["The bank lends money .", 1]];
+  const tries = other.map(([words, position]) => button(words, () => {
+    sentence.value = words;
+    view.note({ sentence: words, position });
+    offer();
+    go.run();
+  }));
+  put(root, top, bundle ? "" : make("section", { class: "panel controls" }, make("div", { class: "chips" }, make("span", {}, "Try: "), ...tries),
+    labelled("Or write a sentence, with spaces around punctuation, and press a word", sentence), chosen,
+    tick("only among other occurrences of the same word", state.same, (on) => view.note({ same: on })), go), result, layered);
   offer();
-  if (answers.has(key)) draw(answers.get(key));
+  const asked = state.sentence !== "The children play in the garden ." || state.position !== 2 || state.same;
+  ready("meaning", state).then((found) => {
+    if (found && (!asked || bundle)) draw(found);
+    else if (!bundle) go.run();
+  }).catch((error) => say(error.message));
   layers();
 
   function names(count) {
-    return Array.from({ length: count }, (_, i) => (i ? `Layer ${i}` : "Without context"));
+    return Array.from({ length: count }, (_, i) => (i ? `Layer ${i}, in its sentence` : "Without context"));
   }
 
   function draw(found) {
@@ -51,16 +64,19 @@ export function showMeaning(root, view) {
       make("ol", { class: "occurrences" }, ...layer.map((each) => make("li", {}, make("b", {}, fixed(each.cosine, 3)), " ",
         each.words.slice(Math.max(0, each.position - 6), each.position).join(" "), " ", make("mark", {}, each.words[each.position]), " ",
         each.words.slice(each.position + 1, each.position + 7).join(" "))))));
-    const neighbours = make("section", { class: "panel" }, make("h3", {}, "Its static vector's neighbours"),
+    const neighbours = make("section", { class: "panel" }, make("h3", {}, "By word vectors, which know no sentence"),
       found.static.length ? make("ol", { class: "occurrences" }, ...found.static.map(([word, cosine]) => make("li", {}, make("b", {}, fixed(cosine, 3)), ` ${word}`)))
         : make("p", {}, "the static vectors do not know the word"));
-    put(result, make("h2", {}, `“${found.words[found.position]}” among ${found.symbols.toLocaleString("en")} words`),
-      make("div", { class: "cards layers" }, ...lists, neighbours), scatter(found));
+    const word = found.words[found.position];
+    put(top, heading(`What “${word}” is near to in “${found.words.join(" ")}”`,
+      `Among ${found.symbols.toLocaleString("en")} words. “Without context” mixes all senses; the layers above have read the sentence, and find words used alike.`));
+    const box = make("div", { class: "cards layers" }, ...lists.reverse(), neighbours);
+    put(result, make("h3", {}, "Its nearest occurrences ", saving(box, `nearest to ${word}`)), box, scatter(found));
   }
 
   function scatter(found) {
     const { plane } = found;
-    const head = make("h2", {}, `Every “${plane.word}” of the text`);
+    const head = make("h3", {}, `Every “${plane.word}” of the text`);
     if (plane.count < 3) {
       const times = ["does not stand", "stands once", "stands twice"][plane.count];
       return make("section", { class: "panel" }, head, make("p", {}, `The word ${times} in this text; three occurrences or more make a picture. Ask about another word, or open a longer text.`));
@@ -74,7 +90,7 @@ export function showMeaning(root, view) {
   // What is known of the layers: measured before, learnt by tasks, or measured now on a text with tags.
   function layers() {
     const parts = about.figures.map((figure) => make("section", { class: "panel" },
-      make("h2", {}, figure.name === "wsd" ? "Which layer tells senses apart?" : "Which layer knows parts of speech?"),
+      make("h3", {}, figure.name === "wsd" ? "Which layer tells senses apart?" : "Which layer knows parts of speech?"),
       bars(figure.rows.map((row) => [row.name, row.value]), { label: `${figure.title}: percent right, ${figure.column}`, digits: 1 })));
     const tagged = about.texts.find((each) => each.name === state.text)?.tagged;
     if (tagged && !(bundle && !answers.has(tagsKey))) parts.push(tagPanel());
@@ -88,14 +104,15 @@ export function showMeaning(root, view) {
 
   function tagPanel() {
     const place = make("div", {});
-    const measure = runner("Measure", async (tell, signal) => {
+    const measure = runner("Measure again", async (tell, signal) => {
       const found = await work({ what: "tags", model: state.model, text: state.text }, tell, signal);
       answers.set(tagsKey, found);
       put(place, tagBars(found));
     });
     if (answers.has(tagsKey)) put(place, tagBars(answers.get(tagsKey)));
-    return make("section", { class: "panel" }, make("h2", {}, "Which layer knows this text's parts of speech?"),
-      make("p", {}, "A linear classifier of each layer's vectors learns the universal tags of four fifths of the sentences and is asked about the others."), bundle ? null : measure, place);
+    else if (!bundle) measure.run();
+    return make("section", { class: "panel" }, make("h3", {}, "Which layer knows this text's parts of speech?"),
+      make("p", {}, "A linear classifier of each layer's vectors learns the universal tags of four fifths of the sentences and is asked about the others."), place, bundle ? null : measure);
   }
 
   function tagBars(found) {
@@ -109,9 +126,9 @@ export function showMeaning(root, view) {
     const drawn = tasks.map(({ task, mixes }) => (mixes.length ? make("div", {}, ...mixes.map((mix) =>
       bars(mix.shares.map((share, i) => [i ? `layer ${i}` : "without context", share]), { label: `${task}, ELMo at the ${mix.name}: γ = ${fixed(mix.gamma, 3)}` })))
       : make("p", {}, `${task} was trained without ELMo.`)));
-    return make("section", { class: "panel" }, make("h2", {}, "Which layers have tasks chosen?"),
+    return make("section", { class: "panel" }, make("h3", {}, "Which layers have tasks chosen?"),
       make("p", {}, "What a task has learnt to take of each layer: shares that sum to one, times γ."), ...drawn);
   }
 
-  return { update: (changed) => (changed.some((name) => ["text", "model"].includes(name)) ? showMeaning(root, view) : null) };
+  return { close: () => go.stop(), update: (changed) => (changed.some((name) => ["text", "model"].includes(name)) ? showMeaning(root, view) : null) };
 }

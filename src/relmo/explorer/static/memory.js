@@ -1,7 +1,7 @@
-// Memory: how far back a loss reaches, and how much of the past is used.
+// Memory: how far back a mistake reaches, and how much of the past is used.
 
-import { answers, bundle, work } from "./data.js";
-import { fixed, grid, labelled, make, put, runner, tick } from "./dom.js";
+import { answers, bundle, jobKey, ready, work } from "./data.js";
+import { evidence, fixed, grid, heading, labelled, make, put, runner, say, tick } from "./dom.js";
 import { lines } from "./charts.js";
 
 export function showMemory(root, view) {
@@ -9,45 +9,53 @@ export function showMemory(root, view) {
   const flows = make("div", {});
   const fresh = make("div", {});
   const past = make("div", {});
-  const key = (what) => `job:${what}:${state.model}:${state.text}`;
+  const top = make("div", {}, heading("How far back can a network learn from its mistakes?", "A line that falls fast means: what happened so long ago teaches nothing any more."));
 
-  const own = runner("Measure this model", async (tell, signal) => {
+  const own = runner("Measure this model again", async (tell, signal) => {
     const found = await work({ what: "memory", model: state.model, text: state.text, jacobians: state.jacobians ? 4 : 0, beside: state.beside }, tell, signal);
-    answers.set(key("memory"), found);
+    answers.set(jobKey("memory", state), found);
     draw(flows, found.networks);
   });
-  const cells = (what) => Object.keys(about.cells).filter((name) => about.cells[name] === what).join(", ");
-  const bias = slider(`Forget gate's bias (${cells("forget_bias")}): +`, 0, 5, 0.5, state.bias, (value) => view.note({ bias: value }));
-  const radius = slider(`Spectral radius of W (${cells("spectral_radius")}): `, 0.2, 3, 0.1, state.radius, (value) => view.note({ radius: value }));
-  const turned = runner("Measure fresh networks", async (tell, signal) => {
+  const cells = (what) => Object.keys(about.cells).filter((name) => about.cells[name] === what).map((name) => name.toUpperCase()).join(", ");
+  const bias = slider(`How open the forget gate is at first (${cells("forget_bias")}): bias +`, 0, 5, 0.5, state.bias, (value) => view.note({ bias: value }));
+  const radius = slider(`How large the recurrent weights are (${cells("spectral_radius")}): radius `, 0.2, 3, 0.1, state.radius, (value) => view.note({ radius: value }));
+  const turned = runner("Measure again", async (tell, signal) => {
     const values = { forget_bias: state.bias, spectral_radius: state.radius };
     const networks = Object.entries(about.cells).map(([cell, what]) => ({ cell, ...(what ? { [what]: values[what] } : {}) }));
     const found = await work({ what: "memory", model: state.model, text: state.text, networks, lags: 60, positions: 16, jacobians: 4 }, tell, signal);
-    answers.set(key("fresh"), found);
+    answers.set(jobKey("fresh", state), found);
     draw(fresh, found.networks);
   });
   [bias, radius].forEach((each) => each.addEventListener("change", () => turned.run()));
-  const cut = runner("Cut the past short", async (tell, signal) => {
+  const cut = runner("Measure again", async (tell, signal) => {
     const found = await work({ what: "past", model: state.model, text: state.text }, tell, signal);
-    answers.set(key("past"), found);
+    answers.set(jobKey("past", state), found);
     shorten(found);
   });
-
-  put(root, 
-    make("section", { class: "panel" }, make("h2", {}, "How far back does the loss reach?"),
-      make("p", {}, "The norm of the loss's gradient by the states k symbols before, relative to that at k = 0: median and quartiles over places of the text."),
-      bundle ? null : make("div", { class: "ticking" }, tick(`the Jacobian's largest singular value too${about.kind === "bilm" ? " (takes minutes in this model)" : ""}`, state.jacobians, (on) => view.note({ jacobians: on })),
+  const parts = [["fresh", turned, (found) => draw(fresh, found.networks)], ["memory", own, (found) => draw(flows, found.networks)], ["past", cut, shorten]];
+  const panel = (what, ...inside) => (bundle && !answers.has(jobKey(what, state)) ? "" : make("section", { class: "panel" }, ...inside.filter(Boolean)));
+  put(root, top, make("div", { class: "pair" },
+    panel("fresh", make("h3", {}, "Before any training"),
+      make("p", {}, "How much of a mistake reaches back, step by step, in three fresh networks of 64 cells on the same text. Turn the two things that decide it."),
+      fresh, bundle ? null : make("div", { class: "fields controls" }, bias, radius), bundle ? null : turned),
+    panel("memory", make("h3", {}, `After training: ${about.name}`),
+      make("p", {}, `The same for this model: how much of a mistake reaches the ${view.symbols} before it. Median and quartiles over places of the text.`), flows,
+      bundle ? null : make("div", { class: "ticking controls" }, tick(`also how a disturbance grows or fades (Jacobian)${about.kind === "bilm" ? "; takes minutes in this model" : ""}`, state.jacobians, (on) => view.note({ jacobians: on })),
         about.beside.length ? tick(`the models beside it too: ${about.beside.join(", ")}`, state.beside, (on) => view.note({ beside: on })) : null),
-      bundle ? null : own, flows),
-    bundle && !answers.has(key("fresh")) ? "" : make("section", { class: "panel" }, make("h2", {}, "Before any training"),
-      make("p", {}, "Fresh networks of 64 units over the same text. Turn the two things that decide at first whether gradients vanish or explode."),
-      bundle ? null : make("div", { class: "fields" }, bias, radius), bundle ? null : turned, fresh),
-    bundle && !answers.has(key("past")) ? "" : make("section", { class: "panel" }, make("h2", {}, "How much of the past does it use?"),
-      make("p", {}, "The loss when only the last k symbols are given."), bundle ? null : cut, past));
-  const known = answers.get(key("memory")) ?? answers.get("job:memory");
-  if (known) draw(flows, known.networks);
-  if (answers.has(key("fresh"))) draw(fresh, answers.get(key("fresh")).networks);
-  if (answers.has(key("past"))) shorten(answers.get(key("past")));
+      bundle ? null : own),
+    panel("past", make("h3", {}, "How much of the past does it use?"),
+      make("p", {}, `How well it guesses when it is given only the last few ${view.symbols}. Where the line is flat, more past does not help.`), past, bundle ? null : cut)));
+  begin().catch((error) => say(error.message));
+
+  async function begin() {
+    for (const [what, go, shown] of parts) {
+      const found = await ready(what, state);
+      const changed = what === "fresh" ? state.bias !== 1 || state.radius !== 1 : what === "memory" && (state.jacobians || state.beside);
+      if (found && !changed) shown(found);
+      else if (!bundle) go.run();
+      else if (found) shown(found);
+    }
+  }
 
   function draw(place, networks) {
     const series = [];
@@ -55,8 +63,9 @@ export function showMemory(root, view) {
     for (const network of networks) {
       const deep = network.spectral_radius.length > 1;
       for (const curve of network.curves) {
-        const name = `${network.name}${deep ? `, layer ${curve.layer}` : ""}: ${curve.of === "path" ? `through ${network.keeping_gate} alone` : `d${curve.of}`}`;
-        rows.push([name, fixed(curve.factor, 3), curve.memory === null ? `> ${network.lags}` : String(curve.memory),
+        const name = `${called(network.name)}${deep ? `, layer ${curve.layer}` : ""}`;
+        const way = curve.of === "path" ? `through the ${about.words[network.keeping_gate] ?? network.keeping_gate} alone` : `gradient of ${curve.of}`;
+        rows.push([`${name}: ${way}`, fixed(curve.factor, 3), curve.memory === null ? `> ${network.lags}` : String(curve.memory),
           ...[1, 10, 40].map((lag) => (lag < curve.median.length ? curve.median[lag].toPrecision(2) : ""))]);
         if (curve.of === network.memory_state && series.length < 6) {
           series.push({ name, x: curve.median.map((_, k) => k), y: curve.median, lower: curve.lower, upper: curve.upper });
@@ -65,24 +74,42 @@ export function showMemory(root, view) {
     }
     const whole = (network) => (network.jacobians.some((each) => each.part === "state") ? "state" : network.memory_state);
     const stretched = networks.flatMap((network) => network.jacobians.filter((each) => each.part === whole(network)).map((each) => ({
-      name: `${network.name}${network.spectral_radius.length > 1 ? `, layer ${each.layer}` : ""}`, x: each.lags, y: each.median, lower: each.lower, upper: each.upper }))).slice(0, 6);
-    const size = { width: 480, height: 290, logY: true, x: "symbols back" };
-    const gradients = lines(series, { ...size, label: "gradient norm by lag, logarithmic", y: "relative gradient" });
+      name: `${called(network.name)}${network.spectral_radius.length > 1 ? `, layer ${each.layer}` : ""}`, x: each.lags, y: each.median, lower: each.lower, upper: each.upper }))).slice(0, 6);
+    const size = { width: 480, height: 290, logY: true, x: `${view.symbols} back` };
+    const gradients = lines(series, { ...size, label: "gradient norm by lag, logarithmic", y: "what is left of it (log)" });
     put(place, stretched.length ? make("div", { class: "halves" }, gradients, make("div", {},
       lines(stretched, { ...size, label: "largest singular value of the Jacobian by lag, logarithmic", y: "largest singular value" }),
       make("p", { class: "verdict" }, "The most that a disturbance of a layer's whole state is stretched by on its way: above 1 it grows, below 1 it fades."))) : gradients,
-      grid(["network", "factor a step", "memory", "at 1", "at 10", "at 40"], rows, { caption: `${place === fresh ? "fresh networks" : "gradients"}; factor: what a step back multiplies by; memory: where less than 1 % is left` }));
+      say_(networks), evidence("The numbers", grid(["network", "each step back multiplies by", "1 % is left after", "left at 1", "at 10", "at 40"], rows, { caption: place === fresh ? "fresh networks" : "this model" })));
+    if (place === fresh) {
+      const best = [...networks].sort((a, b) => reach(b) - reach(a))[0];
+      put(top, heading(`The ${called(best.name).split(" (")[0]} remembers longest`, "Each line shows how much of a mistake reaches back. A line that falls fast means: what happened so long ago teaches nothing any more."));
+    }
+  }
+
+  function reach(network) {
+    return network.curves.find((curve) => curve.of === network.memory_state).memory ?? Infinity;
+  }
+
+  function say_(networks) {
+    const told = networks.map((network) => `${called(network.name)}: ${reach(network) === Infinity ? `more than 1 % is left after ${network.lags} ${view.symbols}` : `less than 1 % is left after ${reach(network)} ${view.symbols}`}`);
+    return make("p", { class: "verdict" }, `${told.join("; ")}.`);
+  }
+
+  function called(name) {
+    const [, cell, rest] = /^(elman|gru|lstm), fresh(.*)$/.exec(name) ?? [];
+    return cell ? `${{ elman: "Elman network", gru: "GRU", lstm: "LSTM" }[cell]}${rest.replace("spectral radius", "radius").replace(", ", " (")}${rest ? ")" : ""}` : name;
   }
 
   function shorten(found) {
-    const enough = found.context === null ? "No number that was tried is" : `${found.context} symbols are`;
+    const enough = found.context === null ? "No number that was tried is" : `${found.context} ${view.symbols} are`;
     put(past, lines([{ name: found.name, x: found.lengths, y: found.nats },
       { name: "with all that stands before", x: found.lengths, y: found.lengths.map(() => found.whole) }],
-    { label: "loss by how many symbols are given", x: "symbols given", y: "nats a symbol", logX: true }),
+    { label: "loss by how much is given", x: `${view.symbols} given`, y: `nats a ${view.symbol}`, logX: true }),
     make("p", {}, `${enough} enough to come within 1 % of the loss with everything (${fixed(found.whole, 3)} nats, ${found.positions} places).`));
   }
 
-  return { update: (changed) => (changed.some((name) => ["text", "model"].includes(name)) ? showMemory(root, view) : null) };
+  return { close: () => parts.forEach(([, go]) => go.stop()), update: (changed) => (changed.some((name) => ["text", "model"].includes(name)) ? showMemory(root, view) : null) };
 }
 
 function slider(label, min, max, step, value, changed) {

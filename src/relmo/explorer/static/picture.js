@@ -31,30 +31,40 @@ async function saveOne(element, kind) {
   }
 }
 
-async function rendered(text, width, height) {
+export async function rendered(text, width, height, sharpest = 2) {
   const image = new Image();
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
   await image.decode();
-  const sharp = Math.min(2, 16000 / width, 16000 / height);
+  const sharp = Math.min(sharpest, 16000 / width, 16000 / height);
   const canvas = make("canvas", { width: Math.ceil(width * sharp), height: Math.ceil(height * sharp) });
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
   return new Promise((done, failed) => canvas.toBlob((blob) => (blob ? done(blob) : failed(new Error("it is too large"))), "image/png"));
 }
 
-export function drawing(element) {
-  element.classList.add("picturing"); // for as long as it is measured: nothing is scrolled out of sight
-  const parts = { boxes: [], words: [], charts: [], right: 0, bottom: 0 };
-  const origin = element.getBoundingClientRect();
+// An element as SVG, as it is laid out: all of it, or as wide as `laid` says and a text of it no taller than `tall`.
+export function drawing(element, { laid, tall } = {}) {
+  const how = laid ? "sliding" : "picturing"; // for as long as it is measured
+  element.classList.add(how);
+  const before = [element.style.width, element.style.maxHeight];
+  if (laid) Object.assign(element.style, { width: `${laid}px` });
+  const cut = laid ? [...element.querySelectorAll(".text, .snippet, pre, .scroll")] : [];
+  const scrolled = cut.map((each) => each.scrollTop);
+  const room = laid ? Math.max(140, tall - (element.getBoundingClientRect().height - cut.reduce((sum, each) => Math.max(sum, each.getBoundingClientRect().height), 0))) : 0;
+  cut.forEach((each, i) => { each.style.maxHeight = `${room}px`; each.scrollTop = scrolled[i]; });
+  const parts = { boxes: [], words: [], charts: [], right: 0, bottom: 0, clip: null };
   try {
+    const origin = element.getBoundingClientRect();
     walk(element, parts, origin);
   } finally {
-    element.classList.remove("picturing");
+    element.classList.remove(how);
+    [element.style.width, element.style.maxHeight] = before;
+    cut.forEach((each, i) => { each.style.maxHeight = ""; each.scrollTop = scrolled[i]; });
   }
   const [width, height] = [Math.ceil(parts.right) + 2 * MARGIN, Math.ceil(parts.bottom) + 2 * MARGIN];
   const ground = getComputedStyle(document.body).backgroundColor;
   const whole = svg("svg", { width, height, viewBox: `${-MARGIN} ${-MARGIN} ${width} ${height}` },
     svg("rect", { x: -MARGIN, y: -MARGIN, width, height, fill: ground }), ...parts.boxes, ...parts.charts, ...parts.words.map(({ made }) => made));
-  return { text: new XMLSerializer().serializeToString(whole), width, height };
+  return { whole, text: new XMLSerializer().serializeToString(whole), width, height };
 }
 
 function walk(element, parts, origin) {
@@ -66,6 +76,8 @@ function walk(element, parts, origin) {
     parts.bottom = Math.max(parts.bottom, at.y + at.height);
     return at;
   };
+  const own = element.getBoundingClientRect();
+  if (parts.clip && (own.bottom <= parts.clip.top + 2 || own.top >= parts.clip.bottom - 2 || own.bottom > parts.clip.bottom + 2 || own.top < parts.clip.top - 2)) return;
   if (element instanceof SVGElement) return void parts.charts.push(chart(element, reach(place(element.getBoundingClientRect()))));
   if (element instanceof HTMLCanvasElement) {
     return void parts.charts.push(svg("image", { ...reach(place(element.getBoundingClientRect())), href: element.toDataURL(), preserveAspectRatio: "none" }));
@@ -73,6 +85,9 @@ function walk(element, parts, origin) {
   if (!/^rgba\(.*, 0\)$/.test(style.backgroundColor)) {
     for (const box of element.getClientRects()) if (box.width) fill(parts.boxes, reach(place(box)), style.backgroundColor);
   }
+  if (element.dataset.truth) underline(element, parts, place);
+  const outside = parts.clip;
+  if (/^(auto|hidden|scroll)$/.test(style.overflowY) && element.scrollHeight > element.clientHeight + 2) parts.clip = own;
   if (element instanceof HTMLSelectElement) {
     const at = place(element.getBoundingClientRect());
     return word(parts.words, element.selectedOptions[0]?.text ?? "", { ...at, x: at.x + 12 }, style);
@@ -82,6 +97,17 @@ function walk(element, parts, origin) {
   for (const node of element.childNodes) {
     if (node instanceof Element) walk(node, parts, origin);
     else if (node instanceof Text) lined(node, (text, box) => word(parts.words, text, reach(place(box)), style));
+  }
+  parts.clip = outside;
+}
+
+// What is true of a symbol, drawn below it as on the page.
+function underline(element, parts, place) {
+  const tall = Number(element.dataset.truth);
+  const colour = getComputedStyle(document.documentElement).getPropertyValue("--truth").trim();
+  for (const box of element.getClientRects()) {
+    const at = place(box);
+    fill(parts.boxes, { ...at, y: at.y + at.height - tall, height: tall }, colour);
   }
 }
 

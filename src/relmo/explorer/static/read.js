@@ -1,50 +1,63 @@
-// Read: a text coloured by one unit, page by page.
+// Read: a text coloured by one cell, page by page; below it, what is true.
 
 import { ask, bundle, fromUnits, known, parseUnit, shownUnit, unitName } from "./data.js";
-import { button, choice, fixed, grid, labelled, make, put, say, signed, tick, visible } from "./dom.js";
+import { button, choice, evidence, fixed, grid, heading, labelled, make, put, say, signed, tick, visible } from "./dom.js";
 import { histogram, map } from "./charts.js";
 import { saving } from "./picture.js";
 import { ColouredText } from "./text.js";
-import { colour } from "./colour.js";
+import { paint } from "./colour.js";
+import { claimOf } from "./words.js";
+import { proofOf } from "./proof.js";
 
-const MODES = [["value", "value"], ["centred", "value above or below its mean"], ["change", "change since the symbol before"], ["on", "on or off, by a threshold"],
-  ["surprisal", "surprisal (bits)"], ["gradient", "gradient: what a prediction hangs on"]];
+const MODES = [["centred", "above or below its mean"], ["value", "its value"], ["change", "its change"], ["on", "on or off, by a threshold"],
+  ["surprisal", "how surprising each was (bits)"], ["gradient", "what a prediction hangs on (press one)"]];
+const AROUND = 24; // symbols of a strip
 
 export function showRead(root, view) {
   const { about, state } = view;
-  const text = new ColouredText("the text; arrow keys move, [ and ] change the unit", { focused, pressed });
-  const side = make("aside", { class: "side", "aria-label": "unit" });
-  const right = make("aside", { class: "side", "aria-label": "what the unit does" });
+  const text = new ColouredText("the text; arrow keys move, [ and ] change the cell", { focused, pressed });
+  const top = make("div", {});
+  const chips = make("div", { class: "chips", role: "group", "aria-label": "cells with a name" });
+  const side = make("aside", { class: "side controls", "aria-label": "what is shown" });
+  const right = make("aside", { class: "side", "aria-label": "the cell over the whole text" });
   const legend = make("div", { class: "scale" });
   const pager = make("nav", { class: "pager", "aria-label": "pages" });
   const focus = make("div", { class: "focus", "aria-live": "polite" });
   const strips = make("div", { class: "strips" });
-  const title = make("h2", {});
-  const picture = make("div", {}, title, legend, text.element);
-  put(root, make("div", { class: "columns" }, side,
-    make("section", { class: "middle", "aria-label": "text" }, picture, pager, strips),
-    make("div", { class: "rightside" }, focus, right)));
+  const proof = make("div", {});
+  const picture = make("div", { class: "picture" }, legend, text.element);
+  put(root, top, chips, make("div", { class: "columns" },
+    make("section", { class: "middle", "aria-label": "text" }, picture, pager, proof, strips),
+    make("div", { class: "rightside" }, focus, side, right)));
   let page = null;
   let shown = { values: [], scale: 1 };
   let expected = null;
   let strip = null;
   let hovered = -1;
+  let opening = 0;
 
   const asked = (more) => ({ model: state.model, text: state.text, page: state.page, ...more });
 
   async function open() {
+    const mine = ++opening;
+    expected = strip = null;
+    put(right);
+    put(strips);
+    put(focus);
     const [got, values] = await Promise.all([ask("page", asked()), ofUnit()]);
+    if (mine !== opening) return;
     if (page !== got) {
       page = got;
       text.set(page.symbols, page.gaps);
     }
-    title.textContent = page.title;
-    await paint(values);
+    await colourBy(values);
     controls();
     pages();
     expected = await ask("expected", asked()).catch(() => null);
-    if (state.mode === "surprisal") await paint(values);
+    if (mine !== opening) return;
+    if (state.mode === "surprisal") await colourBy(values);
     if (state.at >= page.first && state.at < page.first + page.symbols.length) text.focus(state.at - page.first);
+    else if (state.mode === "gradient") view.note({ at: -1 });
     await aside();
     prefetch();
   }
@@ -54,28 +67,32 @@ export function showRead(root, view) {
     return ask("values", asked({ unit: state.unit })).catch((error) => (say(error.message), { values: [], scale: 1 }));
   }
 
-  // The values that the mode asks for, drawn.
-  async function paint(values) {
-    shown = { ...values, name: shownUnit(state.unit) };
-    if (!values.values.length) shown = { values: new Array(page.symbols.length).fill(0), scale: 1, name: `${shownUnit(state.unit)} is not in this saved page, here` };
+  // The values that the mode asks for, drawn; and the truth below them.
+  async function colourBy(values) {
+    shown = { ...values, name: "" };
+    const cell = view.named();
+    const turned = cell?.binary && cell.r < 0 ? -1 : 1;
+    if (!values.values.length) shown = { values: new Array(page.symbols.length).fill(0), scale: 1, name: "This cell is not in this saved page, here." };
     else if (state.mode === "centred") {
       const mean = values.values.reduce((sum, v) => sum + v, 0) / values.values.length;
-      shown.values = values.values.map((v) => v - mean);
+      shown.values = values.values.map((v) => turned * (v - mean));
       shown.scale = quantile(shown.values.map(Math.abs), 0.99) || 1;
-      shown.name += ` less its mean on this page, ${fixed(mean)}`;
+      shown.name = turned < 0 ? "Turned round: this cell goes down where it is on." : "";
     } else if (state.mode === "change") {
       shown.values = values.values.map((v, i) => (i ? v - values.values[i - 1] : 0));
       shown.scale = quantile(shown.values.map(Math.abs), 0.99) || 1;
     } else if (state.mode === "on") {
-      shown.values = values.values.map((v) => (v >= state.threshold ? 1 : 0));
+      shown.values = values.values.map((v) => (v >= state.threshold ? 1 : -1));
       shown.scale = 1;
     } else if (state.mode === "surprisal" && expected?.bits.length) {
-      shown = { values: expected.bits, scale: 8, name: "bits" };
+      shown = { values: expected.bits, scale: 8, name: `bits: how surprising each ${view.symbol} was` };
     } else if (state.mode === "gradient") {
-      shown = { values: new Array(page.symbols.length).fill(0), scale: 1, name: "gradient" };
-      if (state.at >= 0) await hang();
+      shown = { values: new Array(page.symbols.length).fill(0), scale: 1, name: `Press a ${view.symbol}, or move to one with the arrows.` };
+      if (state.at >= page.first && state.at < page.first + page.symbols.length) await hang();
     }
     text.colour(shown.values, shown.scale, { marks: state.marks });
+    await underline();
+    headline();
     scale();
   }
 
@@ -86,61 +103,103 @@ export function showRead(root, view) {
       if (place >= 0 && place < shown.values.length) shown.values[place] = value;
     });
     shown.scale = quantile(found.values, 0.98) || 1;
-    shown.name = `gradient of the score of “${visible(found.symbol)}” after symbol ${state.at}; half of it from the last ${found.half}`;
+    shown.name = `The guess “${visible(found.symbol)}” after ${view.symbol} ${state.at} hangs on these; half of it on the last ${found.half}.`;
+  }
+
+  // The feature whose truth is drawn: the one that was chosen, or that the cell is named for.
+  function truthful() {
+    if (state.mode === "surprisal" || state.mode === "gradient") return "";
+    return state.feature === "none" ? "" : state.feature || view.named()?.feature || "";
+  }
+
+  async function underline() {
+    const feature = truthful();
+    const found = feature ? await ask("truth", asked({ feature })).catch(() => null) : null;
+    if (feature === truthful()) text.truth(found?.changes ? found.values : null);
+    shown.truth = found?.changes ? found.words : "";
+  }
+
+  function headline() {
+    const cell = view.named();
+    const titles = { surprisal: `Where was the network surprised?`, gradient: "What does a prediction hang on?" };
+    const leads = { surprisal: `Orange: this ${view.symbol} was not expected.`, gradient: `Press a ${view.symbol}: the orange ones before it decided what the network expected next.` };
+    const lead = cell ? `Orange: it is ${cell.binary ? "on" : "high"}. Blue: it is ${cell.binary ? "off" : "low"}. The dark line below the text is the truth: ${cell.words}.`
+      : "Orange where it is high, blue where it is low. Most cells look like this: nobody can say what they stand for.";
+    put(top, heading(titles[state.mode] ?? claimOf(cell), leads[state.mode] ?? lead));
+    top.querySelector("h2").append(" ", make("small", { class: "address" }, state.mode === "surprisal" || state.mode === "gradient" ? "" : shownUnit(state.unit)));
+    const others = about.named.map((each) => button(each.name, () => view.set({ unit: each.unit, mode: "centred", feature: "" }),
+      { "aria-pressed": String(each.unit === state.unit), title: shownUnit(each.unit) }));
+    put(chips, ...(others.length ? [make("span", {}, "Cells with a name: "), ...others] : []),
+      button("a cell nobody can read", () => view.set({ unit: unnamed(), mode: "centred", feature: "" }), { "aria-pressed": String(!cell) }));
+    put(proof, cell && !titles[state.mode] ? proofOf(view, cell) : "");
+  }
+
+  // Some cell without a name: the one after the one that is shown.
+  function unnamed() {
+    let unit = state.unit;
+    do unit = view.neighbour(1, unit); while (view.named(unit) && unit !== state.unit);
+    return unit;
   }
 
   function scale() {
-    const ends = state.mode === "surprisal" || state.mode === "gradient" || state.mode === "on"
-      ? [0, shown.scale] : [-shown.scale, 0, shown.scale];
-    put(legend, ...ends.map((value) => {
-      const box = make("span", { class: "swatch" }, state.mode === "on" ? (value ? "on" : "off") : fixed(value, 2));
-      box.style.backgroundColor = colour(value, shown.scale);
+    const bits = state.mode === "surprisal" || state.mode === "gradient";
+    const sides = state.mode === "on" || view.named()?.binary ? ["off", "on"] : ["low", "high"];
+    const ends = bits ? [[0, "none"], [shown.scale, "much"]] : [[-shown.scale, sides[0]], [0, "between"], [shown.scale, sides[1]]];
+    const plain = state.mode === "value" || state.mode === "change";
+    put(legend, ...ends.map(([value, word]) => {
+      const box = make("span", { class: "swatch" }, plain || bits ? fixed(value, state.mode === "gradient" ? 4 : 2) : word);
+      paint(box, value, shown.scale);
       return box;
-    }), ` ${shown.name}`);
+    }), ` ${bits ? "" : `${view.called()} `}`, bits ? "" : make("small", { class: "address" }, shownUnit(state.unit)), ` ${shown.name}`,
+    shown.truth ? make("span", { class: "truthkey" }, make("i", {}), ` truth: ${shown.truth}`) : "");
   }
 
   function controls() {
     const unit = parseUnit(state.unit);
     const size = about.states[unit.state] / about.directions;
     const turn = (more) => view.set({ unit: unitName({ ...unit, ...more }) });
-    const slider = make("input", { type: "range", min: 0, max: size - 1, value: unit.number,
-      oninput: () => turn({ number: Number(slider.value) }) });
+    const slider = make("input", { type: "range", min: 0, max: size - 1, value: unit.number, oninput: () => turn({ number: Number(slider.value) }) });
     const number = make("input", { type: "number", min: 0, max: size - 1, value: unit.number, onchange: () =>
       turn({ number: Math.max(0, Math.min(size - 1, Math.round(Number(number.value) || 0))) }) });
     const pins = state.pins ? state.pins.split(",") : [];
     const pinned = pins.includes(state.unit);
-    const states = Object.keys(about.states).map((name) => [name, `${name}, ${about.words[name]}`]);
-    put(side, 
-      make("h2", {}, `Unit ${shownUnit(state.unit)}`),
-      labelled("State or gate", choice(states, unit.state, (name) =>
-        turn({ state: name, number: Math.min(unit.number, about.states[name] / about.directions - 1) }))),
-      about.layers > 1 ? labelled("Layer", choice(Array.from({ length: about.layers }, (_, i) => [String(i), String(i)]),
-        String(unit.layer), (layer) => turn({ layer: Number(layer) }))) : null,
-      about.directions > 1 ? labelled("Reads", choice([["", "forwards"], ["b", "backwards"]], unit.backward ? "b" : "",
-        (way) => turn({ backward: way === "b" }))) : null,
-      labelled("Number", number), labelled("Slide", slider),
-      make("div", { class: "row" }, button("◀ [", () => view.turn(-1), { "aria-label": "previous unit" }),
-        button("] ▶", () => view.turn(1), { "aria-label": "next unit" }),
+    const states = Object.keys(about.states).map((name) => [name, `${about.words[name]} (${name})`]);
+    const truths = [["", "as the cell's name says"], ["none", "none"], ...about.features.map((each) => [each.name, each.words])];
+    const opened = side.querySelector("details")?.open;
+    put(side,
+      make("h3", {}, `Cell ${unit.number} of ${size} `, make("small", { class: "address" }, shownUnit(state.unit))),
+      make("div", { class: "row" }, button("◀ [", () => view.turn(-1), { "aria-label": "previous cell" }),
+        button("] ▶", () => view.turn(1), { "aria-label": "next cell" }),
         button(pinned ? "Unpin" : "Pin", () => {
           const kept = pinned ? pins.filter((pin) => pin !== state.unit) : [...pins, state.unit];
           view.set({ pins: kept.join(",") });
         }),
-        button("Cell →", () => view.set({ screen: "cell" }))),
+        button("All about it →", () => view.set({ screen: "cell" }))),
       pins.length ? make("div", { class: "row pins" }, "Pinned ", ...pins.map((pin) =>
         button(shownUnit(pin), () => view.set({ unit: pin }), { "aria-pressed": String(pin === state.unit) }))) : null,
       labelled("Colour shows", choice(MODES.filter(([mode]) => !bundle || mode !== "gradient"), state.mode, (mode) => view.set({ mode }))),
-      tick("Signs too: + solid line, − dotted", state.marks, (marks) => view.set({ marks })),
+      labelled("Slide through the cells", slider),
+      make("details", { open: Boolean(opened) }, make("summary", {}, "Another cell, gate or layer"),
+        labelled("Number", number),
+        labelled("State or gate", choice(states, unit.state, (name) =>
+          turn({ state: name, number: Math.min(unit.number, about.states[name] / about.directions - 1) }))),
+        about.layers > 1 ? labelled("Layer", choice(Array.from({ length: about.layers }, (_, i) => [String(i), String(i)]),
+          String(unit.layer), (layer) => turn({ layer: Number(layer) }))) : null,
+        about.directions > 1 ? labelled("Reads", choice([["", "forwards"], ["b", "backwards"]], unit.backward ? "b" : "",
+          (way) => turn({ backward: way === "b" }))) : null,
+        bundle ? null : labelled("The line below the text shows", choice(truths, state.feature, (feature) => view.set({ feature }))),
+        tick("Signs too: + solid line, − dotted", state.marks, (marks) => view.set({ marks }))),
       tick("What the model expects", state.likely, (likely) => view.set({ likely })),
-      tick("Gates", state.gates, (gates) => view.set({ gates })),
+      tick("All its gates", state.gates, (gates) => view.set({ gates })),
       ...(bundle ? [] : ownText(view)),
     );
   }
 
   function pages() {
     const turn = (label, to) => button(label, () => view.set({ page: to, at: -1 }), { disabled: !there(to) });
-    put(pager, ...(page.pages > 1 ? [turn("◀ Page", state.page - 1), ` ${state.page + 1} of ${page.pages} `, turn("Page ▶", state.page + 1)] : []),
-      ` ${page.total.toLocaleString("en")} symbols${page.left_out ? `; ${page.left_out.toLocaleString("en")} more are left out` : ""}`,
-      saving(picture, `${state.model} ${state.unit} page ${state.page + 1}`), button("CSV", csv, { title: "the page's symbols with this unit's values" }),
+    put(pager, make("b", {}, page.title), ...(page.pages > 1 ? [turn("◀ Page", state.page - 1), ` ${state.page + 1} of ${page.pages} `, turn("Page ▶", state.page + 1)] : []),
+      ` ${page.total.toLocaleString("en")} ${view.symbols}${page.left_out ? `; ${page.left_out.toLocaleString("en")} more are left out, since this model has so many cells` : ""}`,
+      saving(picture, `${state.model} ${state.unit} page ${state.page + 1}`), button("CSV", csv, { title: `the page's ${view.symbols} with this cell's values` }),
       bundle?.note ? make("small", {}, `Saved: ${bundle.note}.`) : null);
   }
 
@@ -158,13 +217,22 @@ export function showRead(root, view) {
   function focused(place, how) {
     if (!page || (how === "hover" && hovered === place)) return;
     hovered = place;
-    if (how === "focus" && state.at !== page.first + place) view.note({ at: page.first + place });
     inform(place);
-    if (how === "focus") strip_(place);
+    if (how !== "focus") return;
+    strip_(place);
+    const moved = state.at !== page.first + place;
+    if (moved) view.note({ at: page.first + place });
+    if (moved && state.mode === "gradient") repaint();
   }
 
   function pressed(place) {
-    if (state.mode === "gradient") view.set({ at: page.first + place });
+    if (state.mode === "gradient") repaint();
+  }
+
+  async function repaint() {
+    const at = state.at;
+    const values = await ofUnit();
+    if (at === state.at) await colourBy(values).catch((error) => say(error.message));
   }
 
   function inform(place) {
@@ -174,41 +242,47 @@ export function showRead(root, view) {
       rows.push(["p", (2 ** -expected.bits[place]).toPrecision(2)], ["bits", fixed(expected.bits[place], 2)]);
     }
     const after = expected?.likely[place]?.map(([symbol, p]) => `${visible(symbol)}\u00a0${p.toFixed(2)}`).join("  ");
-    put(focus, 
-      make("h3", {}, `“${visible(page.symbols[place])}” `, make("small", {}, `symbol ${page.first + place}`)),
-      make("dl", {}, ...rows.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])),
+    put(focus,
+      make("h3", {}, `“${visible(page.symbols[place])}” `, make("small", {}, `${view.symbol} ${page.first + place}`)),
+      make("dl", {}, ...rows.flatMap(([name, value]) => [make("dt", { title: about.words[name] ?? "" }, name), make("dd", {}, value)])),
       after ? make("p", { class: "after" }, make("b", {}, "expected next: "), after) : "");
   }
 
-  // Around the focused symbol: what was expected after each, and every gate.
+  // Around the focused symbol: what was expected after each, and every gate. One table, so that its columns stand below each other.
   async function strip_(place) {
     if (!state.likely && !state.gates) return put(strips);
-    const first = Math.max(0, Math.min(place - 15, page.symbols.length - 30));
-    const some = page.symbols.slice(first, first + 30);
-    const head = ["after", ...some.map(visible)];
-    const parts = [];
+    const first = Math.max(0, Math.min(place - AROUND / 2, page.symbols.length - AROUND));
+    const some = page.symbols.slice(first, first + AROUND);
+    const rows = [];
     if (state.likely && expected?.likely.length) {
-      const rows = [0, 1, 2, 3, 4].map((n) => [`${n + 1}.`, ...some.map((_, i) => {
-        const [symbol, p] = expected.likely[first + i][n] ?? ["", 0];
-        const cell = make("td", { title: p.toFixed(3) }, visible(symbol));
-        cell.style.backgroundColor = colour(p, 1);
-        if (symbol === page.symbols[first + i + 1]) cell.classList.add("right");
-        return cell;
-      })]);
-      parts.push(grid(head, rows, { caption: "expected next, after each symbol (underlined: it came)" }));
+      for (const n of [0, 1, 2, 3, 4]) {
+        rows.push([n ? `guess ${n + 1}` : "best guess", ...some.map((_, i) => {
+          const [symbol, p] = expected.likely[first + i][n] ?? ["", 0];
+          const cell = make("td", { title: p.toFixed(3) }, visible(symbol));
+          paint(cell, p, 1);
+          if (symbol === page.symbols[first + i + 1]) cell.classList.add("right");
+          return cell;
+        })]);
+      }
     }
     if (state.gates) {
       strip ??= await ask("strip", asked({ unit: state.unit })).catch((error) => (say(error.message), null));
-      if (!strip) return;
-      const rows = Object.entries(strip.states).map(([name, values]) => [name, ...some.map((_, i) => {
-        const cell = make("td", { title: values[first + i] }, fixed(values[first + i], 1));
-        cell.style.backgroundColor = colour(values[first + i], about.gates.includes(name) ? 1 : quantile(values.map(Math.abs), 0.99) || 1);
-        return cell;
-      })]);
-      parts.push(grid(head, rows, { caption: `states and gates of unit ${parseUnit(state.unit).number}` }));
+      if (!strip || text.at !== place) return;
+      for (const [name, values] of Object.entries(strip.states)) {
+        const most = about.gates.includes(name) ? 1 : quantile(values.map(Math.abs), 0.99) || 1;
+        rows.push([`${about.words[name] ?? name} ${name}`, ...some.map((_, i) => {
+          const cell = make("td", { title: values[first + i] }, fixed(values[first + i], 1));
+          paint(cell, values[first + i], most);
+          return cell;
+        })]);
+      }
     }
-    put(strips, ...parts);
-    strips.querySelectorAll("th[scope=col]")[place - first + 1]?.classList.add("here");
+    if (!rows.length) return put(strips);
+    put(strips, grid(["after", ...some.map(visible)], rows, { caption: `what the network expected next after each ${view.symbol} (underlined: it came)${state.gates ? ", and the cell's states and gates" : ""}` }));
+    const here = strips.querySelectorAll("thead th")[place - first + 1];
+    here?.classList.add("here");
+    const box = strips.querySelector(".scroll");
+    if (here && box) box.scrollLeft = here.offsetLeft - box.clientWidth / 2;
   }
 
   async function aside() {
@@ -219,21 +293,22 @@ export function showRead(root, view) {
     const wanted = { model: state.model, text: state.text, unit: state.unit };
     if (!known("overview", wanted)) put(right, make("p", { class: "loading" }, "reading the whole text…"));
     const found = await ask("overview", wanted).catch((error) => ({ error: error.message }));
+    if (wanted.unit !== state.unit || wanted.text !== state.text) return;
     if (found.error) return put(right, make("p", {}, bundle ? "" : found.error));
     const { low, high } = found.histogram;
     const slide = make("input", { type: "range", min: low, max: high, step: (high - low) / 100, value: state.threshold,
       oninput: () => view.set({ mode: "on", threshold: Number(slide.value) }) });
     const here = [page.first / found.total, (page.first + page.symbols.length - 1) / found.total];
     const jump = (at) => turnTo(view, found, at);
-    put(right, 
-      make("h3", {}, "All of the text"),
-      make("p", {}, `mean ${fixed(found.mean)}, standard deviation ${fixed(found.sd)}`),
-      histogram(found.histogram, state.mode === "on" ? state.threshold : null), labelled("On from", slide),
-      map(found.map, found.scale, here, (share) => jump(Math.floor(share * found.total))),
+    put(right,
       make("h3", {}, "Where it is highest"),
       make("ol", { class: "contexts" }, ...found.high.slice(0, 8).map((place) => context(place, jump))),
       make("h3", {}, "Where it is lowest"),
-      make("ol", { class: "contexts" }, ...found.low.slice(0, 5).map((place) => context({ ...place, value: -place.value }, jump))));
+      make("ol", { class: "contexts" }, ...found.low.slice(0, 5).map((place) => context({ ...place, value: -place.value }, jump))),
+      evidence("All of the text: a map, and how often each value comes",
+        map(found.map, found.scale, here, (share) => jump(Math.floor(share * found.total))),
+        histogram(found.histogram, state.mode === "on" ? state.threshold : null), labelled("On from", slide),
+        make("p", {}, `mean ${fixed(found.mean)}, standard deviation ${fixed(found.sd)}`)));
   }
 
   function prefetch() {
@@ -241,9 +316,9 @@ export function showRead(root, view) {
       const next = view.neighbour(by);
       if (!bundle) ask("values", asked({ unit: next })).catch(() => {});
     }
-    strip = null;
     if (!bundle || fromUnits("strip", asked({ unit: state.unit }))) {
-      ask("strip", asked({ unit: state.unit })).then((got) => { strip = got; if (text.at >= 0) inform(text.at); }).catch(() => {});
+      const unit = state.unit;
+      ask("strip", asked({ unit })).then((got) => { if (unit !== state.unit) return; strip = got; if (text.at >= 0) inform(text.at); }).catch(() => {});
     }
   }
 
@@ -253,9 +328,12 @@ export function showRead(root, view) {
     // Another unit of the same page: only colours change.
     async update(changed) {
       if (changed.some((name) => ["text", "page", "model"].includes(name))) return open();
-      if (changed.every((name) => name === "at") && state.mode !== "gradient") return;
-      await paint(await ofUnit());
-      strip = null;
+      if (changed.every((name) => name === "at") && state.mode !== "gradient") {
+        if (page && state.at >= page.first && state.at < page.first + page.symbols.length) text.focus(state.at - page.first);
+        return;
+      }
+      await colourBy(await ofUnit());
+      if (changed.includes("unit")) strip = null;
       controls();
       if (text.at >= 0) { inform(text.at); strip_(text.at); }
       aside();
@@ -272,10 +350,11 @@ export function turnTo(view, overview, at) {
   view.set({ screen: "read", page, at });
 }
 
+// A place in the text. What stands before is cut at its own left end, so that the symbol is always seen.
 export function context(place, jump, before = 19, after = 10) {
-  const tag = make("button", { type: "button", class: "plain", onclick: () => jump(place.at) });
-  tag.append(make("b", {}, signed(place.value)), " ", flat(place.before.slice(-before)), make("mark", {}, visible(place.symbol)),
-    flat(place.after.slice(0, after)));
+  const tag = make("button", { type: "button", class: "plain context", onclick: () => jump(place.at) });
+  tag.append(make("b", {}, signed(place.value)), make("span", { class: "before" }, make("bdi", {}, flat(place.before.slice(-before)))),
+    make("mark", {}, visible(place.symbol)), make("span", { class: "after" }, flat(place.after.slice(0, after))));
   return make("li", {}, tag);
 }
 
@@ -289,7 +368,7 @@ export function quantile(values, q) {
 }
 
 function ownText(view) {
-  const area = make("textarea", { rows: "4", maxlength: "400000", spellcheck: "false" });
+  const area = make("textarea", { rows: "4", maxlength: String(view.about.limit.characters), spellcheck: "false" });
   const language = choice([["", "prose"], ["python", "Python"], ["c", "C"]], "", () => {});
   return [make("details", {}, make("summary", {}, "Your own text"), labelled("Text", area), labelled("It is", language),
     button("Read it", () => view.own(area.value, language.value || null)))];

@@ -1,7 +1,7 @@
 // A text, each symbol a span on the colour of its value. Real text: it can be selected and copied.
 
 import { make } from "./dom.js";
-import { step, table, STEPS } from "./colour.js";
+import { ink, paint, step, table, STEPS } from "./colour.js";
 
 export class ColouredText {
   constructor(label, { focused, pressed } = {}) {
@@ -54,6 +54,7 @@ export class ColouredText {
       if (this.drawn[i] === wanted) continue;
       this.drawn[i] = wanted;
       this.spans[i].style.backgroundColor = colours[wanted];
+      this.spans[i].style.color = ink(wanted);
     }
     this.element.classList.toggle("marks", marks);
     if (marks) {
@@ -62,6 +63,17 @@ export class ColouredText {
         span.dataset.sign = side > 0.4 ? "+" : side < -0.4 ? "-" : "";
       });
     }
+  }
+
+  // What a feature truly is, 0 to 1 for each symbol, as a line below the text; nothing takes it away.
+  truth(values) {
+    this.spans.forEach((span, i) => {
+      const tall = values ? Math.round(4 * values[i]) : 0;
+      if (String(tall || "") === (span.dataset.truth ?? "")) return;
+      if (tall) span.dataset.truth = tall;
+      else delete span.dataset.truth;
+      span.style.boxShadow = tall ? `inset 0 -${tall}px var(--truth)` : "";
+    });
   }
 
   focus(place) {
@@ -102,12 +114,16 @@ export class ColouredText {
 }
 
 // A short text that is only looked at.
-export function snippet(symbols, values, scale, gaps) {
-  const colours = table();
+export function snippet(symbols, values, scale, gaps, truth) {
   const box = make("div", { class: "snippet", tabindex: "0", role: "group", "aria-label": "a stretch of the text" });
   symbols.forEach((symbol, i) => {
     const span = make("span", { class: symbol === "\n" ? "nl" : "" }, symbol);
-    span.style.backgroundColor = colours[step(values[i], scale)];
+    paint(span, values[i], scale);
+    const tall = truth ? Math.round(4 * truth[i]) : 0;
+    if (tall) {
+      span.dataset.truth = tall;
+      span.style.boxShadow = `inset 0 -${tall}px var(--truth)`;
+    }
     if (gaps?.[i]) box.append(gaps[i]);
     box.append(span);
   });

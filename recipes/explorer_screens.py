@@ -1,0 +1,88 @@
+"""Pictures of the explorer's screens, wide and narrow, light and dark; and all of them on one sheet.
+
+    python recipes/explorer_screens.py OUT [SCREEN …]        OUT/SCREEN-WIDTH-THEME.png, and OUT/sheet.png of all screens
+
+It needs playwright, chromium and Pillow (pip install 'relmo[dev]'). docs/explorer-screens.png is such a sheet.
+"""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+from relmo.explorer.examples import shipped
+from relmo.explorer.server import Models, make_app
+from relmo.explorer.session import Session
+from relmo.web.connections import running
+
+VIEWS = {
+    "start": "",
+    "quotes": "screen=read&model=prose&at=1300",
+    "strings": "screen=read&model=code",
+    "gradient": "screen=read&model=prose&mode=gradient&at=1300&text=story",
+    "counting": "screen=read&model=anbn-lstm&at=70&gates=true",
+    "find": "screen=find&model=code",
+    "cell": "screen=cell&model=code",
+    "memory": "screen=memory&model=prose",
+    "experiments": "screen=experiments&model=small",
+    "who-counts": "screen=experiments&model=prose",
+    "compare": "screen=compare&model=prose",
+    "meaning": "screen=meaning&model=small",
+}
+SIZES, THEMES = ((1280, 900), (400, 860)), ("light", "dark")
+WIDE = 360  # pixels of a wide picture on the sheet; narrow ones are as tall
+COLOURS = 96
+
+
+def main(out: Path, names: list[str], sizes: tuple[tuple[int, int], ...] = SIZES) -> None:
+    """Takes the pictures, and puts them on a sheet."""
+    out.mkdir(parents=True, exist_ok=True)
+    models = Models(shipped(), lambda name: Session.open(name, device="cpu"))
+    chromium = os.environ.get("RELMO_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    with running(make_app(models, seconds=600.0), seconds=600.0, most=100) as server, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        for theme in THEMES:
+            for width, height in sizes:
+                options: Any = {"viewport": {"width": width, "height": height}, "color_scheme": theme}
+                page = browser.new_context(**options).new_page()
+                page.on("pageerror", lambda error: print("error:", error.stack))
+                for name in names:
+                    page.goto("about:blank")
+                    page.goto(f"http://127.0.0.1:{server.address[1]}/#{VIEWS[name]}")
+                    page.wait_for_selector(".claim", timeout=600_000)
+                    page.wait_for_load_state("networkidle")
+                    page.wait_for_timeout(2500)
+                    page.screenshot(path=out / f"{name}-{width}-{theme}.png", full_page="--full" in sys.argv)
+                    print(f"{name} {width} {theme}: {page.inner_text('.claim')}", flush=True)
+        browser.close()
+    if sizes == SIZES and names == list(VIEWS):
+        sheet(out, names)
+
+
+def sheet(out: Path, names: list[str]) -> None:
+    """All pictures on one: a row for each screen, wide and narrow, light and dark."""
+    (wide, tall), (narrow, high) = SIZES
+    height = WIDE * tall // wide
+    small = height * narrow // high
+    width = 2 * (WIDE + small) + 5 * 8
+    whole = Image.new("RGB", (2 * width, (len(names) + 1) // 2 * (height + 8) + 8), "#888888")
+    for place, name in enumerate(names):
+        x, y = 8 + (place % 2) * width, 8 + place // 2 * (height + 8)
+        for theme in THEMES:
+            for size, across in ((wide, WIDE), (narrow, small)):
+                picture = Image.open(out / f"{name}-{size}-{theme}.png").convert("RGB").resize((across, height))
+                whole.paste(picture, (x, y))
+                x += across + 8
+    whole.quantize(COLOURS).save(out / "sheet.png", optimize=True)
+
+
+if __name__ == "__main__":
+    wanted = [name for name in sys.argv[2:] if name in VIEWS]
+    few = SIZES if "--one" not in sys.argv else SIZES[:1]
+    if "--one" in sys.argv:
+        THEMES = THEMES[:1]
+    main(Path(sys.argv[1]), wanted or list(VIEWS), few)

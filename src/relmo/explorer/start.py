@@ -1,0 +1,165 @@
+"""The cards of the first screen: one thing to see each, with a picture from answers that were made ahead.
+
+A card is there when a model that ships has what it shows: a cell that somebody has named, or an answer. So nothing here
+knows the number of a unit. The page draws the pictures, and leaves out cards for screens that it has not.
+"""
+
+from typing import Any
+
+from relmo.analysis.units.named_cells import NamedCell, read_cells
+from relmo.explorer.examples import EXAMPLES, OWN, ShippedModel, example
+from relmo.explorer.ready import READY, read_ready
+
+Card = dict[str, Any]
+CELLS = (
+    ("quotes", ("quotes",), "A cell that knows it is inside quotation marks"),
+    ("line", ("column", "to_line_end"), "A cell that counts the line"),
+    ("brackets", ("depth", "parentheses"), "A cell that counts open brackets"),
+    ("indentation", ("indentation",), "A cell that knows how far the line is indented"),
+    ("comments", ("comment", "prose"), "A cell that knows it is inside a comment"),
+    ("if", ("if", "if_body"), "A cell for the condition of an if"),
+)
+"""Cards of named cells: the features that they may stand for, the first the best."""
+SHORT = 60  # places of a curve in a picture
+
+
+def cards() -> list[Card]:
+    """All cards, in the order of a lecture."""
+    models = [each for each in EXAMPLES if example(each.name) is not None]
+    named = {each.name: read_cells(each.folder) for each in models}
+    ready = {each.name: read_ready(each.folder / READY) for each in models}
+    given = (models, named, ready)
+    found = [card for each in CELLS if (card := _cell_card(*each, *given)) is not None]
+    makers = (_forgetting, _counting, _agreement, _play, _writing)
+    found += [card for make in makers if (card := make(*given)) is not None]
+    return found + _translating()
+
+
+Models = list[ShippedModel]
+Named = dict[str, list[NamedCell]]
+Ready = dict[str, dict[str, Any]]
+
+
+def _cell_card(
+    kind: str, features: tuple[str, ...], title: str, models: Models, named: Named, ready: Ready
+) -> Card | None:
+    """The strongest cell that is named for one of the features."""
+    some = [(abs(cell.r), model, cell) for model in models for cell in named[model.name] if cell.feature in features]
+    some = [each for each in some if each[2].unit in ready[each[1].name].get("cards", {})]
+    if not some:
+        return None
+    _, model, cell = max(some, key=lambda each: each[0])
+    picture = {"kind": "text", **ready[model.name]["cards"][cell.unit], "turned": cell.binary and cell.r < 0}
+    strength = {"clear": "It is clear to see.", "fair": "You see it, with exceptions."}.get(
+        cell.strength, "Only just: this network is small."
+    )
+    sentence = f"{strength} It agrees with the truth with r = {abs(cell.r):.2f}."
+    link = {"screen": "read", "model": model.name, "text": model.text, "unit": cell.unit, "mode": "centred"}
+    return {"kind": kind, "title": title, "sentence": sentence, "link": link, "picture": picture}
+
+
+def _forgetting(models: Models, named: Named, ready: Ready) -> Card | None:
+    model = next((each for each in models if "fresh" in ready[each.name]), None)
+    if model is None:
+        return None
+    series = []
+    for network in ready[model.name]["fresh"]["networks"]:
+        curve = next(each for each in network["curves"] if each["of"] == network["memory_state"])
+        series.append({"name": network["name"], "y": curve["median"][:SHORT]})
+    return {
+        "kind": "forgetting",
+        "title": "Why simple networks forget",
+        "sentence": "What a mistake teaches fades with each step back; with gates it fades more slowly.",
+        "link": {"screen": "memory", "model": model.name, "text": model.text},
+        "picture": {"kind": "lines", "series": series, "log": True},
+    }
+
+
+def _counting(models: Models, named: Named, ready: Ready) -> Card | None:
+    for model in models:
+        for cell in named[model.name]:
+            card = ready[model.name].get("cards", {}).get(cell.unit)
+            if cell.feature == "surplus" and card:
+                return {
+                    "kind": "counting",
+                    "title": "A cell that counts",
+                    "sentence": "It takes a step with every a, and the same step back with every b.",
+                    "link": {"screen": "read", "model": model.name, "text": model.text, "unit": cell.unit},
+                    "picture": {"kind": "lines", "series": [{"name": cell.name, "y": card["values"]}]},
+                }
+    return None
+
+
+def _agreement(models: Models, named: Named, ready: Ready) -> Card | None:
+    model = next((each for each in models if "agree" in ready[each.name]), None)
+    if model is None:
+        return None
+    rows = [
+        [each["condition"], each["accuracy"]]
+        for each in ready[model.name]["agree"]["conditions"]
+        if each["condition"].startswith("nounpp")
+    ]
+    return {
+        "kind": "agreement",
+        "title": "“The keys to the cabinet … is or are?”",
+        "sentence": "The verb goes with the keys, not with the cabinet. Does the network know?",
+        "link": {"screen": "experiments", "model": model.name},
+        "picture": {"kind": "bars", "rows": rows, "limit": 100},
+    }
+
+
+def _play(models: Models, named: Named, ready: Ready) -> Card | None:
+    model = next((each for each in models if "meaning" in ready[each.name]), None)
+    if model is None:
+        return None
+    pairs = []
+    for name in ("meaning", "meaning_second"):
+        found = ready[model.name][name]
+        nearest = next(each for each in found["layers"][-1] if each["words"] != found["words"])
+        pairs.append([_around(found["words"], found["position"]), _around(nearest["words"], nearest["position"])])
+    asked = ready[model.name]["meaning"]
+    link = {"screen": "meaning", "model": model.name, "text": model.text, "sentence": " ".join(asked["words"])}
+    return {
+        "kind": "play",
+        "title": "One word, two senses: “play”",
+        "sentence": "In each sentence the word is nearest to others that mean the same.",
+        "link": link | {"position": asked["position"]},
+        "picture": {"kind": "pairs", "pairs": pairs},
+    }
+
+
+def _around(words: list[str], place: int) -> list[str]:
+    """A word with some words around it: before, the word, after."""
+    return [" ".join(words[max(0, place - 3) : place]), words[place], " ".join(words[place + 1 : place + 4])]
+
+
+def _writing(models: Models, named: Named, ready: Ready) -> Card | None:
+    model = next((each for each in models if "compare" in ready[each.name]), None)
+    if model is None:
+        return None
+    samples = ready[model.name]["compare"]["samples"]
+    own = next((each["text"] for each in samples if each["model"] == model.name), "")
+    return {
+        "kind": "writing",
+        "title": "A network that writes",
+        "sentence": "It guesses the next letter, takes one, and guesses again.",
+        "link": {"screen": "write", "model": model.name},
+        "picture": {"kind": "prose", "text": own[:170]},
+    }
+
+
+def _translating() -> list[Card]:
+    """A card for a sequence-to-sequence model that ships, with what it made of a source."""
+    for folder in sorted(each for each in OWN.iterdir() if (each / READY).is_file()):
+        align = read_ready(folder / READY).get("align")
+        if align is not None:
+            return [
+                {
+                    "kind": "translating",
+                    "title": "What it looks at while it translates",
+                    "sentence": "Each word that is written has looked at some of the words that were read.",
+                    "link": {"screen": "align", "model": folder.name},
+                    "picture": {"kind": "prose", "text": f"{align['source']}\n→ {align['written']}"},
+                }
+            ]
+    return []

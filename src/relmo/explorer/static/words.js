@@ -1,0 +1,44 @@
+// Short names of the analyses, in plain words.
+
+const NUMBERS = { S: "singular", P: "plural" };
+
+// A condition of agreement: "nounpp SP" is a singular subject with a plural noun between it and the verb.
+export function conditionWords(name) {
+  const [, kind, numbers] = /^(simple|nounpp) ([SP]{1,2})$/.exec(name) ?? [];
+  if (!kind) return name;
+  const [subject, between] = [...numbers].map((letter) => NUMBERS[letter]);
+  return between ? `${subject} subject, ${between} noun between` : `${subject} subject`;
+}
+
+// What an example of a condition looks like.
+export function conditionExample(name) {
+  return { "simple S": "The key is", "simple P": "The keys are", "nounpp SS": "The key to the cabinet is", "nounpp SP": "The key to the cabinets is",
+    "nounpp PS": "The keys to the cabinet are", "nounpp PP": "The keys to the cabinets are" }[name] ?? "";
+}
+
+// A class of symbols: "quotes rises" is where it begins.
+export function classWords(view, name) {
+  const [, feature, way] = /^(.*) (rises|falls)$/.exec(name) ?? [];
+  if (feature) return `where “${view.feature(feature)}” ${way === "rises" ? "begins or grows" : "ends or shrinks"}`;
+  return name === "all" ? `all ${view.symbols}` : { letter: "letters", word: "words", digit: "digits", space: "spaces", newline: "line ends", quote: "quotation marks" }[name] ?? `${name}s`;
+}
+
+// The same within a sentence: "at spaces".
+export function atClass(view, name) {
+  const words = classWords(view, name);
+  return words.startsWith("where") ? words : `at ${words}`;
+}
+
+// How strong a correlation is, in a word.
+export function strength(r) {
+  const size = Math.abs(r);
+  return size >= 0.8 ? "clearly" : size >= 0.5 ? "fairly well" : "only weakly";
+}
+
+// What a named cell does, as a sentence.
+export function claimOf(cell) {
+  if (!cell) return "Nobody has named this cell";
+  if (cell.binary) return `This cell is ${{ clear: "", fair: "mostly ", weak: "a little more " }[cell.strength]}on ${cell.words}`;
+  const way = cell.r > 0 ? "rises" : "falls";
+  return `This cell ${{ clear: "", fair: "mostly ", weak: "weakly " }[cell.strength]}${way} with ${cell.words}`;
+}

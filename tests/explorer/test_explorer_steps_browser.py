@@ -1,0 +1,125 @@
+"""Equations, Write, Trace and Layers in a real browser."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served import served
+from test_explorer_browser import Watched, browser, pytestmark  # noqa: F401
+from test_explorer_screens_browser import check
+
+from relmo.explorer.page import write_page
+from relmo.explorer.session import Session
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    from relmo.explorer.server import Models
+
+    names = ["hello", "hello-gru", "hello-lstm", "anbn-lstm", "anbn-gru", "prose", "small"]
+    with served(Models(names, lambda name: Session.open(name, device="cpu"))) as server:
+        yield f"http://127.0.0.1:{server.address[1]}/"
+
+
+@pytest.fixture
+def watched(browser: Any, address: str) -> Iterator[Watched]:  # noqa: F811
+    made = Watched(browser, address, bypass_csp=True)  # so that the checker may run in it
+    yield made
+    wrong = [*made.wrong]
+    made.context.close()
+    assert wrong == []
+
+
+def opened(watched: Watched, view: str) -> Any:
+    """A view by its address, once it has its title."""
+    watched.page.goto(f"{watched.address}#{view}")
+    watched.page.wait_for_selector("h2.claim")
+    return watched.page
+
+
+def title(page: Any, words: str) -> None:
+    """Waits for a title with these words."""
+    page.wait_for_function("words => document.querySelector('h2.claim')?.textContent.includes(words)", arg=words)
+
+
+def test_a_step_is_written_out_and_the_arrow_keys_go_on(watched: Watched) -> None:
+    page = opened(watched, "screen=equations&model=hello&at=2")
+    title(page, "reads “l” and expects “l”")
+    page.wait_for_selector("section.step >> nth=2")  # three models side by side
+    assert "tanh((" in page.inner_text(".numbers >> nth=0")
+    page.keyboard.press("ArrowRight")
+    title(page, "reads “l” and expects “o”")
+    page.keyboard.press("ArrowRight")
+    title(page, "expects the end")
+    page.keyboard.press("]")
+    page.wait_for_function("() => location.hash.includes('h0.1')")
+    page.wait_for_selector("h4:has-text('Unit 2')")
+    check(page)
+
+
+def test_a_symbol_is_taken_by_its_bar_and_taken_back(watched: Watched) -> None:
+    page = opened(watched, "screen=write&model=hello")
+    page.click(".next >> nth=0")
+    page.wait_for_function("() => document.querySelector('.writing').textContent.startsWith('he')")
+    page.locator("main").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('.writing').textContent.startsWith('hel')")
+    page.keyboard.press("Backspace")
+    page.wait_for_function("() => !document.querySelector('.writing').textContent.includes('l')")
+    page.keyboard.press(" ")
+    title(page, "has ended its text")
+    assert page.inner_text(".writing").startswith("hello")
+    check(page)
+
+
+def test_a_beam_search_is_a_tree_and_a_press_takes_the_way(watched: Watched) -> None:
+    page = opened(watched, "screen=write&model=prose&how=beam&deep=4")
+    page.wait_for_selector(".twig.best")
+    assert page.locator(".twig.best").count() == 4
+    page.wait_for_selector("text=2-gram")
+    page.locator(".twig.best").nth(1).click()
+    page.wait_for_function("() => new URLSearchParams(location.hash.slice(1)).get('taken')?.split(',').length === 2")
+    check(page)
+
+
+def test_the_lstm_counts_to_a_thousand_and_the_gru_does_not(watched: Watched) -> None:
+    page = opened(watched, "screen=trace&model=anbn-lstm&text=thousand")
+    title(page, "The LSTM counts in a straight line; the GRU does not")
+    assert page.locator(".traces svg.chart").count() == 2
+    page.check("text=forget gate")
+    page.wait_for_selector("text=forget gate f0.5")
+    check(page)
+
+
+def test_a_cell_is_traced_through_sentences_of_four_kinds(watched: Watched) -> None:
+    page = opened(watched, "screen=trace&model=small")
+    title(page, "remembers that the subject was plural")
+    assert page.locator(".traces svg.chart").count() == 5
+    assert "27 %" in page.inner_text(".rightforms")
+    check(page)
+
+
+def test_layers_are_shown_by_task(watched: Watched) -> None:
+    page = opened(watched, "screen=layers&model=small")
+    title(page, "take most from the first LSTM layer")
+    assert page.locator(".mix").count() > 15
+    check(page)
+
+
+def test_a_saved_page_steps_writes_and_traces_without_a_server(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    write_page(Session.open("hello", device="cpu"), tmp_path / "hello.html")
+    saved = Watched(browser, f"file://{tmp_path / 'hello.html'}")
+    page = opened(saved, "screen=equations&at=1")
+    page.wait_for_selector("section.step >> nth=2")
+    page.keyboard.press("ArrowRight")
+    title(page, "reads “l”")
+    page.click("nav >> text=Write")
+    page.wait_for_selector(".next")
+    for _ in range(4):
+        page.click("button.go")
+    page.wait_for_function("() => document.querySelector('.writing').textContent.startsWith('hello')")
+    page.click("nav >> text=Trace")
+    page.wait_for_selector(".traces svg.chart")
+    assert saved.wrong == []
+    saved.context.close()
