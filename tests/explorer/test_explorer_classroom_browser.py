@@ -200,7 +200,7 @@ def test_short_names_have_plain_words_beside_them(watched: Watched) -> None:
     watched.open("#screen=memory&model=small")
     page.wait_for_selector("polyline.line")
     text = page.inner_text("main")
-    assert "words back" in page.locator("svg text").all_inner_texts()
+    assert "words back" in page.locator("svg text").all_text_contents()
     assert not re.search(r"\bd[ch]\b", text)
 
 

@@ -64,7 +64,7 @@ def passages() -> list[Passage]:
     ]
     alice = found[0].text
     chapters = alice[alice.index("CHAPTER I") : alice.index("CHAPTER III")]
-    story = Passage("story", "Alice, chapters I and II", _printed(chapters))
+    story = Passage("story", "Alice, chapters I and II", printed(chapters))
     return [story, *found, Passage("counting", "60 a's, then 60 b's; and shorter words", _words())]
 
 
@@ -73,7 +73,7 @@ def _words() -> str:
     return "".join("a" * n + "b" * n for n in (60, 25, 8, 40))
 
 
-def _printed(text: str) -> str:
+def printed(text: str) -> str:
     """A text typed on a keyboard with the quotation marks, apostrophes and dashes of a printed book, since the model of
     prose has read printed books: `so' becomes “so”, "so" ‘so’, isn't isn’t, and -- —."""
     text = re.sub(r" {2,}", " ", re.sub(r"^ +", "", text, flags=re.MULTILINE))
