@@ -191,7 +191,7 @@ WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "lines": (("lm", "one\ntwo"), {}, "is a text and not the path of a file"),
     "sentences": (("bilm", ["text.txt", "He saw her and she saw him"]), {}, "is a text and not the path"),
     "text to validate on": (("lm", "text.txt"), {"valid": "a b c d e f"}, "is a text and not the path"),
-    "no file": (("lm", "My long name.txt"), {}, "My long name.txt: no such file"),
+    "no file": (("lm", "a name of many words.txt"), {}, "a name of many words.txt: no such file"),
     "number": (("lm", [3]), {}, "a file is given by its path, a str or a Path, not 3"),
     "bytes": (("lm", b"text.txt"), {}, "files are a path or a list of paths, not b'text.txt'"),
     "nothing": (("lm",), {}, "no corpus: give one or more files"),
