@@ -113,13 +113,15 @@ class TrainingReporter(Reporter):
         self.console = make_console(quiet=quiet)
         self.bar: Bar | None = None
         self.last_line = 0.0
+        self.counted = "symbols"
         self.reading = self.console.status("reading the corpus")
         if self.console.is_terminal:
             self.reading.start()
 
     def plan(self, plan: "Plan") -> None:
         self.reading.stop()
-        lines = [("device", plan.device), ("symbols in the training part", f"{plan.predictions:,}")]
+        self.counted = plan.counted
+        lines = [("device", plan.device), (f"{plan.counted} in the training part", f"{plan.predictions:,}")]
         if plan.processes > 1:
             lines.insert(1, ("processes", f"{plan.processes:,}"))
         if plan.steps:
@@ -139,9 +141,9 @@ class TrainingReporter(Reporter):
     def logged(self, record: dict[str, Any]) -> None:
         due = time.monotonic() - self.last_line > PLAIN_EVERY
         if self.console.is_terminal and self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], what=_describe(record))
+            self.bar.update(self.bar.task_ids[0], what=_describe(record, self.counted))
         if "valid" in record or (due and not self.console.is_terminal):
-            self.said(f"step {record['step']:>7,}  {_describe(record)}")
+            self.said(f"step {record['step']:>7,}  {_describe(record, self.counted)}")
             self.last_line = time.monotonic()
 
     def stepped(self, step: "Step", total: int) -> None:
@@ -161,12 +163,12 @@ class TrainingReporter(Reporter):
             self.bar.stop()
 
 
-def _describe(record: dict[str, Any]) -> str:
-    """A line of metrics in words."""
+def _describe(record: dict[str, Any], counted: str) -> str:
+    """A line of metrics in words; `counted` is what the rate is of."""
     valid = f"  valid {record['valid']:.4f}" if "valid" in record else ""
     valid += "".join(f"  {k.removeprefix('valid_')} {v:.4f}" for k, v in record.items() if k.startswith("valid_"))
     clipped = f"  clipped {record['clipped']:.0%}" if record["clipped"] else ""
-    rate = f"  {record['symbols_per_second']:,.0f} symbols/s"
+    rate = f"  {record['symbols_per_second']:,.0f} {counted}/s"
     return f"epoch {record['epoch']:.2f}  loss {record['loss']:.4f}{valid}{clipped}{rate}"
 
 

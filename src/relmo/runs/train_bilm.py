@@ -72,7 +72,7 @@ def train_bilm(
         if text.spellings is not None and text.spellings.truncated:
             reporter.said(_cut_words(text.spellings, settings.model.max_characters - 2, corpus.lexicon))
         trainer = _make_trainer(model, text, corpus.valid, team, fresh=fresh)
-        reporter.plan(make_plan(trainer, corpus.train.predictions))
+        reporter.plan(make_plan(trainer, corpus.train.predictions, "words"))
         if dry_run:
             return {}
         go(trainer, out, partial(save_best, model, out), reporter)

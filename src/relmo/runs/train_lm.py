@@ -49,9 +49,9 @@ def train_lm(
         torch.manual_seed(settings.train.seed)
         ngram = settings.model.cell == "ngram"  # which counts; there are no steps
         trainer = None if ngram else _make_trainer(corpus, settings, device, team)
-        size = corpus.train.predictions
-        plan = make_plan(trainer, size) if trainer else Plan("cpu", size, steps=0, parameters=0, memory=0, seconds=0.0)
-        reporter.plan(plan)
+        size = corpus.train.predictions, "words" if settings.text.unit == "word" else "characters"
+        plan = Plan("cpu", *size, steps=0, parameters=0, memory=0, seconds=0.0)
+        reporter.plan(make_plan(trainer, *size) if trainer else plan)
         if dry_run:
             return {}
         network = _count_ngrams(corpus, settings) if trainer is None else trainer.model

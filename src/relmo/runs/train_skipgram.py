@@ -44,7 +44,7 @@ def train_skipgram(
         corpus = encoded_corpus(files, settings.text, out)
         counts = _word_counts(corpus)
         trainer = _make_trainer(corpus, counts, settings, device)
-        reporter.plan(make_plan(trainer, int(counts.sum())))
+        reporter.plan(make_plan(trainer, int(counts.sum()), "words"))
         if dry_run:
             return {}
 

@@ -92,6 +92,11 @@ class Classifier(Task[Labelled, ChosenLabel]):
         """The label of each text: strings, split as `tokens` splits them, or lists of words."""
         return list(self.answer(map(self.ask, check_sentences(texts, "predict", "text"))))
 
+    @property
+    def counted(self) -> str:
+        """A label for each text."""
+        return "texts"
+
     @classmethod
     def complete(cls, settings: ClassifierSettings) -> tuple[ClassifierSettings, LanguageModel | None]:
         """With `init`, that language model, and its geometry. What the settings say of it must be so; a default counts

@@ -59,6 +59,11 @@ class SentencePairs(Task[TextPair, ChosenLabel | PairScore]):
         return list(self.answer(map(self.ask, pairs)))
 
     @property
+    def counted(self) -> str:
+        """One for each pair."""
+        return "pairs"
+
+    @property
     def gives_numbers(self) -> bool:
         """Whether predictions are numbers, not labels."""
         return self.settings.text.task == "score"

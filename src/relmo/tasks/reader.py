@@ -173,6 +173,11 @@ class PassageReader(Task[AskedQuestion, FoundAnswer]):
         model = self.giving(best)
         return list(model.answer(map(model.ask, questions)))
 
+    @property
+    def counted(self) -> str:
+        """Two for each question: where its answer begins, where it ends."""
+        return "answer ends"
+
     def giving(self, best: int) -> Self:
         """The same model, which gives so many spans for a question."""
         check_whole("best", best, most=MOST_SPANS)

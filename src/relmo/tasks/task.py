@@ -217,6 +217,11 @@ class Task(SavedModel, Generic[E, P]):
         ]
 
     @property
+    def counted(self) -> str:
+        """What a prediction of training is for, in the plural: a word, where a task does not say otherwise."""
+        return "words"
+
+    @property
     def labels(self) -> Vocabulary:
         """What it can answer, where it answers with labels."""
         return self.vocabularies["labels"]

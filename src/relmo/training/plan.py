@@ -14,10 +14,12 @@ REHEARSED, REHEARSAL = 12, 2.0  # steps that are tried to see how long one takes
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run is going to take, by its first steps; memory where the system tells it."""
+    """What a run is going to take, by its first steps; memory where the system tells it. `predictions` are made in a
+    pass over the training part, and `counted` says of what: words, characters, texts."""
 
     device: str
     predictions: int
+    counted: str
     steps: int
     parameters: int
     memory: int | None
@@ -25,12 +27,13 @@ class Plan:
     processes: int = 1
 
 
-def make_plan(trainer: Trainer, predictions: int) -> Plan:
+def make_plan(trainer: Trainer, predictions: int, counted: str) -> Plan:
     """What the trainer's run takes, by some steps that leave no trace."""
     seconds = rehearse(trainer) * trainer.total
     return Plan(
         device=str(trainer.device),
         predictions=predictions,
+        counted=counted,
         steps=trainer.total,
         parameters=sum(p.numel() for p in trainer.parameters),
         memory=peak_memory(trainer.device),
