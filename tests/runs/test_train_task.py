@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import relmo
 from relmo.errors import CorpusError, ModelError, RelmoError, SettingError
 from relmo.loading import load
 from relmo.models.vectors import WordVectors
@@ -224,11 +225,38 @@ def test_another_model_in_the_place_of_the_bilm_is_an_error(
     monkeypatch.chdir(tmp_path.parent)
     Tagger.from_pretrained(tmp_path / "out", device="cpu")  # its models are named by their whole paths
     shutil.rmtree(bilm)
-    with pytest.raises(ModelError, match="does not exist"):
+    with pytest.raises(ModelError, match=r"bilm: does not exist\); if it has moved, .* --elmo PATH, .* --copy holds"):
         Tagger.from_pretrained(tmp_path / "out", device="cpu")
     tiny_bilm(seed=1).save_pretrained(bilm)
-    with pytest.raises(ModelError, match=r"the biLM at .* is not the one this model was trained with"):
+    with pytest.raises(ModelError, match=r"the biLM at .* is not the one this model was trained with .* --elmo PATH"):
         Tagger.from_pretrained(tmp_path / "out", device="cpu")
+
+
+def test_models_that_have_moved_are_found_where_the_user_says(
+    files: tuple[str, str], bilm: str, tmp_path: Path
+) -> None:
+    WordVectors(Vocabulary(["<unk>", "</s>", "the"]), np.array([[0, 0], [0, 0], [1, 2.0]])).save_pretrained(
+        tmp_path / "vectors"
+    )
+    made = settings(
+        text={"valid": files[1]}, input={"elmo": bilm, "vectors": str(tmp_path / "vectors")}, train={"epochs": 1}
+    )
+    train_task(Tagger, files[:1], made, tmp_path / "out")
+    before = relmo.load(tmp_path / "out", device="cpu").predict(["The dog"])
+    moved = {"elmo": tmp_path / "there", "vectors": str(tmp_path / "others")}
+    shutil.move(bilm, moved["elmo"])
+    shutil.move(tmp_path / "vectors", moved["vectors"])
+    assert relmo.load(tmp_path / "out", device="cpu", **moved).predict(["The dog"]) == before
+    with pytest.raises(ModelError, match=r"static vectors that .* --vectors PATH"):
+        relmo.load(tmp_path / "out", elmo=moved["elmo"])
+    tiny_bilm(seed=1).save_pretrained(tmp_path / "another")
+    with pytest.raises(ModelError, match=r"another is not the one this model was trained with .*; give that one"):
+        relmo.load(tmp_path / "out", elmo=tmp_path / "another", vectors=moved["vectors"])
+    with pytest.raises(SettingError, match="--elmo is for the model of a task"):
+        relmo.load(moved["elmo"], elmo=moved["elmo"])
+    train_task(Tagger, files[:1], settings(text={"valid": files[1]}, train={"epochs": 1}), tmp_path / "plain")
+    with pytest.raises(SettingError, match=r"--vectors: .* needs no such model"):
+        relmo.load(tmp_path / "plain", vectors=moved["vectors"])
 
 
 def test_names_are_found_with_legal_tags_only(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class RunOptions:
     overwrite: Annotated[bool, Parameter(negative="")] = False
     """Begin anew where --out holds a model or a run already, in its place."""
     dry_run: bool = False
-    """Print the plan (symbols, steps, parameters, memory, time) and stop."""
+    """Print the plan (the size of the training part, steps, parameters, memory, time) and stop."""
     preset: str | None = None
     """Begin from the settings of this name that ship with relmo."""
     config: Path | None = None

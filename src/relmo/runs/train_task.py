@@ -218,7 +218,7 @@ def _train_once(run: TaskRun, data: Data, *, dry_run: bool = False) -> dict[str,
     validation = Validation(model, data)
     batches = ExampleBatches(data.encoded_train, run.settings.train)
     trainer = Trainer(model.network, batches, run.settings.train, validation)
-    run.reporter.plan(make_plan(trainer, data.encoded_train.predictions, model.predicts))
+    run.reporter.plan(make_plan(trainer, data.encoded_train.predictions, model.counted))
     if dry_run:
         return {}
     begun = time.monotonic()

@@ -70,8 +70,8 @@ class Reference(NamedTuple):
             if moved is not None:
                 raise
             raise ModelError(
-                f"{folder}: the {what} that this model was trained with cannot be opened ({error}); {how}; a model "
-                "that is trained with --copy holds a copy of it"
+                f"{folder}: the {what} that this model was trained with cannot be opened "
+                f"({str(error).partition(';')[0]}); {how}; a model that is trained with --copy holds a copy of it"
             ) from error
         if checksum(found) != self.digest:
             raise ModelError(

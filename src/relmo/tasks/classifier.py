@@ -86,12 +86,16 @@ class Classifier(Task[Labelled, ChosenLabel]):
     """A network that puts texts into classes, with its vocabulary, labels and settings."""
 
     kind = "classifier"
-    predicts = "texts"
     settings: ClassifierSettings
 
     def predict(self, texts: Iterable[str | Words]) -> list[ChosenLabel]:
         """The label of each text: strings, split as `tokens` splits them, or lists of words."""
         return list(self.answer(map(self.ask, check_sentences(texts, "predict", "text"))))
+
+    @property
+    def counted(self) -> str:
+        """A label for each text."""
+        return "texts"
 
     @classmethod
     def complete(cls, settings: ClassifierSettings) -> tuple[ClassifierSettings, LanguageModel | None]:

@@ -117,6 +117,11 @@ class Coreference(Task[CorefDocument, ResolvedText]):
     kind = "coref"
     settings: CorefSettings
 
+    @property
+    def counted(self) -> str:
+        """An antecedent for each span that is kept."""
+        return "spans"
+
     @classmethod
     def read(cls, path: str | Path, text: CorefTextSettings, *, training: bool = False) -> list[CorefDocument]:
         """The documents of a file, with or without mentions that are alone."""

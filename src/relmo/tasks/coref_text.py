@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
-from relmo.tasks.results import Mark, MarkedPart, TextSpan, marked_html, marked_parts, shortened
+from relmo.tasks.results import MarkedPart, MarkedSpan, TextSpan, marked_html, marked_parts, shortened
 from relmo.text.readers.coref import CorefDocument, Place
 from relmo.text.tokenize import Token
 
@@ -54,9 +54,9 @@ class ResolvedText:
         for part in marked_parts(self.text, [(mark.start, mark.end) for mark in marks]):
             yield part if part.kind == "text" else part._replace(number=int(marks[part.number].label))
 
-    def _marks(self) -> list[Mark]:
+    def _marks(self) -> list[MarkedSpan]:
         return [
-            Mark(mention.start, mention.end, str(number), _hue(number))
+            MarkedSpan(mention.start, mention.end, str(number), _hue(number))
             for number, cluster in enumerate(self.clusters, start=1)
             for mention in cluster
         ]

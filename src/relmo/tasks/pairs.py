@@ -50,7 +50,6 @@ class SentencePairs(Task[TextPair, ChosenLabel | PairScore]):
     """A network that compares two sentences, with its vocabulary, settings and, unless it gives numbers, labels."""
 
     kind = "pairs"
-    predicts = "pairs"
     settings: PairsSettings
 
     def predict(self, pairs: Iterable[tuple[str | Words, str | Words]]) -> list[ChosenLabel | PairScore]:
@@ -58,6 +57,11 @@ class SentencePairs(Task[TextPair, ChosenLabel | PairScore]):
         if not isinstance(pairs, Iterable):
             raise SettingError(f"predict takes a list of pairs, not {typed(pairs)}")
         return list(self.answer(map(self.ask, pairs)))
+
+    @property
+    def counted(self) -> str:
+        """One for each pair."""
+        return "pairs"
 
     @property
     def gives_numbers(self) -> bool:

@@ -26,7 +26,7 @@ from relmo.settings.arguments import check_whole, typed
 from relmo.settings.reader import ReaderSettings, ReaderTextSettings
 from relmo.tasks.answer_scores import answer_report
 from relmo.tasks.features import EncodedSentences, Say, Words
-from relmo.tasks.results import Mark, TextSpan, marked_html, shortened
+from relmo.tasks.results import MarkedSpan, TextSpan, marked_html, shortened
 from relmo.tasks.scores import TaskReport
 from relmo.tasks.task import Task, Tokenized
 from relmo.text.corpus import Errors
@@ -120,7 +120,7 @@ class FoundAnswer:
 
     def _repr_html_(self) -> str:
         """For a notebook: the question, and the passage with its answers in colours."""
-        marks = [Mark(each.start, each.end, f"{each.score:.2f}", 210) for each in self.spans]
+        marks = [MarkedSpan(each.start, each.end, f"{each.score:.2f}", 210) for each in self.spans]
         return f"<p><b>{escape(self.question)}</b></p>{marked_html(self.passage, marks)}"
 
 
@@ -172,6 +172,11 @@ class PassageReader(Task[AskedQuestion, FoundAnswer]):
             raise SettingError(f"predict takes a list of passages with questions, not {typed(questions)}")
         model = self.giving(best)
         return list(model.answer(map(model.ask, questions)))
+
+    @property
+    def counted(self) -> str:
+        """Two for each question: where its answer begins, where it ends."""
+        return "answer ends"
 
     def giving(self, best: int) -> Self:
         """The same model, which gives so many spans for a question."""

@@ -55,7 +55,7 @@ def marked_parts(text: str, places: Sequence[tuple[int, int]]) -> Iterator[Marke
     yield MarkedPart("text", text[before:].rstrip())
 
 
-class Mark(NamedTuple):
+class MarkedSpan(NamedTuple):
     """Characters of a text, what stands behind them, and their colour in degrees."""
 
     start: int
@@ -64,12 +64,12 @@ class Mark(NamedTuple):
     hue: int
 
 
-def label_marks(spans: Iterable[LabelledSpan]) -> list[Mark]:
+def label_marks(spans: Iterable[LabelledSpan]) -> list[MarkedSpan]:
     """Stretches in the colours of their labels, which are always the same."""
-    return [Mark(each.start, each.end, each.label, crc32(each.label.encode()) % 360) for each in spans]
+    return [MarkedSpan(each.start, each.end, each.label, crc32(each.label.encode()) % 360) for each in spans]
 
 
-def marked_html(text: str, marks: Sequence[Mark]) -> str:
+def marked_html(text: str, marks: Sequence[MarkedSpan]) -> str:
     """A text with coloured stretches, for a notebook."""
     shown = []
     for part in marked_parts(text, [(mark.start, mark.end) for mark in marks]):

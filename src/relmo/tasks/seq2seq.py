@@ -202,6 +202,11 @@ class Seq2Seq(Task[TextToText, Rewritten]):
         return self.copy(search=chosen, best=best, attend=attention)
 
     @property
+    def counted(self) -> str:
+        """The units of the targets."""
+        return {"word": "words", "char": "characters"}.get(self.settings.text.target_unit, "subwords")
+
+    @property
     def has_attention(self) -> bool:
         """Whether the decoder looks at the source."""
         return self.settings.model.attention != "none"

@@ -198,6 +198,11 @@ class RoleLabeller(Task[RoleSentence, RoleText]):
             check_sentences(given, "predict")  # which says what is wrong
         return super().predict(given)
 
+    @property
+    def counted(self) -> str:
+        """A tag for each word and predicate."""
+        return "tags"
+
     @classmethod
     def read(cls, path: str | Path, text: SRLTextSettings, *, training: bool = False) -> list[RoleSentence]:
         examples = list(read_roles(path, layout=text.format, errors=text.errors))

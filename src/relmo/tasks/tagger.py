@@ -94,7 +94,6 @@ class Tagger(Task[TaggedWords, TaggedText]):
     """A network that tags words, with its vocabulary, tags and settings; spans are always given as BIO."""
 
     kind = "tagger"
-    predicts = "words"
     settings: TaggerSettings
 
     def predict(self, sentences: Iterable[str | Words]) -> list[TaggedText]:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -134,7 +134,6 @@ class Task(SavedModel, Generic[E, P]):
     """
 
     network: TaskNetwork
-    predicts: ClassVar[str] = "predictions"  # what one prediction is made for, where there is a word for it
 
     def __init__(
         self,
@@ -227,6 +226,11 @@ class Task(SavedModel, Generic[E, P]):
             f"times {mix['gamma']:.3f}"
             for place, mix in results.get("elmo_mix", {}).items()
         ]
+
+    @property
+    def counted(self) -> str:
+        """What a prediction of training is for, in the plural: a word, where a task does not say otherwise."""
+        return "words"
 
     @property
     def labels(self) -> Vocabulary:
