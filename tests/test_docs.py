@@ -149,6 +149,14 @@ def test_the_readme_opens_with_the_two_commands() -> None:
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    for page in [*PAGES, INTEGRATIONS, "docs/results.md", "docs/benchmarks.md", "docs/architecture.md"]:
+    for page in [
+        *PAGES,
+        INTEGRATIONS,
+        "docs/many-machines.md",
+        "docs/releasing.md",
+        "docs/results.md",
+        "docs/benchmarks.md",
+        "docs/architecture.md",
+    ]:
         for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):
             assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
