@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint docs campaigns load fuzz bench recipe clean
+.PHONY: demo test lint docs campaigns load fuzz bench recipe release-check clean
 
 demo: .venv/core  ## one word in two sentences: what it is near to in context, and what without
 	@$(BIN)/python examples/meaning_in_context.py
@@ -32,6 +32,9 @@ fuzz: .venv/dev  ## damage files of every kind, 10,000 times, and see that relmo
 
 recipe: .venv/core  ## how the bundled models were made, from raw text on, at reduced size
 	RELMO=$(BIN)/relmo PYTHON=$(BIN)/python recipes/bundled_models.sh $${RELMO_DATA:-data} out/recipe reduced
+
+release-check: .venv/dev  ## build the sdist and the wheels, and try each in a bare environment, without a compiler and with one
+	PYTHON=$(abspath $(BIN))/python .ci/release-check
 
 bench: .venv/core  ## the speed table of this machine, in some minutes
 	$(BIN)/relmo bench

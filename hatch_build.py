@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from packaging.tags import sys_tags
 
 KERNELS = Path("src/relmo/nn/kernels")
 OPTIONS = ["-O3", "-fno-math-errno", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
@@ -35,7 +36,12 @@ class KernelsHook(BuildHookInterface):
         if built:
             build_data["artifacts"] += [f"/{(KERNELS / file.name).as_posix()}" for file in built]
             build_data["pure_python"] = False
-            build_data["infer_tag"] = True
+            build_data["tag"] = f"py3-none-{platform_tag()}"
+
+
+def platform_tag() -> str:
+    """This platform as wheels name it; the libraries do not depend on Python's version."""
+    return next(tag.platform for tag in sys_tags() if not tag.platform.startswith(("manylinux", "musllinux")))
 
 
 def compiled(folder: Path) -> list[Path]:

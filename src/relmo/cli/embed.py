@@ -96,18 +96,7 @@ def embed(
     from relmo.loading import load
 
     if engine.engine == "ray":
-        from relmo.compat.ray import ShardJob
-
-        job = ShardJob(
-            model=model,
-            tokenizer=tokenizer,
-            device=device,
-            options=options,
-            pooling=stored.pooling,
-            dtype=stored.dtype,
-            precision=stored.precision,
-            **source.reading(),
-        )
+        job = _shard_job(model, tokenizer, device, options, stored, source)
         return _embed_on_ray(job, file, out, engine.workers, resume, overwrite, json=json, quiet=quiet)
     if engine.workers is not None:
         raise SettingError("--workers is for --engine ray")
@@ -137,6 +126,21 @@ def embed(
     finally:
         reporter.close()
     return _report(summary, model, stored.precision, json=json, quiet=quiet)
+
+
+def _shard_job(
+    model: str,
+    tokenizer: Literal["words", "whitespace"] | None,
+    device: str,
+    options: EmbedOptions,
+    stored: StoredVectors,
+    source: SourceOptions,
+) -> "ShardJob":
+    """What each worker is told."""
+    from relmo.compat.ray import ShardJob
+
+    given = {"model": model, "tokenizer": tokenizer, "device": device, "options": options}
+    return ShardJob(**given | vars(stored) | source.reading())
 
 
 def _embed_on_ray(
