@@ -58,3 +58,25 @@ done
 for name in hello hello-gru hello-lstm; do
   pack "$out/hello/$name" "$name" "Three units that write \"hello\", small enough to compute by hand: symbols are vectors of one 1, weights have one decimal. Made by recipes/hello_models.py." float32
 done
+
+named() {  # NAME TEXT OPTION…: cells with a name, measured on a text that the model has not read
+  [ -f "$out/examples/$1/cells.json" ] || $relmo analyse cells "$out/examples/$1" "$2" --ablate zero --name-cells "${@:3}"
+}
+if [ "$size" = full ]; then
+  $python - "$out" <<'PYTHON'
+import pathlib, sys
+
+from relmo.explorer.examples import DATA, printed
+
+out = pathlib.Path(sys.argv[1])
+alice = (DATA / "alice.txt").read_text(encoding="utf-8")
+(out / "alice-printed.txt").write_text(printed(alice[alice.index("CHAPTER I") :]), encoding="utf-8")
+sources = "".join(path.read_text(encoding="utf-8") for path in sorted(DATA.parent.rglob("*.py")))
+(out / "relmo.py").write_text(sources[:130_000], encoding="utf-8")
+(out / "anbn.txt").write_text("".join("a" * n + "b" * n for n in range(1, 41)), encoding="utf-8")
+PYTHON
+  named prose "$out/alice-printed.txt" --symbols 60000 --feature quotes --feature column --feature to_line_end --feature word_position --feature capitalised
+  named code "$out/relmo.py" --symbols 60000
+  for cell in lstm gru; do named "anbn-$cell" "$out/anbn.txt" --feature surplus; done
+fi
+# When the folders are in their place, src/relmo/data/examples: python recipes/explorer_answers.py

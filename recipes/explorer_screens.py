@@ -54,7 +54,7 @@ def main(out: Path, names: list[str], sizes: tuple[tuple[int, int], ...] = SIZES
                     page.goto("about:blank")
                     page.goto(f"http://127.0.0.1:{server.address[1]}/#{VIEWS[name]}")
                     page.wait_for_selector(".claim", timeout=600_000)
-                    page.wait_for_load_state("networkidle")
+                    page.wait_for_load_state("networkidle", timeout=600_000)
                     page.wait_for_timeout(2500)
                     page.screenshot(path=out / f"{name}-{width}-{theme}.png", full_page="--full" in sys.argv)
                     print(f"{name} {width} {theme}: {page.inner_text('.claim')}", flush=True)

@@ -17,6 +17,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from relmo.analysis.units.named_cells import read_cells
+from relmo.explorer.examples import OWN
 from relmo.explorer.page import write_page
 from relmo.explorer.session import Session
 
@@ -34,12 +36,16 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium found; ins
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 FLAGS += ["--disable-sync", "--disable-quic", "--no-first-run"]
-SCREENS = ("read", "find", "cell", "memory", "experiments", "compare", "meaning")
+SCREENS = ("start", "read", "find", "cell", "memory", "experiments", "compare", "meaning")
 SVG = "{http://www.w3.org/2000/svg}"
 COLOURED = ".text span[style*=background]"
 COLOURS = "() => [...document.querySelectorAll('.text span')].map(s => s.style.backgroundColor).join()"
 VIOLATIONS = "async () => (await axe.run()).violations.map(v => [v.id, v.nodes[0].html, v.nodes[0].failureSummary])"
-ENDS = {"light": ((86, 160, 230), (255,) * 3, (230, 126, 34)), "dark": ((24, 78, 138), (23, 25, 29), (128, 62, 4))}
+LIGHT, DARK = ((86, 160, 230), (255,) * 3, (230, 126, 34)), ((20, 84, 170), (23, 25, 29), (150, 62, 0))
+BRIGHT = {-1: ((110, 165, 235), (150, 200, 255)), 1: ((232, 140, 50), (255, 180, 95))}  # in the dark, from half on
+NAMED = read_cells(OWN / "prose")[0].unit  # the cell that prose opens with
+PREFIX, NUMBER = NAMED.split(".")
+NEXT = f"{PREFIX}.{int(NUMBER) + 1}"
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +102,14 @@ def watched(browser: Any, address: str) -> Iterator[Watched]:
 
 def background(value: float, scale: float, theme: str = "light") -> str:
     """The colour of a value, as the page's rules have it."""
-    low, middle, high = ENDS[theme]
+    low, middle, high = LIGHT if theme == "light" else DARK
     share = math.floor(max(-1, min(1, value / scale)) * 32 + 0.5) / 32
-    end = high if share > 0 else low
-    return "rgb({}, {}, {})".format(
-        *(math.floor(m + abs(share) * (e - m) + 0.5) for m, e in zip(middle, end, strict=True))
-    )
+    begin, end, along = middle, high if share > 0 else low, abs(share)
+    if theme == "dark":
+        along *= 2
+        if abs(share) > 0.5:
+            (begin, end), along = BRIGHT[1 if share > 0 else -1], along - 1
+    return "rgb({}, {}, {})".format(*(math.floor(m + along * (e - m) + 0.5) for m, e in zip(begin, end, strict=True)))
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -109,20 +117,20 @@ def test_symbols_have_the_colour_of_the_units_value_and_text_a_contrast_of_seven
     browser: Any, address: str, theme: str
 ) -> None:
     watched = Watched(browser, address, color_scheme=theme)
-    page = watched.open("#unit=c0.24&mode=value")
+    page = watched.open(f"#unit={NAMED}&mode=value")
     page.wait_for_selector(COLOURED)
-    script = "() => [...document.querySelectorAll('.text span')].map(s => getComputedStyle(s).backgroundColor)"
-    shown = page.evaluate(script)
+    page.wait_for_load_state("networkidle")
+    style = "() => [...document.querySelectorAll('.text span')].map(s => getComputedStyle(s)).map(s => "
+    shown, inks = (page.evaluate(f"{style}{what})") for what in ("s.backgroundColor", "s.color"))
     session = Session.open("prose", device="cpu")
-    found = session.answer("values", {"text": "story", "page": "0", "unit": "c0.24"})
+    found = session.answer("values", {"text": "story", "page": "0", "unit": NAMED})
     assert len(shown) == 4000
     expected = [background(value, found["scale"], theme) for value in found["values"]]
     assert (
         sum(a == b for a, b in zip(shown, expected, strict=True)) >= 3990
     )  # a value between two steps may go either way
     assert len({*shown}) > 15
-    ink = page.evaluate("() => getComputedStyle(document.querySelector('.text span')).color")
-    assert min(contrast(ink, colour) for colour in {*shown} | {background(s, 1, theme) for s in (-1, 1)}) >= 7
+    assert min(contrast(ink, colour) for ink, colour in {*zip(inks, shown, strict=True)}) >= 7
     watched.context.close()
     assert watched.wrong == []
 
@@ -146,15 +154,19 @@ def test_every_screen_is_accessible_and_fits_wide_and_narrow(
 ) -> None:
     watched = Watched(browser, address, color_scheme=theme, bypass_csp=True)  # so that the checker may run in it
     model = "small" if screen == "meaning" else "anbn-lstm"
-    page = watched.open(f"#screen={screen}&model={model}&unit=c0.5&gates=true&at=70")
+    page = watched.open(f"#screen={screen}&model={model}&gates=true&at=70")
     page.wait_for_selector("h2")
     page.wait_for_load_state("networkidle")
+    assert "undefined" not in page.inner_text("main")
+    for details in page.locator("details.evidence").all():
+        details.evaluate("each => (each.open = true)")
     for width in (1280, 400):
         page.set_viewport_size({"width": width, "height": 900})
         page.evaluate(AXE.read_text(encoding="utf-8"))
         found = page.evaluate(VIOLATIONS)
         assert found == [], width
         assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), width
+        assert page.evaluate("() => document.querySelector('header').offsetHeight") < 130, width
     watched.context.close()
     assert watched.wrong == []
 
@@ -162,7 +174,7 @@ def test_every_screen_is_accessible_and_fits_wide_and_narrow(
 def test_what_was_found_is_accessible_too(browser: Any, address: str) -> None:
     watched = Watched(browser, address, bypass_csp=True)
     page = watched.open("#screen=find&model=anbn-lstm&features=vowel,column")
-    page.click("text=Score every unit")
+    page.click("text=Score every cell")
     page.wait_for_selector(".card")
     page.evaluate(AXE.read_text(encoding="utf-8"))
     assert page.evaluate(VIOLATIONS) == []
@@ -171,23 +183,23 @@ def test_what_was_found_is_accessible_too(browser: Any, address: str) -> None:
 
 
 def test_the_keyboard_walks_over_symbols_changes_units_and_searches(watched: Watched) -> None:
-    page = watched.open("#unit=c0.24")
+    page = watched.open(f"#unit={NAMED}")
     page.wait_for_selector(COLOURED)
     page.focus(".text")
     for _ in range(4):
         page.keyboard.press("ArrowRight")
     assert page.evaluate("() => document.querySelector('.text .here').i") == 3
-    assert "symbol 3" in page.inner_text(".focus")
+    assert "character 3" in page.inner_text(".focus")
     page.keyboard.press("ArrowDown")
     assert page.evaluate("() => document.querySelector('.text .here').i") == 10  # the empty line below the heading
     page.keyboard.press("Home")
     before = page.evaluate(COLOURS)
     page.keyboard.press("]")
-    page.wait_for_selector("h2:has-text('Unit c0.25')")
-    assert "unit=c0.25" in page.url
+    page.wait_for_selector(f".heading .address:has-text('{NEXT}')")
+    assert f"unit={NEXT}" in page.url
     assert before != page.evaluate(COLOURS)
     page.keyboard.press("[")
-    page.wait_for_selector("h2:has-text('Unit c0.24')")
+    page.wait_for_selector(f".heading .address:has-text('{NAMED}')")
     page.keyboard.press("/")
     page.keyboard.type("daisy-chain")
     page.keyboard.press("Enter")
@@ -198,7 +210,7 @@ def test_the_keyboard_walks_over_symbols_changes_units_and_searches(watched: Wat
 
 
 def test_the_address_holds_the_view(watched: Watched) -> None:
-    page = watched.open("#unit=c0.24&page=2&mode=change&marks=true&pins=c0.1,c0.2")
+    page = watched.open(f"#unit={NAMED}&page=2&mode=change&marks=true&pins=c0.1,c0.2")
     page.wait_for_selector(COLOURED)
     page.wait_for_selector(".pager:has-text('3 of 6')")
     page.select_option("label:has-text('Colour shows') select", "surprisal")
@@ -213,7 +225,7 @@ def test_the_address_holds_the_view(watched: Watched) -> None:
     assert page.evaluate(colours) == before
     assert page.locator(".pins button").all_inner_texts() == ["c0.1", "c0.2"]
     page.click("nav.tabs button:has-text('Cell')")
-    page.wait_for_selector("h2:has-text('Unit c0.24')")
+    page.wait_for_selector(f".heading .address:has-text('{NAMED}')")
     page.go_back()
     page.wait_for_selector(".scale:has-text('bits')")
 
@@ -221,16 +233,14 @@ def test_the_address_holds_the_view(watched: Watched) -> None:
 def test_a_text_of_ones_own_is_shown_as_text_and_survives_in_the_address(watched: Watched) -> None:
     mark = "<img src=x onerror=alert(1)><b>bold</b> & “so on”"
     page = watched.open()
-    page.wait_for_selector(COLOURED)
-    page.click("summary:has-text('Your own text')")
-    page.fill("textarea", mark)
+    page.fill(".ownthings textarea", mark)
     page.click("text=Read it")
-    page.wait_for_selector("h2:has-text('Your text')")
+    page.wait_for_selector(".pager:has-text('Your text')")
     inside = "() => [...document.querySelectorAll('.text span')].map(s => s.textContent).join('')"
     assert page.evaluate(inside) == mark
     assert page.locator(".text img, .text b").count() == 0
     page.reload()
-    page.wait_for_selector("h2:has-text('Your text')")
+    page.wait_for_selector(".pager:has-text('Your text')")
     assert page.evaluate(inside) == mark
 
 
@@ -243,62 +253,57 @@ def test_the_first_answer_colours_the_page_and_the_next_units_are_there_before_t
         held.append(request)
 
     page.route(re.compile("/api/(?!about)"), hold)
-    watched.open()
+    watched.open("#screen=read")
     page.wait_for_selector(COLOURED)
     assert len(held) > 0
     page.unroute_all(behavior="ignoreErrors")
-    values = re.compile(r"/api/values.*unit=c0\.25")
+    values = re.compile(rf"/api/values.*unit={re.escape(NEXT)}")
     with page.expect_response(values):
-        watched.open("#unit=c0.24")
+        watched.open(f"#unit={NAMED}")
     before = page.evaluate(COLOURS)
     page.route(re.compile("/api/"), hold)
     page.keyboard.press("]")
-    page.wait_for_selector(".scale:has-text('c0.25')")
+    page.wait_for_function(f"before => ({COLOURS})() !== before", arg=before)
     assert before != page.evaluate(COLOURS)
     page.unroute_all(behavior="ignoreErrors")
 
 
 def test_find_leads_to_a_cell_that_can_be_changed(watched: Watched) -> None:
     page = watched.open("#screen=find&model=anbn-lstm&features=vowel&patterns=last%3Db%24")
-    page.click("text=Score every unit")
-    page.wait_for_selector(".card")
-    assert "vowel" in page.inner_text(".card h3")
+    page.wait_for_selector(".card")  # scored at once, since the address asks for it
+    assert "at a vowel" in page.inner_text(".cards")
     assert page.locator(".card .snippet span").count() > 50
-    page.click(".card button.unit >> nth=0")
-    page.wait_for_selector(".summary strong")
-    assert "vowel" in page.inner_text(".summary strong")
+    page.click(".card:has-text('at a vowel') button.unit >> nth=0")
+    page.wait_for_selector(".barchart")
     page.fill("label:has-text('Prompt') input", "aaa")
     page.click("text=Change it")
-    page.wait_for_selector(".barchart")
+    page.wait_for_selector("figure pre:text-matches('^aaa')")
     assert page.locator("figure pre").count() == 2
-    assert page.locator("figure pre").first.inner_text().startswith("aaa")
     page.click("text=Rank it among all")
     page.wait_for_selector("td:has-text('of 10')")
 
 
 def test_memory_draws_and_work_can_be_cancelled(watched: Watched) -> None:
     page = watched.open("#screen=memory&model=prose")
-    page.click("text=Measure this model")
-    page.wait_for_selector(".panel >> nth=0 >> polyline.line")
-    assert "> " in page.inner_text("table") or page.locator("td").count() > 5
+    page.wait_for_selector(".panel >> nth=0 >> polyline.line")  # there at once
+    assert "remembers longest" in page.inner_text(".claim")
     page.click("nav.tabs button:has-text('Experiments')")
     page.fill("label:has-text('Steps') input", "10000")
-    page.click("text=Train and ask them")
+    page.click("text=Train and ask them again")
     page.click("button:has-text('Cancel')")
     page.wait_for_selector("text=Cancelled")
-    assert page.is_enabled("text=Train and ask them")
+    assert page.is_enabled("text=Train and ask them again")
 
 
 def test_samples_are_shown_without_names_first_and_symbols_coloured_by_who_is_better(watched: Watched) -> None:
-    page = watched.open("#screen=compare&model=prose&other=n-gram")
-    page.click("button.go")
+    page = watched.open("#screen=compare&model=prose")
     page.wait_for_selector(COLOURED)
-    assert page.locator("figcaption").all_inner_texts() == ["text 1", "text 2"]
-    page.click("text=Which is which?")
-    assert "prose" in page.locator("figcaption").all_inner_texts()
+    assert page.locator("figcaption").all_inner_texts()[:2] == ["text 1", "text 2"]
+    page.click("text=Show the names")
+    assert "prose" in page.locator("figcaption").all_inner_texts()[:2]
     page.focus(".text")
     page.keyboard.press("ArrowRight")
-    assert "bits for prose" in page.inner_text(".text + p")
+    assert "bits for prose" in page.inner_text("p[role=status]")
 
 
 def test_a_word_is_looked_up_where_it_stands_and_screens_are_those_of_the_model(watched: Watched) -> None:
@@ -306,25 +311,26 @@ def test_a_word_is_looked_up_where_it_stands_and_screens_are_those_of_the_model(
     page.wait_for_selector(COLOURED)
     assert "Compare" not in page.locator("nav.tabs button").all_inner_texts()
     page.click("nav.tabs button:has-text('Meaning')")
-    page.click("button:has-text('river')")
-    page.click("button.go")
-    page.wait_for_selector("h2:has-text('“river” among')")
+    page.wait_for_selector("h2:has-text('What “play” is near to')")  # there at once
+    page.click("button:text-is('garden')")
+    page.wait_for_selector("h2:has-text('What “garden” is near to')")
     assert page.locator(".cards section").count() == 4
     assert page.locator(".cards mark").count() == 30
 
 
 def test_forms_of_ones_own_are_asked_for(watched: Watched) -> None:
     page = watched.open("#screen=experiments&model=prose")
+    page.click("text=Ask it all the same")
     page.fill("label:has-text('Pairs') textarea", "one | he said | he siad\ntwo | she was | she wsa")
-    page.click("text=Ask the model")
-    page.wait_for_selector("th:has-text('one')")
-    assert page.locator("tbody th").all_inner_texts() == ["all", "one", "two"]
+    page.click("text=Ask the model again")
+    page.wait_for_selector(".barchart th:has-text('one')")
+    assert page.locator(".barchart th").all_inner_texts() == ["one", "two"]
 
 
 def test_a_coloured_text_is_saved_whole_as_a_picture_by_a_key_and_a_chart_by_its_button(
     watched: Watched, tmp_path: Path
 ) -> None:
-    page = watched.open("#unit=c0.24&mode=value")
+    page = watched.open(f"#unit={NAMED}&mode=value")
     page.wait_for_selector(COLOURED)
     page.wait_for_load_state("networkidle")
     spans = "() => [...document.querySelectorAll('.text span')]"
@@ -360,7 +366,7 @@ def png_size(path: Path) -> tuple[int, int]:
 
 def test_a_mistake_is_shown_in_words(watched: Watched) -> None:
     page = watched.open("#screen=find&model=anbn-lstm&features=quotes")
-    page.click("text=Score every unit")
+    page.click("text=Score every cell")
     page.wait_for_selector(".told:has-text('none of the features changes')")
 
 
@@ -368,7 +374,7 @@ def test_a_mistake_is_shown_in_words(watched: Watched) -> None:
 def test_a_saved_page_opens_from_disk_and_asks_nobody(browser: Any, watched: Watched, tmp_path: Path, how: str) -> None:
     path = tmp_path / "page.html"
     if how == "saved in the browser":
-        page = watched.open("#unit=c0.24&text=story")
+        page = watched.open(f"#unit={NAMED}&text=story")
         page.wait_for_selector(COLOURED)
         page.wait_for_load_state("networkidle")
         with page.expect_download() as download:

@@ -62,9 +62,9 @@ def test_answers_in_the_bundle_are_the_sessions_and_text_stays_text(session: Ses
     units = answers["units?layer=0&model=mine&page=0&state=f&text=given"]
     assert units == session.answer("units", {"text": "given", "page": "0", "state": "f", "layer": "0"})
     assert answers["about?model=mine"]["texts"][-1]["title"] == "</script><b>a text</b>"
-    for card in answers["job:find"]["found"]:
+    for card in answers["job:find:mine:given"]["found"]:
         assert f"overview?model=mine&text=given&unit={card['unit']}" in answers
-    assert answers["job:memory"]["networks"][0]["name"] == "mine"
+    assert answers["job:memory:mine:given"]["networks"][0]["name"] == "mine"
 
 
 def test_a_long_text_is_cut_where_the_page_would_be_too_large_and_that_is_said(session: Session) -> None:

@@ -99,8 +99,7 @@ def test_a_words_occurrences_are_points_with_their_context_and_can_be_walked_ove
 ) -> None:
     page = watched.open("#screen=meaning&model=small&sentence=we+sat+on+the+bank&position=4&same=true")
     assert page.is_checked("label:has-text('same word') input")
-    page.click("button.go >> nth=0")
-    page.wait_for_selector(".plane .point")
+    page.wait_for_selector(".plane .point")  # looked up at once, since the address asks for it
     assert page.locator(".plane").count() == 3
     points = page.locator(".plane >> nth=1").locator(".point:not(.asked)")
     assert points.count() == 24
@@ -134,8 +133,7 @@ def test_a_words_occurrences_are_points_with_their_context_and_can_be_walked_ove
 def test_what_layers_are_good_for_is_measured_on_tags_and_shown_of_tasks(watched: Watched) -> None:
     page = watched.open("#screen=meaning&model=small")
     page.wait_for_selector("caption:has-text('a tagger, ELMo at the input: γ = 1.500')")
-    page.click("button:text-is('Measure')")
-    page.wait_for_selector("caption:has-text('learnt from')")
+    page.wait_for_selector("caption:has-text('learnt from')")  # measured at once
     rows = page.locator("table:has-text('learnt from') tr")
     assert rows.count() == 7
     check(page)
@@ -147,12 +145,12 @@ def test_copies_are_marked_and_the_film_has_a_picture_of_every_checkpoint(
     monkeypatch.setattr(beside, "LONG", 80)  # shorter samples are as good here
     monkeypatch.setattr(beside, "SEEDS", 1)
     page = watched.open("#screen=compare&model=prose&other=n-gram&train=train&text=story&seed=3")
-    page.click("text='Compare' >> nth=-1")
-    page.wait_for_selector("h2:has-text('How much is copied?')")
-    assert "alice.txt" in page.inner_text("caption >> nth=0")
-    page.select_option("label:has-text('Feature') select", "column")
-    page.click("text=Show the film")
+    page.wait_for_selector("h3:has-text('How much is copied?')")
+    assert page.locator("caption:has-text('alice.txt')").count() == 1
     page.wait_for_selector(".film li")
+    page.select_option("label:has-text('What it stands for') select", "column")
+    page.click("text=Show the film again")
+    page.wait_for_selector(".film figcaption:has-text('how far along the line')")
     captions = page.locator(".film figcaption").all_inner_texts()
     assert [caption.split(":")[0] for caption in captions[1:]] == ["untrained", "epoch-1", "epoch-2", "prose"]
     assert "feature=column" in page.url
@@ -165,9 +163,8 @@ def test_copies_are_marked_and_the_film_has_a_picture_of_every_checkpoint(
 
 def test_singular_values_stand_beside_gradients_and_checkpoints_among_them(watched: Watched) -> None:
     page = watched.open("#screen=memory&model=prose&jacobians=true&beside=true")
-    page.click("text=Measure this model")
-    page.wait_for_selector(".halves")
-    charts = page.locator(".halves svg.chart")
+    page.wait_for_selector("section:has-text('After training') .halves")
+    charts = page.locator("section:has-text('After training') .halves svg.chart")
     assert [chart.get_attribute("aria-label") for chart in charts.all()] == [
         "gradient norm by lag, logarithmic",
         "largest singular value of the Jacobian by lag, logarithmic",
@@ -175,7 +172,7 @@ def test_singular_values_stand_beside_gradients_and_checkpoints_among_them(watch
     for chart in charts.all():
         assert chart.locator("polyline.line").count() == 3
     check(page)
-    page.click("text=Measure this model")
+    page.click("text=Measure this model again")
     page.click("button:has-text('Cancel')")
     page.wait_for_selector("text=Cancelled")
 
@@ -186,25 +183,27 @@ def test_a_pack_is_chosen_and_a_units_gates_are_drawn_by_condition(
     tmp_path: Path,
 ) -> None:
     page = watched.open("#screen=experiments&model=prose&unit=c0.24")
+    page.click("text=Ask it all the same")
     page.select_option("label:has-text('Pairs') select", "verbs.csv")
-    page.click("text=Ask the model")
-    page.wait_for_selector("th:has-text('condition 8')")
+    page.click("text=Ask the model again")
+    page.wait_for_selector(".barchart th:has-text('condition 8')")
     assert "pack=verbs.csv" in page.url
+    page.click("text=Trace a cell's gates")
     page.uncheck("label:has-text('condition 1') input")
     page.check("label:has-text('condition 8') input")
-    page.click("text=Trace its gates")
+    page.click("text=Trace its gates again")
     page.wait_for_selector(".cards svg.chart")
     assert page.locator(".cards svg.chart").count() == 6
-    names = page.locator("section:has-text('gates do') ul.legend li").all_inner_texts()
+    names = page.locator("section:has-text('do meanwhile') ul.legend li").all_inner_texts()
     assert [name.strip() for name in names] == [f"condition {n} (3)" for n in (2, 3, 4, 5, 6, 8)]
     check(page)
     disk = saved(browser, page, tmp_path / "page.html")
     kept = disk.open()
     kept.wait_for_selector(".cards svg.chart")
-    assert kept.locator("th:has-text('condition 8')").count() == 1
+    assert kept.locator(".barchart th:has-text('condition 8')").count() == 1
     assert kept.locator("button.go").count() == 0
     disk.context.close()
     assert disk.wrong == []
-    page.fill("label:has-text('Unit') input[type=text]", "c0.9999")
-    page.click("text=Trace its gates")
+    page.fill("label:has-text('Cell, by its address') input", "c0.9999")
+    page.click("text=Trace its gates again")
     page.wait_for_selector(".told:has-text('c0.9999'), .told:has-text('9999')")

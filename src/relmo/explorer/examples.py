@@ -71,7 +71,7 @@ def passages() -> list[Passage]:
     ]
     alice = found[0].text
     chapters = alice[alice.index("CHAPTER I") : alice.index("CHAPTER III")]
-    story = Passage("story", "Alice, chapters I and II", _printed(chapters))
+    story = Passage("story", "Alice, chapters I and II", printed(chapters))
     made = [
         Passage("counting", "60 a's, then 60 b's; and shorter words", _words()),
         Passage("thousand", "1,000 a's, then 1,000 b's", "a" * 1000 + "b" * 1000),
@@ -85,7 +85,7 @@ def _words() -> str:
     return "".join("a" * n + "b" * n for n in (60, 25, 8, 40))
 
 
-def _printed(text: str) -> str:
+def printed(text: str) -> str:
     """A text typed on a keyboard with the quotation marks, apostrophes and dashes of a printed book, since the model of
     prose has read printed books: `so' becomes “so”, "so" ‘so’, isn't isn’t, and -- —."""
     text = re.sub(r" {2,}", " ", re.sub(r"^ +", "", text, flags=re.MULTILINE))
