@@ -8,6 +8,7 @@ from typing import Any
 
 from relmo.analysis.units.named_cells import NamedCell, read_cells
 from relmo.explorer.examples import EXAMPLES, OWN, ShippedModel, example
+from relmo.explorer.lines import measured, number_units, shipped_mixes
 from relmo.explorer.ready import READY, read_ready
 
 Card = dict[str, Any]
@@ -30,7 +31,7 @@ def cards() -> list[Card]:
     ready = {each.name: read_ready(each.folder / READY) for each in models}
     given = (models, named, ready)
     found = [card for each in CELLS if (card := _cell_card(*each, *given)) is not None]
-    makers = (_forgetting, _counting, _agreement, _play, _writing)
+    makers = (_by_hand, _forgetting, _counting, _agreement, _number, _play, _layers, _writing)
     found += [card for make in makers if (card := make(*given)) is not None]
     return found + _translating()
 
@@ -56,6 +57,38 @@ def _cell_card(
     sentence = f"{strength} It agrees with the truth with r = {abs(cell.r):.2f}."
     link = {"screen": "read", "model": model.name, "text": model.text, "unit": cell.unit, "mode": "centred"}
     return {"kind": kind, "title": title, "sentence": sentence, "link": link, "picture": picture}
+
+
+def _by_hand(models: Models, named: Named, ready: Ready) -> Card | None:
+    model = next((each for each in models if each.name == "hello"), None)
+    if model is None:
+        return None
+    return {
+        "kind": "byhand",
+        "title": "One step, with a pencil",
+        "sentence": "Three cells write “hello”: every number of it, in an Elman network, a GRU and an LSTM.",
+        "link": {"screen": "equations", "model": model.name, "text": model.text, "at": 2},
+        "picture": {
+            "kind": "prose",
+            "text": "h e l l o\n\nh′ = tanh(W x + U h + b)\n   = tanh(−0.3 − 1.4 − 3.3)\n   = −1",
+        },
+    }
+
+
+def _layers(models: Models, named: Named, ready: Ready) -> Card | None:
+    model = next((each for each in models if each.name == "small"), None)
+    if model is None:
+        return None
+    (task,) = (each for each in shipped_mixes() if (each["task"], each["bilm"]) == ("POS, EWT", "small"))
+    shares = task["mixes"][0]["shares"]
+    rows = [[name, 100 * share] for name, share in zip(("characters", "layer 1", "layer 2"), shares, strict=True)]
+    return {
+        "kind": "layers",
+        "title": "Which layer do tasks want?",
+        "sentence": "A task learns how much of each layer it reads. Here, parts of speech: most from the first.",
+        "link": {"screen": "layers", "model": model.name},
+        "picture": {"kind": "bars", "rows": rows, "limit": 100},
+    }
 
 
 def _forgetting(models: Models, named: Named, ready: Ready) -> Card | None:
@@ -84,7 +117,7 @@ def _counting(models: Models, named: Named, ready: Ready) -> Card | None:
                     "kind": "counting",
                     "title": "A cell that counts",
                     "sentence": "It takes a step with every a, and the same step back with every b.",
-                    "link": {"screen": "read", "model": model.name, "text": model.text, "unit": cell.unit},
+                    "link": {"screen": "trace", "model": model.name, "text": "thousand", "unit": cell.unit},
                     "picture": {"kind": "lines", "series": [{"name": cell.name, "y": card["values"]}]},
                 }
     return None
@@ -104,6 +137,23 @@ def _agreement(models: Models, named: Named, ready: Ready) -> Card | None:
         "title": "“The keys to the cabinet … is or are?”",
         "sentence": "The verb goes with the keys, not with the cabinet. Does the network know?",
         "link": {"screen": "experiments", "model": model.name},
+        "picture": {"kind": "bars", "rows": rows, "limit": 100},
+    }
+
+
+def _number(models: Models, named: Named, ready: Ready) -> Card | None:
+    model = next((each for each in models if number_units(each.name)), None)
+    if model is None:
+        return None
+    unit = number_units(model.name)[0]
+    found, kind = measured(model.name, unit), "nounpp singular plural"
+    assert found is not None
+    rows = [["with all cells", found["all"][kind]], ["without this one", found["without"][kind]]]
+    return {
+        "kind": "number",
+        "title": "A cell that remembers “plural”",
+        "sentence": "It holds the subject's number up to the verb. The bars: right verbs after “the boy near the cars”.",
+        "link": {"screen": "trace", "model": model.name, "unit": unit},
         "picture": {"kind": "bars", "rows": rows, "limit": 100},
     }
 
