@@ -29,10 +29,10 @@ def cards() -> list[Card]:
     models = [each for each in EXAMPLES if example(each.name) is not None]
     named = {each.name: read_cells(each.folder) for each in models}
     ready = {each.name: read_ready(each.folder / READY) for each in models}
-    given = (models, named, ready)
-    found = [card for each in CELLS if (card := _cell_card(*each, *given)) is not None]
+    made = (_cell_card(kind, features, title, models, named, ready) for kind, features, title in CELLS)
+    found = [card for card in made if card is not None]
     makers = (_by_hand, _forgetting, _counting, _agreement, _number, _play, _layers, _writing)
-    found += [card for make in makers if (card := make(*given)) is not None]
+    found += [card for make in makers if (card := make(models, named, ready)) is not None]
     return found + _translating()
 
 
@@ -152,7 +152,7 @@ def _number(models: Models, named: Named, ready: Ready) -> Card | None:
     return {
         "kind": "number",
         "title": "A cell that remembers “plural”",
-        "sentence": "It holds the subject's number up to the verb. The bars: right verbs after “the boy near the cars”.",
+        "sentence": "It holds the subject's number up to the verb. Bars: right verbs after “the boy near the cars”.",
         "link": {"screen": "trace", "model": model.name, "unit": unit},
         "picture": {"kind": "bars", "rows": rows, "limit": 100},
     }
