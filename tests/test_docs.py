@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 
+import many_langs
+import saved_allennlp
 from relmo.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", "docs/language-models.md", "docs/elmo.md", "docs/tasks.md", "docs/analyses.md"]
-PAGES += ["docs/explorer.md", "docs/surprisal.md", "docs/seq2seq.md", "docs/serving.md"]
+PAGES += ["docs/explorer.md", "docs/surprisal.md", "docs/seq2seq.md", "docs/serving.md", "docs/coming-from.md"]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 IMPORTED = [
     "relmo.runs.train_bilm",
@@ -90,6 +92,10 @@ class Pages:
         if not folder.exists():
             folder.mkdir()
             (folder / "src").symlink_to(ROOT / "src")
+            if page == "docs/coming-from.md":  # what its readers bring along
+                weights = saved_allennlp.th(saved_allennlp.tagger())
+                saved_allennlp.archive(folder / "model.tar.gz", {"weights.th": weights})
+                many_langs.write(folder / "zh.model")
         for step in steps[self.done[page] : number + 1]:
             if step is None:
                 run(folder, snippets, page)
