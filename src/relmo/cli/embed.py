@@ -4,7 +4,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -17,6 +17,7 @@ from relmo.settings.embedding import EmbedOptions
 if TYPE_CHECKING:
     from relmo.compat.ray import ShardedSummary, ShardJob
     from relmo.embedding.files import Summary
+    from relmo.models.bilm import BiLM
     from relmo.nn.quantize import Precision
 
 
@@ -92,7 +93,6 @@ def embed(
     quiet
         Show no progress.
     """
-    from relmo.embedding.files import embed_file
     from relmo.loading import load
 
     if engine.engine == "ray":
@@ -100,22 +100,23 @@ def embed(
         return _embed_on_ray(job, file, out, engine.workers, resume, overwrite, json=json, quiet=quiet)
     if engine.workers is not None:
         raise SettingError("--workers is for --engine ray")
+    asked = {"pooling": stored.pooling, "dtype": stored.dtype, **source.reading()}
+    asked |= {"resume": resume, "overwrite": overwrite}
     loaded = load(model, kinds="bilm", device=device, dtype=stored.precision).splitting(tokenizer)
+    summary = _embed_here(loaded, file, out, options, asked, quiet=quiet)
+    return _report(summary, model, stored.precision, json=json, quiet=quiet)
+
+
+def _embed_here(
+    model: "BiLM", file: str | None, out: Path, options: EmbedOptions, asked: dict[str, Any], *, quiet: bool
+) -> "Summary":
+    """Embeds in this process, and says how to go on where that is broken off; `asked` are keywords of `embed_file`."""
+    from relmo.embedding.files import embed_file
+
     reporter = EmbedReporter(quiet=quiet)
     resumable = options.state == "reset"
     try:
-        summary = embed_file(
-            loaded,
-            file,
-            out,
-            options,
-            pooling=stored.pooling,
-            dtype=stored.dtype,
-            **source.reading(),
-            resume=resume,
-            overwrite=overwrite,
-            watch=reporter.show,
-        )
+        return embed_file(model, file, out, options, **asked, watch=reporter.show)
     except KeyboardInterrupt:
         reporter.close()
         say(f"stopped; {_how_to_go_on(reporter, resumable=resumable)}")
@@ -125,7 +126,6 @@ def embed(
         raise StorageError(f"{error}{', with --resume' if begun else ''}") from error
     finally:
         reporter.close()
-    return _report(summary, model, stored.precision, json=json, quiet=quiet)
 
 
 def _shard_job(
