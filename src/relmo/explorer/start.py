@@ -152,7 +152,7 @@ def _number(models: Models, named: Named, ready: Ready) -> Card | None:
     return {
         "kind": "number",
         "title": "A cell that remembers “plural”",
-        "sentence": "It holds the subject's number up to the verb. The bars: right verbs after “the boy near the cars”.",
+        "sentence": "It holds the subject's number up to the verb. Bars: right verbs after “the boy near the cars”.",
         "link": {"screen": "trace", "model": model.name, "unit": unit},
         "picture": {"kind": "bars", "rows": rows, "limit": 100},
     }
