@@ -1,6 +1,6 @@
 """Pictures of the explorer's screens, wide and narrow, light and dark; and all of them on one sheet.
 
-    python recipes/explorer_screens.py OUT [SCREEN …]        OUT/SCREEN-WIDTH-THEME.png, and OUT/sheet.png of all screens
+    python recipes/explorer_screens.py OUT [SCREEN …]      OUT/SCREEN-WIDTH-THEME.png, and OUT/sheet.png of all screens
 
 It needs playwright, chromium and Pillow (pip install 'relmo[dev]'). docs/explorer-screens.png is such a sheet.
 """
@@ -38,7 +38,7 @@ WIDE = 360  # pixels of a wide picture on the sheet; narrow ones are as tall
 COLOURS = 96
 
 
-def main(out: Path, names: list[str], sizes: tuple[tuple[int, int], ...] = SIZES) -> None:
+def main(out: Path, names: list[str]) -> None:
     """Takes the pictures, and puts them on a sheet."""
     out.mkdir(parents=True, exist_ok=True)
     models = Models(shipped(), lambda name: Session.open(name, device="cpu"))
@@ -46,7 +46,7 @@ def main(out: Path, names: list[str], sizes: tuple[tuple[int, int], ...] = SIZES
     with running(make_app(models, seconds=600.0), seconds=600.0, most=100) as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         for theme in THEMES:
-            for width, height in sizes:
+            for width, height in SIZES:
                 options: Any = {"viewport": {"width": width, "height": height}, "color_scheme": theme}
                 page = browser.new_context(**options).new_page()
                 page.on("pageerror", lambda error: print("error:", error.stack))
@@ -56,10 +56,10 @@ def main(out: Path, names: list[str], sizes: tuple[tuple[int, int], ...] = SIZES
                     page.wait_for_selector(".claim", timeout=600_000)
                     page.wait_for_load_state("networkidle", timeout=600_000)
                     page.wait_for_timeout(2500)
-                    page.screenshot(path=out / f"{name}-{width}-{theme}.png", full_page="--full" in sys.argv)
+                    page.screenshot(path=out / f"{name}-{width}-{theme}.png")
                     print(f"{name} {width} {theme}: {page.inner_text('.claim')}", flush=True)
         browser.close()
-    if sizes == SIZES and names == list(VIEWS):
+    if names == list(VIEWS):
         sheet(out, names)
 
 
@@ -81,8 +81,4 @@ def sheet(out: Path, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    wanted = [name for name in sys.argv[2:] if name in VIEWS]
-    few = SIZES if "--one" not in sys.argv else SIZES[:1]
-    if "--one" in sys.argv:
-        THEMES = THEMES[:1]
-    main(Path(sys.argv[1]), wanted or list(VIEWS), few)
+    main(Path(sys.argv[1]), sys.argv[2:] or list(VIEWS))

@@ -92,6 +92,8 @@ def test_a_sweep_finds_the_unit_that_each_condition_needs() -> None:
     assert found.accuracy[4].tolist() == [75, 50, 50, 100]  # without it the two forms are a tie
     assert found.held_out[1:].tolist() == [50, 50, 50]
     assert found.rank[1:].tolist() == [1, 1, 1]
+    assert (found.interval[:, 0] <= found.held_out).all()
+    assert (found.held_out <= found.interval[:, 1]).all()
     assert found.margin[4, 1] == pytest.approx(6 * np.tanh(np.tanh(3)), abs=0.02)
     assert found.top("next", 1) == [(Unit("h", 0, 1), 50.0)]
     assert json.loads(json.dumps(found.as_dict()))["conditions"][1]["unit"] == "h0.4"

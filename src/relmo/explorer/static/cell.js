@@ -16,6 +16,7 @@ export function showCell(root, view) {
   const carried = about.carried.includes(unit.state);
   const cell = view.named();
   const summary = make("p", { class: "summary" });
+  const gating = make("div", {});
   const places = make("section", { class: "panel" }, make("h3", {}, "Where it is highest and lowest"), make("p", { class: "loading" }, "reading the whole text…"));
   const course = make("section", { class: "panel" });
   const wiring = make("section", { class: "panel wires" });
@@ -25,7 +26,7 @@ export function showCell(root, view) {
     : "Where it is highest and lowest may tell what it stands for. For most cells, nobody can say.");
   top.querySelector("h2").append(" ", make("small", { class: "address" }, shownUnit(state.unit)));
   const changing = carried && !bundle ? change() : null;
-  put(root, top, pickers, cell ? proofOf(view, cell) : "", summary,
+  put(root, top, pickers, cell ? proofOf(view, cell) : "", summary, gating,
     make("div", { class: "halves" }, places, make("div", {}, course, wiring)), changing ?? saved());
   if (!carried) {
     summary.textContent = `${about.words[unit.state] ?? unit.state} is a gate; a cell is seen in ${about.carried.join(" or ")}. `;
@@ -58,9 +59,11 @@ export function showCell(root, view) {
         `${worst ? `; without it ${signed(worst.delta, 3)} bits ${atClass(view, worst.class)} (rank ${worst.rank} of ${worst.of})` : ""}. `));
     }
     parts.push(`Over ${over.total.toLocaleString("en")} ${view.symbols} its mean is ${fixed(over.mean)}, its standard deviation ${fixed(over.sd)}. `);
+    const gates = [];
     for (const [gate, [low, high]] of Object.entries(cell.saturation)) {
-      parts.push(`The ${about.words[gate]} is shut (below 0.1) at ${Math.round(100 * low)} % of the ${view.symbols}, open (above 0.9) at ${Math.round(100 * high)} %. `);
+      gates.push(`The ${about.words[gate]} is shut (below 0.1) at ${Math.round(100 * low)} % of the ${view.symbols}, open (above 0.9) at ${Math.round(100 * high)} %. `);
     }
+    put(gating, gates.length ? evidence("What its gates do", ...gates) : "");
     return parts;
   }
 

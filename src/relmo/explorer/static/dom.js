@@ -87,7 +87,7 @@ export function download(name, content, kind) {
 }
 
 // Columns of text and numbers; `pressed` makes the head of a column a button that sorts.
-export function grid(columns, rows, { caption, sort, pressed } = {}) {
+export function grid(columns, rows, { caption, label, sort, pressed } = {}) {
   const head = columns.map((column, i) => {
     const sorted = sort === i ? "descending" : undefined;
     return make("th", { scope: "col", "aria-sort": sorted }, pressed && i ? button(column, () => pressed(i)) : column);
@@ -100,7 +100,7 @@ export function grid(columns, rows, { caption, sort, pressed } = {}) {
   );
   const inside = make("table", {}, caption ? make("caption", {}, caption) : null,
     make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
-  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption ?? "table" }, inside);
+  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label ?? caption ?? "table" }, inside);
 }
 
 // A button that starts long work, with its progress and a way to stop it.

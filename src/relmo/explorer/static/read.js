@@ -278,7 +278,8 @@ export function showRead(root, view) {
       }
     }
     if (!rows.length) return put(strips);
-    put(strips, grid(["after", ...some.map(visible)], rows, { caption: `what the network expected next after each ${view.symbol} (underlined: it came)${state.gates ? ", and the cell's states and gates" : ""}` }));
+    const label = `What the network expected next after each ${view.symbol} (underlined: it came)${state.gates ? ", and the cell's states and gates" : ""}`;
+    put(strips, make("p", { class: "verdict" }, label), grid(["after", ...some.map(visible)], rows, { label }));
     const here = strips.querySelectorAll("thead th")[place - first + 1];
     here?.classList.add("here");
     const box = strips.querySelector(".scroll");
