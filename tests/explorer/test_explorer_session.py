@@ -158,6 +158,8 @@ def test_a_model_without_recurrent_layers_is_opened_to_write_and_has_no_page_to_
     assert session.answer("about", {})["kind"] == "window"
     with pytest.raises(SettingError, match="no page to keep"):
         make_bundle(session)
+    with pytest.raises(ModelError, match="not a language model"):
+        Session.open("words")
 
 
 def test_the_examples_that_ship_open_with_their_text_and_unit_and_are_small() -> None:
