@@ -12,7 +12,7 @@ import torch
 from relmo.analysis.core.ablate import ACTIVE, intervene
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.trace import trace
-from relmo.errors import RelmoError, SettingError
+from relmo.errors import ModelError, RelmoError, SettingError
 from relmo.explorer.examples import EXAMPLES, example, passages
 from relmo.explorer.matching import stretches
 from relmo.explorer.page import make_bundle
