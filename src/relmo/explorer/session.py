@@ -444,7 +444,7 @@ def summary(made: Callable[..., Any]) -> str:
 def usual_features(session: Session, text: str) -> list[str]:
     """Features that suit a text, and change in its beginning: of code, of words, of prose, or of a's and b's."""
     passage, document = session.passage(text), session.reader(text).document.head(BEGINNING)
-    names = CODE if passage.language else PROSE
+    names: tuple[str, ...] = CODE if passage.language else PROSE
     if {*document.text} <= {*COUNTED}:
         names = ("surplus",)
     elif isinstance(session.model, BiLM):
