@@ -15,6 +15,7 @@ from relmo.analysis.core.trace import trace
 from relmo.errors import ModelError, RelmoError, SettingError
 from relmo.explorer.examples import EXAMPLES, example, passages
 from relmo.explorer.matching import stretches
+from relmo.explorer.page import make_bundle
 from relmo.explorer.session import Session
 from relmo.explorer.work import Worker, losses_of
 from relmo.text.conllu import ConlluWord
@@ -149,12 +150,14 @@ def test_own_texts_are_kept_by_their_content_and_the_oldest_are_let_go(session: 
             session.add(text)
 
 
-def test_a_model_without_recurrent_layers_is_refused_when_it_is_opened(tmp_path: Any) -> None:
+def test_a_model_without_recurrent_layers_is_opened_to_write_and_has_no_page_to_keep(tmp_path: Any) -> None:
     from small_models import ngram_model
 
     ngram_model().save_pretrained(tmp_path / "counts")
-    with pytest.raises(ModelError, match="no recurrent layers"):
-        Session.open(str(tmp_path / "counts"))
+    session = Session.open(str(tmp_path / "counts"), device="cpu")
+    assert session.answer("about", {})["kind"] == "window"
+    with pytest.raises(SettingError, match="no page to keep"):
+        make_bundle(session)
     with pytest.raises(ModelError, match="not a language model"):
         Session.open("words")
 

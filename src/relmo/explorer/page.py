@@ -91,6 +91,8 @@ def make_bundle(
     kept = BundledAnswers(session, largest)
     if isinstance(session, AlignSession):
         return _examples_bundle(session, kept, tell)
+    if not session.recurrent:
+        raise SettingError(f"{session.name} has no layers to look into: there is no page to keep; leave out --export")
     about, text = kept.ask("about"), session.first
     chosen = [about["opened"]]
     if find:

@@ -75,6 +75,8 @@ def card_of(session: Session, unit: str, feature: str) -> dict[str, Any]:
     middle = values.mean(dtype=np.float64)
     piece = slice(begin, begin + CARD)
     return {
+        "page": int(np.searchsorted(reader.bounds, begin, side="right")) - 1,
+        "first": begin,
         "symbols": document.symbols[piece],
         "values": np.round(values[piece].astype(float) - middle, 3).tolist(),
         "scale": round(float(np.quantile(np.abs(values - middle), 0.97)), 4) or 1.0,

@@ -29,10 +29,10 @@ def cards() -> list[Card]:
     models = [each for each in EXAMPLES if example(each.name) is not None]
     named = {each.name: read_cells(each.folder) for each in models}
     ready = {each.name: read_ready(each.folder / READY) for each in models}
-    made = (_cell_card(kind, features, title, models, named, ready) for kind, features, title in CELLS)
-    found = [card for card in made if card is not None]
+    given = (models, named, ready)
+    found = [card for each in CELLS if (card := _cell_card(each, *given)) is not None]
     makers = (_by_hand, _forgetting, _counting, _agreement, _number, _play, _layers, _writing)
-    found += [card for make in makers if (card := make(models, named, ready)) is not None]
+    found += [card for make in makers if (card := make(*given)) is not None]
     return found + _translating()
 
 
@@ -41,21 +41,22 @@ Named = dict[str, list[NamedCell]]
 Ready = dict[str, dict[str, Any]]
 
 
-def _cell_card(
-    kind: str, features: tuple[str, ...], title: str, models: Models, named: Named, ready: Ready
-) -> Card | None:
+def _cell_card(shown: tuple[str, tuple[str, ...], str], models: Models, named: Named, ready: Ready) -> Card | None:
     """The strongest cell that is named for one of the features."""
+    kind, features, title = shown
     some = [(abs(cell.r), model, cell) for model in models for cell in named[model.name] if cell.feature in features]
     some = [each for each in some if each[2].unit in ready[each[1].name].get("cards", {})]
     if not some:
         return None
     _, model, cell = max(some, key=lambda each: each[0])
-    picture = {"kind": "text", **ready[model.name]["cards"][cell.unit], "turned": cell.binary and cell.r < 0}
+    shown_at = ready[model.name]["cards"][cell.unit]
+    picture = {"kind": "text", **shown_at, "turned": cell.binary and cell.r < 0}
     strength = {"clear": "It is clear to see.", "fair": "You see it, with exceptions."}.get(
         cell.strength, "Only just: this network is small."
     )
     sentence = f"{strength} It agrees with the truth with r = {abs(cell.r):.2f}."
     link = {"screen": "read", "model": model.name, "text": model.text, "unit": cell.unit, "mode": "centred"}
+    link |= {"page": shown_at["page"], "at": shown_at["first"]}
     return {"kind": kind, "title": title, "sentence": sentence, "link": link, "picture": picture}
 
 
@@ -99,10 +100,11 @@ def _forgetting(models: Models, named: Named, ready: Ready) -> Card | None:
     for network in ready[model.name]["fresh"]["networks"]:
         curve = next(each for each in network["curves"] if each["of"] == network["memory_state"])
         series.append({"name": network["name"], "y": curve["median"][:SHORT]})
+    best = max(series, key=lambda each: each["y"][-1])["name"].split(",")[0].upper()
     return {
         "kind": "forgetting",
-        "title": "Why simple networks forget",
-        "sentence": "What a mistake teaches fades with each step back; with gates it fades more slowly.",
+        "title": "Why networks forget",
+        "sentence": f"What a mistake teaches fades with every step back. In the {best} it fades most slowly.",
         "link": {"screen": "memory", "model": model.name, "text": model.text},
         "picture": {"kind": "lines", "series": series, "log": True},
     }

@@ -159,7 +159,7 @@ export function showExperiments(root, view) {
     const longest = found.conditions.map((each) => each.words).reduce((a, b) => (b.length > a.length ? b : a));
     const charts = states.map((name, n) => lines(found.conditions.map((each) => ({ name: `${conditionWords(each.condition)} (${each.pairs})`, x: each.means[name].map((_, i) => i), y: each.means[name],
       lower: each.means[name].map((v, i) => v - each.errors[name][i]), upper: each.means[name].map((v, i) => v + each.errors[name][i]) })),
-    { label: `${called(name)} of ${view.called(found.unit)}`, x: "", y: called(name), width: 420, height: 230, names: longest, legend: n === 0 }));
+    { label: `${called(name)} of ${view.called(found.unit)}`, x: "", y: called(name), width: 300, height: 210, names: longest, legend: n === 0 }));
     const whole = make("div", {}, charts[0].querySelector(".legend") ?? "", make("div", { class: "cards gatecharts" }, ...charts));
     whole.prepend(saving(whole, `gates of ${view.called(found.unit)}`));
     put(curves, make("p", { class: "verdict" }, `${view.called(found.unit)} (${shownUnit(found.unit)}) over ${found.title}; the words are the commonest at their place in the longest condition.`), whole);

@@ -58,6 +58,7 @@ export function showRead(root, view) {
     if (state.mode === "surprisal") await colourBy(values);
     if (state.at >= page.first && state.at < page.first + page.symbols.length) text.focus(state.at - page.first);
     else if (state.mode === "gradient") view.note({ at: -1 });
+    else reveal();
     await aside();
     prefetch();
   }
@@ -119,11 +120,17 @@ export function showRead(root, view) {
     shown.truth = found?.changes ? found.words : "";
   }
 
+  // The text from the first place on where there is something to see.
+  function reveal() {
+    const first = text.spans.find((span) => span.dataset.truth);
+    if (first) text.element.scrollTop = Math.max(0, first.offsetTop - text.element.clientHeight / 4);
+  }
+
   function headline() {
     const cell = view.named();
     const titles = { surprisal: `Where was the network surprised?`, gradient: "What does a prediction hang on?" };
     const leads = { surprisal: `Orange: this ${view.symbol} was not expected.`, gradient: `Press a ${view.symbol}: the orange ones before it decided what the network expected next.` };
-    const lead = cell ? `Orange: it is ${cell.binary ? "on" : "high"}. Blue: it is ${cell.binary ? "off" : "low"}. The dark line below the text is the truth: ${cell.words}.`
+    const lead = cell ? `Orange: it is ${cell.binary ? "on" : "high"}. Blue: it is ${cell.binary ? "off" : "low"}. The line below the text is the truth: ${cell.words}.`
       : "Orange where it is high, blue where it is low. Most cells look like this: nobody can say what they stand for.";
     put(top, heading(titles[state.mode] ?? claimOf(cell), leads[state.mode] ?? lead));
     top.querySelector("h2").append(" ", make("small", { class: "address" }, state.mode === "surprisal" || state.mode === "gradient" ? "" : shownUnit(state.unit)));

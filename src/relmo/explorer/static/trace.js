@@ -70,7 +70,7 @@ export function showTrace(root, view) {
       return make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, bar(right.all[condition], "grey")), make("td", {}, bar(right.without[condition], "plus")));
     });
     const table = make("table", { class: "rightforms" }, make("caption", {}, `How often it prefers the right form of the verb, of ${right.pairs} sentences of each kind`),
-      make("thead", {}, make("tr", {}, make("th", {}, ""), make("th", { scope: "col" }, "with all cells"), make("th", { scope: "col" }, `without ${shownUnit(unit)}`))), make("tbody", {}, ...rows));
+      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "sentence"), make("th", { scope: "col" }, "with all cells"), make("th", { scope: "col" }, `without ${shownUnit(unit)}`))), make("tbody", {}, ...rows));
     return make("section", { class: "panel" }, table);
   }
 
