@@ -15,7 +15,6 @@ import small_models
 import tagging
 from fuzz_models import WORDS, Subject, digest
 from relmo.analysis.meaning.occurrences import OccurrenceIndex, build_index
-from relmo.cli.train import saved_settings
 from relmo.config import build, check_keys, read_toml, to_toml
 from relmo.disk.digests import sha256
 from relmo.embedding.elmo_cache import ElmoCache
@@ -25,6 +24,7 @@ from relmo.models.vectors import WordVectors
 from relmo.runs.folder import read_run
 from relmo.runs.reporter import Reporter
 from relmo.runs.run import METRICS, read_metrics
+from relmo.runs.settings import settings_layers
 from relmo.runs.train_bilm import train_bilm
 from relmo.runs.train_lm import train_lm
 from relmo.runs.train_skipgram import train_skipgram
@@ -325,7 +325,7 @@ def use_run(folder: Path, kind: str) -> str:
     """Goes on with a run, as `relmo train --resume` does."""
     train, settings = RUNS[kind]
     out = Path("out")
-    given = build(type(settings), saved_settings(out))
+    given = build(type(settings), *settings_layers(kind, resumed=out))
     train(read_run(out)["files"], given, out, resume=True)
     return sha256(out / "model.safetensors")
 

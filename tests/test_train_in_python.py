@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.tagging import conllu
 
 import relmo
 from relmo.cli import main
@@ -29,6 +28,7 @@ from relmo.runs.train_lm import train_lm
 from relmo.settings.kinds import KINDS, model_class, settings_class
 from relmo.settings.lm import LanguageModelSettings, LMSettings
 from relmo.settings.training import TrainSettings
+from tagging import conllu
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY: dict[str, Any] = {"hidden": 6, "epochs": 2, "batch": 4, "unroll": 20, "device": "cpu"}

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.small_models import bilm, language_model, ngram_model
-from tests.tagging import conllu
 
 import relmo
 from relmo.errors import ModelError
+from small_models import bilm, language_model, ngram_model
+from tagging import conllu
 
 RESULTS = {"trained_on": ["a.txt", "b.txt", "<c>.txt", "d.txt"], "valid_perplexity": 12.5, "metric": "x"}
 
