@@ -45,4 +45,4 @@ for word, queries in PAIRS.items():
         for best in np.argsort(-cosines)[:3]:
             print(f"    {cosines[best]:.2f}  {marked(*places[best])}")
     print(f"static {word}, the same in both sentences")
-    print("   ", ", ".join(f"{other} {cosine:.2f}" for other, cosine in static.nearest(word, 5)), "\n")
+    print("   ", ", ".join(f"{other} {cosine:.2f}" for other, cosine in static.most_similar(word, topn=5)), "\n")

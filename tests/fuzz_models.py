@@ -91,7 +91,7 @@ def use_model(folder: Path) -> str:
         found = model.embed([WORDS, ["a"]])
         return digest(*found, *(model.log_probs([WORDS]) if model.vocabulary is not None else ()))
     if isinstance(model, WordVectors):
-        return digest(model.matrix, *([model.nearest("cat", 3)] if "cat" in model else ()))
+        return digest(model.matrix, *([model.most_similar("cat", topn=3)] if "cat" in model else ()))
     if isinstance(model, Task):
         two, several = model.kind in ("pairs", "reader"), model.kind == "coref"
         return digest(model.predict([(words, words) if two else [words] if several else words for words in ASKED]))

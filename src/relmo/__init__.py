@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from relmo.models.vectors import WordVectors as WordVectors
     from relmo.networks.elmo import Elmo as Elmo
     from relmo.nn.scalar_mix import ScalarMix as ScalarMix
+    from relmo.runs.train import train as train
     from relmo.tasks.classifier import Classifier as Classifier
     from relmo.tasks.coref import Coreference as Coreference
     from relmo.tasks.pairs import SentencePairs as SentencePairs
@@ -22,9 +23,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_PUBLIC = {"load": "relmo.loading", "Elmo": "relmo.networks.elmo", "ScalarMix": "relmo.nn.scalar_mix"} | {
-    name: module for module, name in (kind.model.split(":") for kind in KINDS.values())
-}
+_PUBLIC = {
+    "load": "relmo.loading",
+    "train": "relmo.runs.train",
+    "Elmo": "relmo.networks.elmo",
+    "ScalarMix": "relmo.nn.scalar_mix",
+} | {name: module for module, name in (kind.model.split(":") for kind in KINDS.values())}
 __all__ = [*sorted(_PUBLIC), "__version__"]
 
 
@@ -33,3 +37,8 @@ def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         return getattr(import_module(_PUBLIC[name]), name)
     raise AttributeError(f"module 'relmo' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    """The public names, for `dir(relmo)` and the completion of names."""
+    return sorted(__all__)

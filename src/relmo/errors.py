@@ -63,6 +63,12 @@ class VocabularyError(RelmoError):
     """A vocabulary file is broken, or does not fit the model."""
 
 
+class UnknownWordError(VocabularyError, KeyError):
+    """A word has no vector. It is a KeyError too, as of a dictionary."""
+
+    __str__ = Exception.__str__  # a KeyError's has quotes around it
+
+
 class ModelError(RelmoError):
     """A model folder is missing, incomplete, corrupted, or of a kind the verb does not take."""
 

@@ -221,7 +221,7 @@ def test_skipgram_trains_and_finds_neighbours(run: Relmo, tmp_path: Path) -> Non
     assert results["words"] > 400
     vectors = relmo.load(out)
     assert isinstance(vectors, WordVectors)
-    near = vectors.nearest("alice", n=5)
+    near = vectors.most_similar("alice", topn=5)
     assert len(near) == 5
     assert all(-1 <= cosine <= 1 and word != "alice" for word, cosine in near)
     facts = one_object(run("info", out, "--json"))

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from relmo.cli import app, fail, main
-from relmo.cli.terminal import TrainingReporter
 from relmo.disk.digests import read_json
 from relmo.errors import RelmoError
 from relmo.models.bilm import BiLM
@@ -24,6 +23,7 @@ from relmo.reproduce import trainings
 from relmo.reproduce.elmo_table import plan
 from relmo.reproduce.elmo_table.rows import ROWS
 from relmo.reproduce.elmo_table.slices import write_slices
+from relmo.runs.progress import TrainingReporter
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.text.vocabulary import Vocabulary
 from tagging import iob2

@@ -14,7 +14,7 @@ import torch
 
 import relmo
 from relmo.cli import main
-from relmo.cli.terminal import TrainingReporter
+from relmo.runs.progress import TrainingReporter
 from relmo.store.folder import read_tensors
 from relmo.training.loop import Step
 

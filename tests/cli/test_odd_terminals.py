@@ -15,7 +15,6 @@ from relmo import cli
 from relmo.cli import main
 from relmo.cli.streams import prepare_streams
 from relmo.cli.terminal import (
-    TrainingReporter,
     json_line,
     print_label_table,
     print_table,
@@ -24,6 +23,7 @@ from relmo.cli.terminal import (
     status_line,
 )
 from relmo.errors import CorpusError
+from relmo.runs.progress import TrainingReporter
 from relmo.tasks.scores import LabelScore
 from relmo.text.corpus import open_bytes
 

@@ -107,7 +107,7 @@ def test_vectors_as_text_stay_behind_and_the_card_does_not_speak_of_them(tmp_pat
     pack(tmp_path / "plain", tmp_path / "packed", precision="float16")
     assert not (tmp_path / "packed" / "vectors.txt").exists()
     assert "vectors.txt" not in (tmp_path / "packed" / "README.md").read_text()
-    assert relmo.load(tmp_path / "packed").nearest("a") == [("b", pytest.approx(1))]  # type: ignore[union-attr]
+    assert relmo.load(tmp_path / "packed").most_similar("a") == [("b", pytest.approx(1))]  # type: ignore[union-attr]
 
 
 def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:

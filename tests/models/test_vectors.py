@@ -26,27 +26,27 @@ def vectors() -> WordVectors:
 
 
 def test_nearest_is_the_order_of_cosines_without_the_word_itself(vectors: WordVectors) -> None:
-    found = vectors.nearest("king", n=3)
+    found = vectors.most_similar("king", topn=3)
     cosines = {
         w: np.dot(v, WORDS["king"]) / np.linalg.norm(v) / np.linalg.norm(WORDS["king"]) for w, v in WORDS.items()
     }
     assert [word for word, _ in found][1:] == ["queen", "man"]
     assert dict(found)["queen"] == pytest.approx(cosines["queen"])
     assert vectors.similarity("king", "queen") == pytest.approx(cosines["queen"])
-    assert vectors.nearest(np.array([1, 0, 2.0]), n=1) == [("king", pytest.approx(1))]
+    assert vectors.most_similar(np.array([1, 0, 2.0]), topn=1) == [("king", pytest.approx(1))]
 
 
 def test_nearest_gives_every_word_but_none_without_a_vector(vectors: WordVectors) -> None:
-    assert {word for word, _ in vectors.nearest("king", n=100)} == {*WORDS, "New York"} - {"king"}
-    assert vectors.nearest("king", n=0) == []
+    assert {word for word, _ in vectors.most_similar("king", topn=100)} == {*WORDS, "New York"} - {"king"}
+    assert vectors.most_similar("king", topn=0) == []
 
 
 def test_man_is_to_king_as_woman_is_to_queen(vectors: WordVectors) -> None:
-    assert vectors.analogy("man", "king", "woman", 1)[0][0] == "queen"
+    assert vectors.most_similar(positive=["king", "woman"], negative=["man"], topn=1)[0][0] == "queen"
 
 
 def test_words_are_looked_up_as_the_text_was_read(vectors: WordVectors) -> None:
-    assert np.array_equal(vectors.vector("KING"), np.float32(WORDS["king"]))
+    assert np.array_equal(vectors["KING"], np.float32(WORDS["king"]))
     assert "King" in vectors
     assert "King" not in WordVectors(vectors.vocabulary, vectors.matrix)
 
@@ -54,12 +54,12 @@ def test_words_are_looked_up_as_the_text_was_read(vectors: WordVectors) -> None:
 @pytest.mark.parametrize("word", ["prince", "<unk>", "\n"])
 def test_a_word_without_a_vector_is_an_error_that_names_it(vectors: WordVectors, word: str) -> None:
     with pytest.raises(VocabularyError, match=re.escape(f"{word!r} has no vector")):
-        vectors.nearest(word)
+        vectors.most_similar(word)
 
 
 def test_a_vector_of_another_size_is_an_error(vectors: WordVectors) -> None:
     with pytest.raises(ModelError, match=r"\(3,\) was expected, not \(2,\)"):
-        vectors.nearest(np.ones(2))
+        vectors.most_similar(np.ones(2))
 
 
 def test_a_folder_gives_the_same_vectors_back(vectors: WordVectors, tmp_path: Path) -> None:
@@ -101,14 +101,14 @@ def test_files_as_word2vec_wrote_them_are_read(tmp_path: Path) -> None:
         file.write("2 2\nred 0.5 -1e-3 \nblue 1 0 \n")  # a space at the end of each line
     found = WordVectors.read_word2vec(tmp_path / "v.txt.gz")
     assert found.vocabulary.symbols == [*SPECIALS, "red", "blue"]
-    assert found.vector("red").tolist() == np.float32([0.5, -0.001]).tolist()
+    assert found["red"].tolist() == np.float32([0.5, -0.001]).tolist()
 
 
 def test_glove_files_are_read_without_a_first_line_and_with_spaces_in_words(tmp_path: Path) -> None:
     (tmp_path / "glove.txt").write_text("the 0.5 1 -2\n. . 1 2 3\n")
     vectors = WordVectors.read_word2vec(tmp_path / "glove.txt")
-    assert vectors.vector("the").tolist() == [0.5, 1, -2]
-    assert vectors.vector(". .").tolist() == [1, 2, 3]
+    assert vectors["the"].tolist() == [0.5, 1, -2]
+    assert vectors[". ."].tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

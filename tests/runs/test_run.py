@@ -24,10 +24,10 @@ import torch
 
 import relmo
 from relmo.cli import main
-from relmo.cli.terminal import TrainingReporter
 from relmo.disk.outputs import locked
 from relmo.errors import CorpusError, RelmoError, SettingError, StorageError
 from relmo.runs.folder import CHECKPOINT
+from relmo.runs.progress import TrainingReporter
 from relmo.runs.reporter import Reporter
 from relmo.runs.run import read_metrics
 from relmo.runs.train_lm import train_lm

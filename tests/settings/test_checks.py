@@ -43,7 +43,7 @@ def vectors() -> WordVectors:
 def test_what_is_no_text_is_refused(odd: Any) -> None:
     model, words = language_model(), vectors()
     takers: list[Callable[..., Any]] = [model.encode, model.perplexity, model.generate, model.stream, model.search]
-    takers += [bilm().tokens, tagger().tokens, words.vector, lambda word: words.similarity("dog", word)]
+    takers += [bilm().tokens, tagger().tokens, words.__getitem__, lambda word: words.similarity("dog", word)]
     for taker in takers:
         assert "is a string, not " in refused(taker, odd)
     assert odd not in words

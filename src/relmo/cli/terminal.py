@@ -2,7 +2,7 @@
 standard output.
 
     say, sayer, warnings_said             lines
-    TrainingReporter, EmbedReporter       how far training, or the embedding of a file, is
+    EmbedReporter                         how far the embedding of a file is; training has `runs/progress.py`
     progress_bar, share_bar, count_bar    bars, on a terminal only
     status_line                           one line that changes
     print_json, print_table, …            results
@@ -11,7 +11,6 @@ Texts, names and labels are the user's: nothing in them is markup, an emoji, or 
 """
 
 import json
-import os
 import re
 import sys
 import time
@@ -20,7 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -28,17 +26,15 @@ from rich.progress import (
     SpinnerColumn,
     Task,
     TaskProgressColumn,
-    TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.progress import Progress as Bar
 from rich.style import Style
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from relmo.cli.streams import takes_everything
-from relmo.runs.reporter import Reporter
+from relmo.runs.progress import PLAIN_EVERY, duration, make_bar, make_console, speaks
 from relmo.settings.arguments import Progress
 
 if TYPE_CHECKING:
@@ -47,30 +43,9 @@ if TYPE_CHECKING:
     from relmo.reproduce.table import Reproduction
     from relmo.tasks.scores import LabelScore
     from relmo.tasks.task import Prediction
-    from relmo.training.loop import Step
-    from relmo.training.plan import Plan
 
-PLAIN_EVERY = 10.0  # seconds between lines of progress where there is no terminal
 GRACE = 5.0  # seconds
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # characters that do something to a terminal
-
-
-class PlainConsole(Console):
-    """A console that says when nobody reads on; what is to be done then is `relmo.cli.main`'s to say."""
-
-    def on_broken_pipe(self) -> None:
-        """Called where the error is handled: it goes on."""
-        raise
-
-
-def make_console(*, stderr: bool = True, quiet: bool = False) -> Console:
-    """A console on standard error, for progress and words, or on standard output, for results."""
-    return PlainConsole(stderr=stderr, quiet=quiet, markup=False, highlight=False, emoji=False)
-
-
-def speaks() -> bool:
-    """Of several processes that torchrun has started, only the first one prints."""
-    return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
 
 
 def say(line: str) -> None:
@@ -99,84 +74,13 @@ def warnings_said(say: Callable[[str], None]) -> Iterator[None]:
         say(f"note: {message}")
 
 
-def _bar(console: Console, *columns: ProgressColumn | str) -> Bar:
-    """A bar that is taken off the screen at its end; where there is no terminal, or it is to be quiet, none. Columns
-    that are strings are filled in, {task.description} and the like, and shown as they are."""
-    made = [TextColumn(column, markup=False) if isinstance(column, str) else column for column in columns]
-    return Bar(*made, console=console, transient=True, disable=console.quiet or not console.is_terminal)
-
-
-class TrainingReporter(Reporter):
-    """A progress bar with rate and time left on a terminal, plain lines where there is none, nothing when quiet."""
-
-    def __init__(self, *, quiet: bool = False):
-        self.console = make_console(quiet=quiet)
-        self.bar: Bar | None = None
-        self.last_line = 0.0
-        self.reading = self.console.status("reading the corpus")
-        if self.console.is_terminal:
-            self.reading.start()
-
-    def plan(self, plan: "Plan") -> None:
-        self.reading.stop()
-        lines = [("device", plan.device), ("symbols in the training part", f"{plan.predictions:,}")]
-        if plan.processes > 1:
-            lines.insert(1, ("processes", f"{plan.processes:,}"))
-        if plan.steps:
-            lines += [
-                ("parameters", f"{plan.parameters:,}"),
-                ("steps", f"{plan.steps:,}"),
-                ("time", f"about {duration(plan.seconds)}, validation aside"),
-            ]
-        if plan.steps and plan.memory is not None:
-            lines.append(("memory", f"about {plan.memory / 2**30:.2f} GB{' each' if plan.processes > 1 else ''}"))
-        for name, value in lines:
-            self.said(f"  {name:<30}{value}")
-
-    def said(self, message: str) -> None:
-        self.console.print(message, soft_wrap=True)
-
-    def logged(self, record: dict[str, Any]) -> None:
-        due = time.monotonic() - self.last_line > PLAIN_EVERY
-        if self.console.is_terminal and self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], what=_describe(record))
-        if "valid" in record or (due and not self.console.is_terminal):
-            self.said(f"step {record['step']:>7,}  {_describe(record)}")
-            self.last_line = time.monotonic()
-
-    def stepped(self, step: "Step", total: int) -> None:
-        if not self.console.is_terminal or self.console.quiet:
-            return
-        if self.bar is None:
-            columns = (BarColumn(), MofNCompleteColumn(), "{task.fields[what]}", TimeRemainingColumn())
-            self.bar = _bar(self.console, *columns)
-            self.bar.add_task("", total=total, completed=step.number, what="")
-            self.bar.start()
-        self.bar.update(self.bar.task_ids[0], completed=step.number)
-
-    def close(self) -> None:
-        """Takes the bar off the screen."""
-        self.reading.stop()
-        if self.bar is not None:
-            self.bar.stop()
-
-
-def _describe(record: dict[str, Any]) -> str:
-    """A line of metrics in words."""
-    valid = f"  valid {record['valid']:.4f}" if "valid" in record else ""
-    valid += "".join(f"  {k.removeprefix('valid_')} {v:.4f}" for k, v in record.items() if k.startswith("valid_"))
-    clipped = f"  clipped {record['clipped']:.0%}" if record["clipped"] else ""
-    rate = f"  {record['symbols_per_second']:,.0f} symbols/s"
-    return f"epoch {record['epoch']:.2f}  loss {record['loss']:.4f}{valid}{clipped}{rate}"
-
-
 class EmbedReporter:
     """Progress with rate and time left: a bar on a terminal, a plain line now and then where there is none."""
 
     def __init__(self, *, quiet: bool):
         self.console = make_console(quiet=quiet)
         columns = ("sentences  {task.fields[rate]} tokens/s", TimeRemainingColumn())
-        self.bar = _bar(self.console, BarColumn(), MofNCompleteColumn(), *columns)
+        self.bar = make_bar(self.console, BarColumn(), MofNCompleteColumn(), *columns)
         self.task = self.bar.add_task("", total=None, rate="")
         self.started = self.last = time.monotonic()
         self.progress: EmbedProgress | None = None
@@ -209,7 +113,9 @@ class EmbedReporter:
 @contextmanager
 def progress_bar(*, quiet: bool = False) -> Iterator[Callable[[str], Callable[[int, int], object]]]:
     """A maker of bars: `bar(name)` gives a function that is told how many symbols more are done, and of how many."""
-    with _bar(make_console(quiet=quiet), "{task.description}", BarColumn(), RateColumn(), TimeRemainingColumn()) as bar:
+    with make_bar(
+        make_console(quiet=quiet), "{task.description}", BarColumn(), RateColumn(), TimeRemainingColumn()
+    ) as bar:
 
         def add(name: str) -> Callable[[int, int], object]:
             task = bar.add_task(name, total=None)
@@ -229,7 +135,7 @@ class RateColumn(ProgressColumn):
 def share_bar(name: str, *, quiet: bool = False) -> Iterator[Progress]:
     """A bar; the function it gives is told of the share that is done."""
     columns = ("{task.description}", BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with _bar(make_console(quiet=quiet), *columns) as bar:
+    with make_bar(make_console(quiet=quiet), *columns) as bar:
         task = bar.add_task(name, total=1.0)
         yield lambda share: bar.update(task, completed=share)
 
@@ -238,7 +144,7 @@ def share_bar(name: str, *, quiet: bool = False) -> Iterator[Progress]:
 def count_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[[int], object]]:
     """For work of which nobody knows how much it is; the function it gives is told how many are done."""
     columns = (SpinnerColumn(), f"{{task.completed:,.0f}} {what}", TimeElapsedColumn())
-    with _bar(make_console(quiet=quiet), *columns) as bar:
+    with make_bar(make_console(quiet=quiet), *columns) as bar:
         task = bar.add_task(what, total=None)
         yield lambda count: bar.update(task, completed=count)
 
@@ -260,13 +166,6 @@ def status_line(*, quiet: bool) -> Iterator[Callable[[str], None]]:
             last = time.monotonic()
 
     yield tell
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def print_json(value: Any) -> None:

@@ -12,16 +12,16 @@ from cyclopts import App, ArgumentCollection, Parameter
 from cyclopts.config import Dict
 
 from relmo.cli.terminal import (
-    TrainingReporter,
     print_json,
     print_label_table,
     print_length_table,
     print_table,
     say,
-    speaks,
 )
-from relmo.config import build, check_keys, parse_override, read_preset, read_toml
+from relmo.config import build
 from relmo.errors import SettingError, StorageError
+from relmo.runs.progress import TrainingReporter, speaks
+from relmo.runs.settings import flags_of, settings_layers
 from relmo.settings.kinds import settings_class, training_function
 
 
@@ -55,34 +55,24 @@ def settings_from_files(app: App, commands: tuple[str, ...], arguments: Argument
     before."""
     kind = commands[-1]
     given = {a.name: [token.value for token in a.tokens] for a in arguments if a.tokens}
-    layers = []
-    if "--resume" in given and "--out" in given:
-        layers.append(saved_settings(Path(given["--out"][0])))
-    if "--preset" in given:
-        layers.append(read_preset(given["--preset"][0], kind))
-    if "--config" in given:
-        layers.append(read_toml(Path(given["--config"][0])))
-        check_keys(settings_class(kind), layers[-1], given["--config"][0])
-    layers += [parse_override(text) for text in given.get("--set", [])]
+    out, preset, config = (given.get(flag, [None])[0] for flag in ("--out", "--preset", "--config"))
+    layers = settings_layers(
+        kind,
+        resumed=Path(out) if out is not None and "--resume" in given else None,
+        preset=preset,
+        config=None if config is None else Path(config),
+        overrides=given.get("--set", []),
+    )
     if not layers:
         return
     settings: Any = build(settings_class(kind), *layers)
     named = {key for layer in layers for values in layer.values() for key in values}
-    sections = [getattr(settings, section.name) for section in fields(settings)]
-    values = {
-        key.replace("_", "-"): v for s in sections for key, v in vars(s).items() if key in named and v is not None
-    }
+    values = {}
+    for name, flag in flags_of(kind).items():
+        value = getattr(getattr(settings, flag.section), name)
+        if name in named and (value is not None or flag.default is not None):
+            values[name.replace("_", "-")] = "none" if value is None else value
     Dict(values, source="settings", use_commands_as_keys=False)(app, commands, arguments)
-
-
-def saved_settings(out: Path) -> dict[str, Any]:
-    """The settings of a run that is to go on; None, which flags cannot say, is left to the defaults."""
-    from relmo.runs.folder import RUN, read_run
-
-    if not (out / RUN).exists():
-        return {}
-    sections = read_run(out).get("settings", {})
-    return {name: {k: v for k, v in values.items() if v is not None} for name, values in sections.items()}
 
 
 # sections, as the help names them

@@ -50,9 +50,8 @@ def export_gensim(model: Any, path: str | Path, *, overwrite: bool = False) -> i
 def static_vectors(model: Any, words: Iterable[str] | None = None) -> tuple[list[str], np.ndarray]:
     """Distinct words and their vectors (N, D), which do not depend on a context."""
     if isinstance(model, WordVectors):
-        symbols = model.vocabulary.symbols
-        keys = [symbols[i] for i in np.flatnonzero(model.has_vector)] if words is None else list(dict.fromkeys(words))
-        return keys, np.stack([model.vector(key) for key in keys])
+        keys = list(dict.fromkeys(model if words is None else words))
+        return keys, model[keys]
     if not isinstance(model, BiLM):
         raise SettingError("this takes word vectors (skipgram) or a bidirectional language model (bilm)")
     given = model.output_words().symbols[len(model.output_words().specials) :] if words is None else words

@@ -19,7 +19,7 @@ from relmo.embedding.engine import CutWords, Embedder, pool, windows
 from relmo.errors import ModelError, SettingError, shown
 from relmo.models.evaluate import BiScore, bilm_nll, full_precision
 from relmo.models.predictors import SentencePredictor
-from relmo.models.saved import About, SavedFolder, SavedModel
+from relmo.models.saved import About, SavedFolder, SavedModel, layers_of
 from relmo.models.surprisal import Texts, WordSurprisal, given_texts, surprisal_rows
 from relmo.models.word_tables import SurprisalTable
 from relmo.networks.bilm import BiLMNetwork, DictionaryEncoder, DictionarySizes
@@ -119,11 +119,17 @@ class BiLM(SavedModel):
             files |= {} if self.dictionaries.words is None else {WORDS: self.dictionaries.words}
         return files
 
+    def geometry(self) -> str:
+        model = self.settings.model
+        layers = f"{layers_of(model.layers, model.hidden)} each way, projected to {model.projection}"
+        predicts = "" if self.vocabulary is None else f", predicts {len(self.vocabulary):,} words"
+        return f"reads words by their {READ_BY[model.input]}, {layers}{predicts}"
+
     def about(self, name: str) -> About:
         model = self.settings.model
         facts = [
             f"- reads words by their {READ_BY[model.input]}",
-            f"- {model.layers} layers of {model.hidden} units each way, projected to {model.projection}",
+            f"- {layers_of(model.layers, model.hidden)} each way, projected to {model.projection}",
             f"- parameters: {self.parameter_count():,}",
         ]
         facts += [] if self.vocabulary is None else [f"- predicts: {len(self.vocabulary):,} words"]

@@ -19,7 +19,7 @@ from relmo.errors import ModelError, SettingError
 from relmo.models.evaluate import Score, total_nll
 from relmo.models.generate import Draws, Sampling, search_texts, step_together
 from relmo.models.predictors import StreamPredictor
-from relmo.models.saved import About, SavedFolder, SavedModel
+from relmo.models.saved import About, SavedFolder, SavedModel, layers_of
 from relmo.models.surprisal import Texts, WordSurprisal, given_texts, surprisal_rows
 from relmo.models.word_tables import SurprisalTable
 from relmo.networks import make_language_model
@@ -81,6 +81,16 @@ class LanguageModel(SavedModel):
     def config(self) -> dict[str, Any]:
         """Of an n-gram model, the sizes of its tables too."""
         return super().config() | ({"sizes": self.network.sizes} if isinstance(self.network, NGramLM) else {})
+
+    def geometry(self) -> str:
+        model, unit = self.settings.model, "characters" if self.settings.text.unit == "char" else "words"
+        if model.cell == "ngram":
+            network = f"{model.order}-gram model"
+        elif model.cell == "feedforward":
+            network = f"feedforward network of {model.hidden} units that reads {model.order - 1} symbols"
+        else:
+            network = f"{model.cell}, {layers_of(model.layers, model.hidden)}"
+        return f"{network}, {len(self.vocabulary):,} {unit}"
 
     def about(self, name: str) -> About:
         return About(

@@ -6,19 +6,22 @@
              settings.toml          the settings, for people; README.md a card, for people
 
 A kind is a subclass. It says what goes into config.json (`config`), which text files it has (`vocabulary_files`), what
-else it keeps (`save_others`), how it is made from all that (`restore`), and what its card says (`about`).
+else it keeps (`save_others`), how it is made from all that (`restore`), what its card says (`about`), and what its
+network is in a few words (`geometry`).
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from html import escape
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from torch import Tensor, nn
 
 from relmo.config import to_toml
 from relmo.disk.outputs import atomic
-from relmo.errors import ModelError
+from relmo.errors import ModelError, one_line
 from relmo.settings.kinds import KINDS
 from relmo.store.folder import (
     CARD,
@@ -30,11 +33,13 @@ from relmo.store.folder import (
     read_settings,
     save_config,
 )
+from relmo.store.references import bundled
 from relmo.store.weights import load_weights, save_weights
 from relmo.text.vocabulary import Vocabulary
 
 N = TypeVar("N", bound=nn.Module)
 V = TypeVar("V", bound=Vocabulary)
+NAMED = 3  # files that a model was trained on, of which a line names the first
 
 
 class SavedFolder(NamedTuple):
@@ -77,32 +82,39 @@ class SavedModel:
     settings     those it was trained with; None for word vectors that relmo has not trained
     network      what its weights are in
     vocabulary   what it reads and predicts, where it has one
+    results      what its training came to: sizes and the scores of the validation part; nothing where it is not known
     """
 
     kind: ClassVar[str]
     settings: Any
     network: nn.Module
     vocabulary: Vocabulary | None
+    results: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, device: str = "auto") -> Self:
-        """A model from the folder that `save_pretrained` or `relmo train` wrote. A biLM and word vectors that a task's
-        model was trained with must still be there, or copies of them in the folder."""
-        saved = SavedFolder(Path(folder), read_config(Path(folder)))
+        """A model from the folder that `save_pretrained` or `relmo train` wrote, or by the name of one that ships. A
+        biLM and word vectors that a task's model was trained with must still be there, or copies of them in the
+        folder."""
+        place = bundled(folder) or Path(folder)
+        saved = SavedFolder(place, read_config(place))
         found = saved.config["kind"]
         if found != cls.kind:
             raise ModelError(f"{folder}: is a {found} model, not {KINDS[cls.kind].called} ({cls.kind})")
-        return cls.restore(saved, device)
+        model = cls.restore(saved, device)
+        results = saved.config.get("results")
+        model.results = results if isinstance(results, dict) else {}
+        return model
 
     def save_pretrained(self, folder: str | Path, *, results: dict[str, Any] | None = None) -> None:
-        """Writes the model as a folder; `results` go into its config and its card."""
+        """Writes the model as a folder; `results` go into its config and its card, its own where none are given."""
         folder = Path(folder)
         for name, vocabulary in self.vocabulary_files().items():
             with atomic(folder / name) as temporary:
                 vocabulary.save(temporary)
         self.save_others(folder)
         save_weights(folder, self.network)
-        self.save_description(folder, results or {})
+        self.save_description(folder, dict(self.results) if results is None else results)
 
     def save_description(self, folder: Path, results: dict[str, Any]) -> None:
         """The card and the settings as commented TOML, for people; then config.json, after which a folder is whole."""
@@ -127,6 +139,32 @@ class SavedModel:
         own = sum(p.numel() for p in self.network.parameters())
         return own or sum(b.numel() for b in self.network.buffers() if b.is_floating_point())
 
+    def __repr__(self) -> str:
+        facts = self._facts()
+        what = [facts["network"]]
+        what += [f"{facts['parameters']} parameters"] if "parameters" in facts else []
+        what += [f"trained on {facts['trained on']}"] if "trained on" in facts else []
+        return one_line(f"<{type(self).__name__} ({self.kind}): {'; '.join(what)}>")
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        figures = {k: v for k, v in self.results.items() if isinstance(v, int | float) and k != "parameters"}
+        shown = self._facts() | {k: f"{v:,.4f}" if isinstance(v, float) else f"{v:,}" for k, v in figures.items()}
+        rows = (f"<tr><th>{escape(str(name))}</th><td>{escape(value)}</td></tr>" for name, value in shown.items())
+        left = "<table style='text-align:left'>"
+        return f"{left}<caption>{type(self).__name__}</caption><tbody>{''.join(rows)}</tbody></table>"
+
+    def _facts(self) -> dict[str, str]:
+        """What there is to say of the model in a line."""
+        facts = {"kind": f"{self.kind}, {KINDS[self.kind].called}", "network": self.geometry()}
+        if hasattr(self, "network"):  # which a model that is to be trained has not yet
+            facts["parameters"] = f"{self.parameter_count():,}"
+        files = self.results.get("trained_on")
+        if isinstance(files, list) and files:
+            more = f" and {len(files) - NAMED} more" if len(files) > NAMED else ""
+            facts["trained on"] = ", ".join(map(str, files[:NAMED])) + more
+        return facts
+
     def _settings_values(self) -> dict[str, Any] | None:
         return None if self.settings is None else dataclasses.asdict(self.settings)
 
@@ -149,6 +187,10 @@ class SavedModel:
     def save_others(self, folder: Path) -> None:
         """Writes what else the folder holds; nothing where a kind does not say otherwise."""
 
+    def geometry(self) -> str:
+        """The network in a few words."""
+        raise NotImplementedError
+
     def about(self, name: str) -> About:
         """What the card of a model in a folder of this name says."""
         raise NotImplementedError
@@ -159,3 +201,8 @@ class SavedModel:
             f"- {key}: {value:,.4f}" if isinstance(value, float) else f"- {key}: {value}"
             for key, value in results.items()
         ]
+
+
+def layers_of(layers: int, units: int) -> str:
+    """So many layers of so many units."""
+    return f"{layers} layer of {units} units" if layers == 1 else f"{layers} layers of {units} units"

@@ -1,34 +1,38 @@
 """Word vectors as a user has them: a vocabulary and a matrix with a row for each of its symbols.
 
-    vectors = WordVectors.from_pretrained("models/skipgram")
-    vectors.nearest("water")
-    vectors.analogy("man", "king", "woman")
+    vectors = relmo.load("words")
+    vectors["water"], "water" in vectors, len(vectors)
+    vectors.most_similar("water")
+    vectors.most_similar(positive=["king", "woman"], negative=["man"])      # man is to king as woman is to whom?
+
+The names are those of gensim's KeyedVectors, and so is what they compute.
 
 A row of zeros means that the symbol has no vector. <unk>, </s>, line ends and words that were never seen have none.
 They are near to nothing and are not written to a word2vec file; in a network's embedding they do no harm.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import nn
 
 from relmo.disk.outputs import atomic
-from relmo.errors import ModelError, SettingError, VocabularyError, shown
+from relmo.errors import ModelError, SettingError, UnknownWordError, VocabularyError, shown
 from relmo.models.saved import About, SavedFolder, SavedModel
-from relmo.settings.arguments import check_text, typed
+from relmo.settings.arguments import check_text, check_whole, check_words, typed
 from relmo.settings.skipgram import SkipgramSettings
 from relmo.text.corpus import read_lines
 from relmo.text.vocabulary import SPECIALS, Vocabulary
 
 VECTORS = "vectors.txt"
 ABOUT_VECTORS = f"`{VECTORS}` holds the same vectors in word2vec's text format."
+WordsOrVectors: TypeAlias = str | np.ndarray | Iterable[str | np.ndarray]
 LARGEST = 1 << 16  # dimensions of a file that is not ours
 
 
@@ -69,15 +73,18 @@ class WordVectors(SavedModel):
         """The vectors in word2vec's format."""
         self.write_word2vec(folder / VECTORS)
 
+    def geometry(self) -> str:
+        return f"{len(self):,} words in {self.matrix.shape[1]} dimensions"
+
     def about(self, name: str) -> About:
-        words, dimensions, facts = np.count_nonzero(self.has_vector), self.matrix.shape[1], []
+        facts = []
         if self.settings is not None:
             model = self.settings.model
             facts = [
                 f"- skip-gram: window {model.window}, {model.negatives} negatives, subsampling at {model.subsample:g}"
             ]
-        example = ["```python", f'relmo.load("{name}").nearest("water")', "```", "", ABOUT_VECTORS]
-        return About(f"Vectors of {words:,} words in {dimensions} dimensions, saved with relmo.", facts, example)
+        example = ["```python", f'relmo.load("{name}").most_similar("water")', "```", "", ABOUT_VECTORS]
+        return About(f"Vectors of {self.geometry()}, saved with relmo.", facts, example)
 
     @classmethod
     def read_word2vec(cls, path: str | Path) -> "WordVectors":
@@ -100,11 +107,23 @@ class WordVectors(SavedModel):
                 file.write(f"{self.vocabulary.symbols[i]} {numbers}\n")
 
     def __len__(self) -> int:
-        return len(self.vocabulary)
+        """How many words have a vector."""
+        return int(np.count_nonzero(self.has_vector))
 
-    def __contains__(self, word: str) -> bool:
+    def __iter__(self) -> Iterator[str]:
+        """The words that have a vector, the most frequent first."""
+        return (self.vocabulary.symbols[i] for i in np.flatnonzero(self.has_vector))
+
+    def __contains__(self, word: object) -> bool:
         i = self.vocabulary.index.get(self._fold(word)) if isinstance(word, str) else None
         return i is not None and bool(self.has_vector[i])
+
+    def __getitem__(self, words: str | Sequence[str]) -> np.ndarray:
+        """The vector (D,) of a word, or those (N, D) of several."""
+        if isinstance(words, str):
+            return self.matrix[self._id(words)]
+        check_words(words, f"a key is a word or a list of words, not {typed(words)}")
+        return self.matrix[[self._id(word) for word in words]]
 
     @cached_property
     def has_vector(self) -> np.ndarray:
@@ -117,31 +136,37 @@ class WordVectors(SavedModel):
         lengths = np.linalg.norm(self.matrix, axis=1, keepdims=True)
         return self.matrix / np.where(lengths > 0, lengths, 1)
 
-    def vector(self, word: str) -> np.ndarray:
-        """The vector of a word; (D,)."""
-        return self.matrix[self._id(word)]
-
     def similarity(self, first: str, second: str) -> float:
         """The cosine between two words."""
         return float(self.unit[self._id(first)] @ self.unit[self._id(second)])
 
-    def nearest(self, word_or_vector: str | np.ndarray, n: int = 10) -> list[tuple[str, float]]:
-        """The n words with the largest cosine to a word (itself left out) or to a vector (D,), nearest first."""
-        if isinstance(word_or_vector, str):
-            i = self._id(word_or_vector)
-            return self._nearest(self.unit[i], n, without=[i])
-        return self._nearest(_as_vector(word_or_vector), n, without=[])
+    def most_similar(
+        self, positive: WordsOrVectors = (), negative: WordsOrVectors = (), topn: int = 10
+    ) -> list[tuple[str, float]]:
+        """The words with the largest cosine to the sum of what is positive less what is negative, best first, with
+        their cosines. Each is a word, a vector (D,), or a list of such; vectors count with length 1. The words that are
+        given are left out.
 
-    def analogy(self, a: str, b: str, c: str, n: int = 10) -> list[tuple[str, float]]:
-        """a is to b as c is to d: the words d with the largest cos(d, b - a + c), vectors of length 1.
+        So `most_similar(positive=[b, c], negative=[a])` completes "a is to b as c is to …": Mikolov, Yih & Zweig 2013,
+        Linguistic regularities in continuous space word representations."""
+        check_whole("topn", topn, least=0)
+        signed = [(1, each) for each in _listed(positive)] + [(-1, each) for each in _listed(negative)]
+        if not signed:
+            raise SettingError('most_similar needs a word: most_similar("king"), say')
+        ids = [self._id(each) for _, each in signed if isinstance(each, str)]
+        total = sum(sign * self._unit_vector(each) for sign, each in signed)
+        return self._nearest(np.asarray(total), topn, without=ids)
 
-        Mikolov, Yih & Zweig 2013, Linguistic regularities in continuous space word representations."""
-        i, j, k = self._id(a), self._id(b), self._id(c)
-        return self._nearest(self.unit[j] - self.unit[i] + self.unit[k], n, without=[i, j, k])
+    def _unit_vector(self, given: str | np.ndarray) -> np.ndarray:
+        """A word's vector or a caller's, with length 1; (D,)."""
+        if isinstance(given, str):
+            return self.unit[self._id(given)]
+        vector = _as_vector(given)
+        if vector.shape != self.matrix.shape[1:]:
+            raise ModelError(f"a vector of shape {self.matrix.shape[1:]} was expected, not {vector.shape}")
+        return vector / max(float(np.linalg.norm(vector)), 1e-30)
 
     def _nearest(self, vector: np.ndarray, n: int, without: list[int]) -> list[tuple[str, float]]:
-        if np.shape(vector) != self.matrix.shape[1:]:
-            raise ModelError(f"a vector of shape {self.matrix.shape[1:]} was expected, not {np.shape(vector)}")
         cosines = self.unit @ (vector / max(float(np.linalg.norm(vector)), 1e-30))  # (V,)
         banned = ~self.has_vector
         banned[without] = True
@@ -155,10 +180,23 @@ class WordVectors(SavedModel):
 
     def _id(self, word: str) -> int:
         if check_text(word, "a word") not in self:
-            raise VocabularyError(
-                f"{shown(word)} has no vector: it was too rare in the training text, or not in it at all"
-            )
+            others = [other for other in (word.lower(), word.capitalize(), word.upper()) if other in self]
+            why = f"{shown(others[0])} has one" if others else "it was too rare in the training text, or not in it"
+            raise UnknownWordError(f"{shown(word)} has no vector; {why}")
         return self.vocabulary.index[self._fold(word)]
+
+
+def _listed(given: WordsOrVectors) -> list[str | np.ndarray]:
+    """Words and vectors as a list; one alone is a list of one."""
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, np.ndarray):
+        return [given] if given.ndim == 1 else list(given)
+    if not isinstance(given, Iterable):
+        raise SettingError(f"expected words or vectors, not {typed(given)}")
+    items: list[Any] = list(given)
+    numbers = all(isinstance(item, int | float | np.number) for item in items)
+    return [np.array(items)] if items and numbers else items
 
 
 def _as_vector(given: Any) -> np.ndarray:

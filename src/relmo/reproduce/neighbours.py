@@ -122,7 +122,7 @@ def reproduce(model: BiLM, *, data: Path, controls: Controls, say: Callable[[str
     ]
     if controls.vectors is not None:
         rows.append(_static_row(corpus, controls.vectors))
-        extra["static"] = controls.vectors.nearest(WORD, 10) if WORD in controls.vectors else []
+        extra["static"] = controls.vectors.most_similar(WORD, topn=10) if WORD in controls.vectors else []
         notes.append(f"skip-gram vectors here: {', '.join(word for word, _ in extra['static'])}")
     return Reproduction("neighbours", f"nearest neighbours of '{WORD}'", PAPER, COLUMNS, rows, notes, extra)
 

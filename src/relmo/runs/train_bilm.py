@@ -22,6 +22,7 @@ from relmo.models.evaluate import BiScore, bilm_nll
 from relmo.networks.bilm import BiLMNetwork
 from relmo.networks.taught import TaughtBiLM
 from relmo.runs.encoded import encoded_sentences, new_vocabulary
+from relmo.runs.files import Files, listed_files
 from relmo.runs.folder import CHECKPOINT, run_folder
 from relmo.runs.reporter import Reporter
 from relmo.runs.run import finish, go, prepare, save_best
@@ -41,9 +42,9 @@ FREE = ("dropout", "state_dropout", "softmax", "samples")  # of the model's sett
 
 
 def train_bilm(
-    files: Sequence[str],
+    files: Files,
     settings: BiLMSettings,
-    out: Path,
+    out: str | Path,
     *,
     resume: bool = False,
     overwrite: bool = False,
@@ -52,7 +53,7 @@ def train_bilm(
 ) -> dict[str, Any]:
     """Trains a bidirectional language model on the files, in order, into the folder `out`. -> its results: the scores
     of the validation part."""
-    reporter = reporter or Reporter()
+    files, out, reporter = listed_files(files), Path(out), reporter or Reporter()
     # with init, what is said of the model is checked when the rest of it is known
     check_bilm(settings if settings.train.init is None else dataclasses.replace(settings, model=BiLMModelSettings()))
     if settings.model.input == "dictionary":

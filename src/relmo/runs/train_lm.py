@@ -1,6 +1,6 @@
 """`relmo train lm` as a plain function: corpus -> ids -> network -> the training loop -> a model folder."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from relmo.models.lm import LanguageModel
 from relmo.networks import make_language_model
 from relmo.networks.ngram import NGramLM
 from relmo.runs.encoded import encoded_corpus
+from relmo.runs.files import Files, listed_files
 from relmo.runs.folder import run_folder
 from relmo.runs.reporter import Reporter
 from relmo.runs.run import finish, go, prepare, save_best
@@ -28,9 +29,9 @@ LANES = 32  # lanes of a validation; they change its speed only
 
 
 def train_lm(
-    files: Sequence[str],
+    files: Files,
     settings: LMSettings,
-    out: Path,
+    out: str | Path,
     *,
     resume: bool = False,
     overwrite: bool = False,
@@ -39,7 +40,7 @@ def train_lm(
 ) -> dict[str, Any]:
     """Trains a language model on the files, in order, into the folder `out`. -> its results: the scores of the held-out
     parts."""
-    reporter = reporter or Reporter()
+    files, out, reporter = listed_files(files), Path(out), reporter or Reporter()
     check_lm(settings)
     if settings.model.cell == "ngram":
         one_process_only("an n-gram model")

@@ -1,6 +1,6 @@
 """`relmo train skipgram` as a plain function: corpus -> ids -> network -> training loop -> a folder of word vectors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from relmo.errors import CorpusError
 from relmo.models.vectors import WordVectors
 from relmo.networks.skipgram import SkipGram
 from relmo.runs.encoded import encoded_corpus
+from relmo.runs.files import Files, listed_files
 from relmo.runs.folder import run_folder
 from relmo.runs.reporter import Reporter
 from relmo.runs.run import finish, go, prepare
@@ -25,9 +26,9 @@ from relmo.training.plan import make_plan
 
 
 def train_skipgram(
-    files: Sequence[str],
+    files: Files,
     settings: SkipgramSettings,
-    out: Path,
+    out: str | Path,
     *,
     resume: bool = False,
     overwrite: bool = False,
@@ -35,7 +36,7 @@ def train_skipgram(
     reporter: Reporter | None = None,
 ) -> dict[str, Any]:
     """Trains word vectors on the files, in order, into the folder `out`. -> its results."""
-    reporter = reporter or Reporter()
+    files, out, reporter = listed_files(files), Path(out), reporter or Reporter()
     check_skipgram(settings)
     one_process_only("relmo train skipgram")
     device = prepare(settings.train)

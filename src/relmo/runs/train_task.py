@@ -27,6 +27,7 @@ import torch
 from relmo.disk.digests import check_file, fingerprint, read_sealed, sealed
 from relmo.disk.outputs import atomic, sweep
 from relmo.errors import CorpusError, SettingError
+from relmo.runs.files import Files, listed_files
 from relmo.runs.folder import AGAIN, CHECKPOINT, ENCODED, RUN, SCRATCH, remove_scratch, run_folder
 from relmo.runs.reporter import Reporter
 from relmo.runs.run import METRICS, go, prepare, read_metrics, save_best
@@ -120,9 +121,9 @@ def _score(model: Task[Any, Any], data: Data) -> TaskReport:
 
 def train_task(
     task: type[Task[Any, Any]],
-    files: Sequence[str],
+    files: Files,
     settings: Any,
-    out: Path,
+    out: str | Path,
     *,
     resume: bool = False,
     overwrite: bool = False,
@@ -132,6 +133,7 @@ def train_task(
     """Trains a task's model on the files into the folder `out`. -> its results: the scores of the validation examples.
 
     With several seeds each is trained in a folder of its own; the results are of the best, with mean and deviation."""
+    files, out = listed_files(files), Path(out)
     settings, start = task.complete(settings)
     check_settings(task.kind, settings)
     one_process_only(f"relmo train {task.kind}")

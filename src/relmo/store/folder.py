@@ -146,8 +146,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         what = "is not a model folder (it has no config.json)" if os.path.lexists(folder) else "does not exist"
         raise ModelError(
             f"{folder}: {what}; give a folder that relmo has saved, or the name of a model that ships with it "
-            f"({' or '.join(BUNDLED)}); embed, info, convert and relmo.load also take original ELMo files, an options "
-            ".json and a weights .hdf5"
+            f"({', '.join((*BUNDLED, *EXAMPLES))}); embed, info, convert and relmo.load also take original ELMo files, "
+            "an options .json and a weights .hdf5"
         )
     try:
         config = read_json(path)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from relmo.errors import CorpusError
-from relmo.models.saved import About, SavedFolder, SavedModel
+from relmo.models.saved import About, SavedFolder, SavedModel, layers_of
 from relmo.networks.inputs import IGNORED, TaskBatch, TaskNetwork, WordInputs
 from relmo.settings.arguments import check_sentence, check_text
 from relmo.settings.kinds import KINDS
@@ -191,6 +191,16 @@ class Task(SavedModel, Generic[E, P]):
     def save_others(self, folder: Path) -> None:
         """Copies of the models it is built on, where the settings ask for them."""
         self.features.save_copies(folder)
+
+    def geometry(self) -> str:
+        """What the settings of all tasks' networks say: which network or cell, and how large."""
+        model, own = self.settings.model, self.vocabularies.items()
+        cell, layers, units = (getattr(model, name, None) for name in ("cell", "layers", "hidden"))
+        network = [getattr(model, "network", None) or cell or "lstm"]
+        network += [layers_of(layers, units) if layers else f"{units} units"] if units else []
+        known = [f"{len(found) - len(found.specials):,} {what.removesuffix('-vocabulary')}" for what, found in own]
+        built_on = [f"{what} {reference.source}" for what, reference in self.features.references.items()]
+        return ", ".join([*network, *known, *built_on])
 
     def about(self, name: str) -> About:
         own, built_on = self.vocabularies.items(), self.features.references.items()

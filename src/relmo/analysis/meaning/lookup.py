@@ -120,7 +120,7 @@ def meaning(
         )
     static = None
     if vectors is not None:
-        static = vectors.nearest(words[position], k) if words[position] in vectors else []
+        static = vectors.most_similar(words[position], topn=k) if words[position] in vectors else []
     return Meaning(words, position, layers, static)
 
 

@@ -50,7 +50,7 @@ def static_layer(vectors: WordVectors) -> Embed:
             for place, word in enumerate(words):
                 form = word if word in vectors else word.lower()
                 if form in vectors:
-                    layer[0, place] = vectors.vector(form)
+                    layer[0, place] = vectors[form]
             yield layer
 
     return embed
