@@ -30,6 +30,14 @@ FORWARDS: Forwards = ("lm", "bilm")
 
 @overload
 def load(
+    source: Literal["small"] | None = None, *, kinds: None = None, device: str = "auto", dtype: DType = None
+) -> "BiLM": ...
+@overload
+def load(
+    source: Literal["words"], *, kinds: None = None, device: str = "auto", dtype: DType = None
+) -> "WordVectors": ...
+@overload
+def load(
     source: PairOrPath | None = None, *, kinds: Literal["bilm"], device: str = "auto", dtype: DType = None
 ) -> "BiLM": ...
 @overload

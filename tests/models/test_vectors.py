@@ -4,12 +4,13 @@ import gzip
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import relmo
-from relmo.errors import ModelError, RelmoError, VocabularyError
+from relmo.errors import ModelError, RelmoError, SettingError, VocabularyError
 from relmo.models.vectors import WordVectors
 from relmo.settings.skipgram import SkipgramSettings
 from relmo.text.vocabulary import SPECIALS, Vocabulary
@@ -55,6 +56,42 @@ def test_words_are_looked_up_as_the_text_was_read(vectors: WordVectors) -> None:
 def test_a_word_without_a_vector_is_an_error_that_names_it(vectors: WordVectors, word: str) -> None:
     with pytest.raises(VocabularyError, match=re.escape(f"{word!r} has no vector")):
         vectors.most_similar(word)
+
+
+def test_words_are_looked_up_as_in_a_dictionary(vectors: WordVectors) -> None:
+    assert [*vectors] == [*WORDS, "New York"]
+    assert len(vectors) == len(WORDS) + 1
+    assert np.array_equal(vectors[["king", "man"]], np.float32([WORDS["king"], WORDS["man"]]))
+    assert 3 not in vectors
+    with pytest.raises(SettingError, match="a key is a word or a list of words, not 3"):
+        vectors[3]  # type: ignore[index]
+
+
+def test_an_unknown_word_is_a_key_error_of_one_plain_line_that_knows_of_case(vectors: WordVectors) -> None:
+    cased = WordVectors(vectors.vocabulary, vectors.matrix)
+    with pytest.raises(KeyError) as error:
+        cased["King"]
+    assert str(error.value) == "'King' has no vector; 'king' has one"
+
+
+def test_similar_words_are_those_of_the_formula_whatever_way_they_are_given(vectors: WordVectors) -> None:
+    unit = {word: np.divide(vector, np.linalg.norm(vector)) for word, vector in WORDS.items()}
+    wanted = unit["king"] + unit["woman"] - unit["man"]
+    found = vectors.most_similar(["king", "woman"], "man")
+    assert dict(found)["queen"] == pytest.approx(float(unit["queen"] @ wanted / np.linalg.norm(wanted)))
+    assert not {"king", "woman", "man"} & dict(found).keys()
+    by_vector = vectors.most_similar([vectors["king"], unit["woman"]], [WORDS["man"]])
+    assert dict(by_vector)["queen"] == pytest.approx(dict(found)["queen"])
+    assert {"king", "woman", "man"} <= dict(by_vector).keys()
+    assert vectors.most_similar([1, 0, 2], topn=1) == [("king", pytest.approx(1))]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"), [((), "most_similar needs a word"), ((3,), "expected words or vectors, not 3")]
+)
+def test_nothing_to_be_similar_to_is_an_error(vectors: WordVectors, given: Any, message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        vectors.most_similar(*given)
 
 
 def test_a_vector_of_another_size_is_an_error(vectors: WordVectors) -> None:

@@ -232,12 +232,14 @@ class BiLM(SavedModel):
         shape = (self.network.layer_count, self.network.size) if layers == "all" else (self.network.size,)
         return np.stack(pooled) if pooled else np.zeros((0, *shape), dtype=np.float32)
 
-    def evaluate(self, file: str, *, lanes: int = 16, watch: Callable[[int, int], object] | None = None) -> BiScore:
+    def evaluate(
+        self, file: str | Path, *, lanes: int = 16, watch: Callable[[int, int], object] | None = None
+    ) -> BiScore:
         """The score of a file. Every word is predicted once in each direction, with the state carried through; `lanes`
         changes the speed only. `watch` is told, as it goes, how many more words were scored and how many there are."""
         vocabulary = self.output_words()
         with tempfile.TemporaryDirectory() as scratch:
-            encoded = encode_sentence_file(file, self.settings.text, vocabulary, Path(scratch))
+            encoded = encode_sentence_file(str(file), self.settings.text, vocabulary, Path(scratch))
             words, steps = encoded.sentences.words, encoded.sentences.predictions
             text = bilm_text(words, encoded.lexicon, vocabulary, self.settings.model, self.device)
             told = None if watch is None else lambda scored: watch(scored, steps)

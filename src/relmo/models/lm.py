@@ -131,11 +131,13 @@ class LanguageModel(SavedModel):
         nll = total_nll(self.network, ids, lanes=1, device=self.device)
         return Score(len(ids) - 1, len(text), 0, nll).perplexity
 
-    def evaluate(self, file: str, *, lanes: int = 16, watch: Callable[[int, int], object] | None = None) -> Score:
+    def evaluate(
+        self, file: str | Path, *, lanes: int = 16, watch: Callable[[int, int], object] | None = None
+    ) -> Score:
         """The score of a file. Every symbol is predicted once, with the state carried through; `lanes` changes the
         speed only. `watch` is told, as it goes, how many more symbols were scored and how many there are."""
         with tempfile.TemporaryDirectory() as scratch:
-            stream = encode_file(file, self.settings.text, self.vocabulary, Path(scratch))
+            stream = encode_file(str(file), self.settings.text, self.vocabulary, Path(scratch))
             told = None if watch is None else lambda scored: watch(scored, stream.predictions)
             nll = total_nll(self.network, stream.ids, lanes=lanes, device=self.device, watch=told)
             return Score(stream.predictions, stream.characters, stream.unknown, nll)
@@ -167,12 +169,34 @@ class LanguageModel(SavedModel):
         predictor = StreamPredictor(self.network, self.vocabulary, self.settings.text, options, self.device)
         return surprisal_rows(predictor, texts, options)
 
-    def generate(self, prompt: str = "", **options: Any) -> str:
-        """One text that begins with the prompt. Options as in `stream`, or `beams=` for the most probable text."""
-        if "beams" in options:
-            return self.search(prompt, **options)[0].text
-        *_, texts = self.stream(prompt, **options)
-        return texts[0].text
+    def generate(
+        self,
+        prompt: str = "",
+        *,
+        limit: int = 500,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        beams: int | None = None,
+        seed: int = 0,
+        unknown: bool = False,
+    ) -> str:
+        """One text that begins with the prompt.
+
+        limit         the most symbols to add, characters or words; the text may end by itself before that
+        temperature   below 1 the probable becomes more probable, above 1 everything evens out; 0 is greedy
+        top_k, top_p  choose among the k most probable symbols; among those that together hold probability p
+        beams         look for the most probable text with so many beams, and sample nothing
+        seed          the same seed gives the same text
+        unknown       let <unk> come up, too
+        """
+        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+        if beams is None:
+            *_, texts = self.stream(prompt, limit=limit, seed=seed, unknown=unknown, **vars(sampling))
+            return texts[0].text
+        if sampling != Sampling():
+            raise SettingError("beams searches and does not sample; leave out temperature, top_k and top_p")
+        return self.search(prompt, beams=beams, limit=limit, unknown=unknown)[0].text
 
     def stream(
         self,

@@ -107,14 +107,17 @@ class SavedModel:
         return model
 
     def save_pretrained(self, folder: str | Path, *, results: dict[str, Any] | None = None) -> None:
-        """Writes the model as a folder; `results` go into its config and its card, its own where none are given."""
+        """Writes the model as a folder; `results` go into its config and its card. Where none are given, the model's
+        own do, those in tables aside, which a folder from elsewhere may have filled with anything."""
+        if results is None:
+            results = {name: value for name, value in self.results.items() if not isinstance(value, dict)}
         folder = Path(folder)
         for name, vocabulary in self.vocabulary_files().items():
             with atomic(folder / name) as temporary:
                 vocabulary.save(temporary)
         self.save_others(folder)
         save_weights(folder, self.network)
-        self.save_description(folder, dict(self.results) if results is None else results)
+        self.save_description(folder, results)
 
     def save_description(self, folder: Path, results: dict[str, Any]) -> None:
         """The card and the settings as commented TOML, for people; then config.json, after which a folder is whole."""
@@ -150,9 +153,12 @@ class SavedModel:
         """A table for notebooks."""
         figures = {k: v for k, v in self.results.items() if isinstance(v, int | float) and k != "parameters"}
         shown = self._facts() | {k: f"{v:,.4f}" if isinstance(v, float) else f"{v:,}" for k, v in figures.items()}
-        rows = (f"<tr><th>{escape(str(name))}</th><td>{escape(value)}</td></tr>" for name, value in shown.items())
-        left = "<table style='text-align:left'>"
-        return f"{left}<caption>{type(self).__name__}</caption><tbody>{''.join(rows)}</tbody></table>"
+        left = 'style="text-align:left"'
+        rows = (
+            f"<tr><th {left}>{escape(str(name))}</th><td {left}>{escape(value)}</td></tr>"
+            for name, value in shown.items()
+        )
+        return f"<table><caption>{type(self).__name__}</caption><tbody>{''.join(rows)}</tbody></table>"
 
     def _facts(self) -> dict[str, str]:
         """What there is to say of the model in a line."""

@@ -2,6 +2,7 @@
 place of a file is told from one, before anything is made on disk."""
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,6 +12,7 @@ from relmo.settings.arguments import typed
 
 Files: TypeAlias = str | Path | Iterable[str | Path]
 WORDS_OF_TEXT = 5  # a name with fewer words is taken for a file's
+ENDING = re.compile(r"\.\w{1,8}$")
 
 
 def listed_files(files: Files | None) -> list[str]:
@@ -35,8 +37,9 @@ def one_file(file: Any) -> str:
 
 
 def looks_like_text(path: str) -> bool:
-    """Whether a string that should be a file's path is a text: it has line ends, or is several words that name no
-    file."""
+    """Whether a string that should be a file's path is a text: it has line ends, or is several words that name no file
+    and do not end as the names of files do."""
     if "\n" in path or "\r" in path:
         return True
-    return len(path.split()) >= WORDS_OF_TEXT and not os.path.lexists(path)
+    several = len(path.split()) >= WORDS_OF_TEXT
+    return several and not ENDING.search(path) and not os.path.lexists(path)

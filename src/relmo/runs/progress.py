@@ -142,8 +142,9 @@ class NotebookReporter(Reporter):
         each = (time.monotonic() - self.began) / max(1, done - self.first)
         left = f"  {duration(each * (total - done))} left" if self.first < done < total else ""
         text = f"{done:,} of {total:,} steps  {self.what}{left}"
-        bar = f'<progress value="{done}" max="{total}" style="width:20em"></progress>'
-        return {"text/html": f"<div>{bar} <code>{escape(text)}</code></div>", "text/plain": text}
+        bar = f'<progress value="{done}" max="{total}" style="width:12em"></progress>'
+        html = f'<div style="font-size:85%">{bar} {escape(text)}</div>'
+        return {"text/html": html, "text/plain": text}
 
 
 @contextmanager

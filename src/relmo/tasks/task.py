@@ -198,7 +198,8 @@ class Task(SavedModel, Generic[E, P]):
         cell, layers, units = (getattr(model, name, None) for name in ("cell", "layers", "hidden"))
         network = [getattr(model, "network", None) or cell or "lstm"]
         network += [layers_of(layers, units) if layers else f"{units} units"] if units else []
-        known = [f"{len(found) - len(found.specials):,} {what.removesuffix('-vocabulary')}" for what, found in own]
+        sizes = {what.removesuffix("-vocabulary"): len(found) - len(found.specials) for what, found in own}
+        known = [f"{size:,} {what}" for what, size in sizes.items() if size]
         built_on = [f"{what} {reference.source}" for what, reference in self.features.references.items()]
         return ", ".join([*network, *known, *built_on])
 
