@@ -23,6 +23,7 @@ suppress_warnings = ["mystnb.unknown_mime_type"]
 nitpicky = True
 nitpick_ignore_regex = [("py:class", ".*")]  # types in signatures: other libraries' would need the network
 default_role = "code"
+highlight_language = "none"
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4

@@ -21,7 +21,7 @@ import saved_allennlp
 from relmo.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ["README.md", "docs/language-models.md", "docs/elmo.md", "docs/tasks.md", "docs/analyses.md"]
+PAGES = ["README.md", "docs/start.md", "docs/language-models.md", "docs/elmo.md", "docs/tasks.md", "docs/analyses.md"]
 PAGES += ["docs/explorer.md", "docs/surprisal.md", "docs/seq2seq.md", "docs/serving.md", "docs/coming-from.md"]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 IMPORTED = [
@@ -46,7 +46,8 @@ def blocks_of(text: str, language: str) -> list[str]:
 
 
 def commands(page: str) -> list[str]:
-    return [line for block in blocks(page, "bash") for line in block.splitlines() if line.startswith("relmo ")]
+    lines = [line for block in blocks(page, "bash") for line in block.replace("\\\n", "").splitlines()]
+    return [line for line in lines if line.startswith("relmo ")]
 
 
 def in_folder(folder: Path, function: Callable[..., Any], *arguments: Any) -> None:
