@@ -1,7 +1,8 @@
 """What the README, the guides and the examples say is executed: `relmo` commands as printed, Python snippets.
 
-Each command is a test of its own. It runs in a process that is forked from a server which has imported torch already,
-since importing takes longer than most of the commands do.
+Each command is a test of its own. All run in one folder, page after page, as somebody would who reads them in order:
+so what one writes must not be in another's way. A command runs in a process that is forked from a server which has
+imported torch already, since importing takes longer than most of the commands do.
 """
 
 import multiprocessing
@@ -46,30 +47,42 @@ def blocks_of(text: str, language: str) -> list[str]:
 
 
 def commands(page: str) -> list[str]:
+    """The lines with `relmo …`, and those with `echo "…" | relmo …`."""
     lines = [line for block in blocks(page, "bash") for line in block.replace("\\\n", "").splitlines()]
-    return [line for line in lines if line.startswith("relmo ")]
+    return [line for line in lines if re.match(r"(echo .+ \| )?relmo ", line)]
 
 
-def in_folder(folder: Path, function: Callable[..., Any], *arguments: Any) -> None:
-    """Calls a function there; what it says, and a traceback, go to a file."""
+def in_folder(folder: Path, given: str, function: Callable[..., Any], *arguments: Any) -> None:
+    """Calls a function there, with standard input; what it says, and a traceback, go to a file."""
     import torch
 
     os.chdir(folder)
     torch.set_num_threads(1)
+    (folder / "given").write_text(given)
+    with (folder / "given").open() as file:
+        os.dup2(file.fileno(), sys.stdin.fileno())
     with (folder / "said").open("w") as said:
         os.dup2(said.fileno(), sys.stdout.fileno())
         os.dup2(said.fileno(), sys.stderr.fileno())
     function(*arguments)
 
 
-def run(folder: Path, function: Callable[..., Any], *arguments: Any) -> str:
+def run(folder: Path, function: Callable[..., Any], *arguments: Any, given: str = "") -> str:
     """What a function says in a process of its own, which ends well."""
-    process = multiprocessing.get_context("forkserver").Process(target=in_folder, args=(folder, function, *arguments))
+    target = (folder, given, function, *arguments)
+    process = multiprocessing.get_context("forkserver").Process(target=in_folder, args=target)
     process.start()
     process.join()
     said = (folder / "said").read_text()
     assert process.exitcode == 0, f"{arguments}\n{said}"
     return said
+
+
+def run_command(folder: Path, line: str) -> str:
+    """What a line of a page says."""
+    *before, command = line.rsplit(" | ", 1) if line.startswith("echo ") else [line]
+    given = " ".join(shlex.split(before[0])[1:]) + "\n" if before else ""
+    return run(folder, main, shlex.split(command, comments=True)[1:], given=given)
 
 
 def snippets(page: str) -> None:
@@ -81,28 +94,26 @@ def execute(page: str, code: str) -> None:
 
 
 class Pages:
-    """The commands and then the snippets of pages: each runs once, in a folder of the page's own, after those before
-    it."""
+    """The commands and then the snippets of pages: each runs once, in one folder, after those of its page before it.
+    What they said is kept."""
 
-    def __init__(self, root: Path):
-        self.root = root
-        self.done = dict.fromkeys(PAGES, 0)
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.said: dict[str, list[str]] = {page: [] for page in PAGES}
+        (folder / "src").symlink_to(ROOT / "src")
+        saved = {"weights.th": saved_allennlp.th(saved_allennlp.tagger())}  # what readers of coming-from.md bring along
+        saved_allennlp.archive(folder / "model.tar.gz", saved)
+        many_langs.write(folder / "zh.model")
 
-    def run_to(self, page: str, number: int) -> None:
-        folder, steps = self.root / page.replace("/", "-"), [*commands(page), None]
-        if not folder.exists():
-            folder.mkdir()
-            (folder / "src").symlink_to(ROOT / "src")
-            if page == "docs/coming-from.md":  # what its readers bring along
-                weights = saved_allennlp.th(saved_allennlp.tagger())
-                saved_allennlp.archive(folder / "model.tar.gz", {"weights.th": weights})
-                many_langs.write(folder / "zh.model")
-        for step in steps[self.done[page] : number + 1]:
-            if step is None:
-                run(folder, snippets, page)
-            else:
-                run(folder, main, shlex.split(step)[1:])
-            self.done[page] += 1
+    def run_to(self, page: str, number: int) -> str:
+        said, steps = self.said[page], [*commands(page), None]
+        for step in steps[len(said) : number + 1]:
+            said.append(run(self.folder, snippets, page) if step is None else run_command(self.folder, step))
+        return said[number]
+
+    def said_by(self, page: str, start: str) -> str:
+        """What the page's first command that begins so has said."""
+        return self.run_to(page, next(i for i, line in enumerate(commands(page)) if line.startswith(start)))
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +134,49 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
 )
 def test_commands_and_snippets_of_a_page_run_in_order_as_printed(pages: Pages, page: str, number: int) -> None:
     pages.run_to(page, number)
+
+
+def figure(said: str, name: str) -> float:
+    """A figure of the table that training ends with."""
+    found = re.search(rf"^{name} +([\d.,]+)$", said, re.MULTILINE)
+    assert found, said
+    return float(found[1].replace(",", ""))
+
+
+def test_the_first_snippet_tells_two_banks_apart(pages: Pages) -> None:
+    first = blocks("README.md", "python")[0]
+    alike, other = map(float, re.findall(r": (0\.\d\d)$", run(pages.folder, execute, "README.md", first), re.MULTILINE))
+    assert alike > other + 0.2
+
+
+def test_the_tagger_of_the_readme_finds_names(pages: Pages) -> None:
+    said = pages.said_by("README.md", "relmo train tagger")
+    assert figure(said, "valid_f1") > 0.8
+    assert all(re.search(rf"^{label} ", said, re.MULTILINE) for label in ("PER", "LOC", "ORG"))
+    tagged = dict(line.split("\t") for line in pages.said_by("README.md", 'echo "Anna').splitlines() if line)
+    assert (tagged["Anna"], tagged["Berlin"], tagged["Oslo"], tagged["moved"]) == ("B-PER", "B-LOC", "B-LOC", "O")
+
+
+def test_the_classifier_of_the_readme_is_scored_on_both_classes(pages: Pages) -> None:
+    said = pages.said_by("README.md", "relmo train classifier")
+    assert figure(said, "valid_accuracy") > 0.7
+    counts = re.findall(r"^(negative|positive) .* (\d+)$", said, re.MULTILINE)
+    assert [label for label, count in counts if int(count) > 5] == ["negative", "positive"]
+    assert pages.said_by("README.md", 'echo "The room').startswith("negative\t")
+
+
+def test_generated_text_has_words(pages: Pages) -> None:
+    lines = [line for page in ("README.md", "docs/language-models.md") for line in commands(page)]
+    assert any("--beams" in line for line in lines)
+    for page in ("README.md", "docs/language-models.md"):
+        for number, line in enumerate(commands(page)):
+            if line.startswith("relmo generate"):
+                said = pages.run_to(page, number)
+                assert len(set(re.findall(r"[A-Za-z]{2,}", said))) > 4, f"{line}\n{said}"
+
+
+def test_semantic_roles_are_found_in_a_new_sentence(pages: Pages) -> None:
+    assert "[ARG0 The postman]" in pages.said_by("docs/tasks.md", 'echo "The postman')
 
 
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", (ROOT / INTEGRATIONS).read_text(), re.DOTALL | re.MULTILINE))

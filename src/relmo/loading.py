@@ -147,6 +147,9 @@ def _load(
 def _check_kind(source: Any, kind: str, kinds: Collection[str] | None) -> None:
     if kinds is not None and kind not in kinds:
         wanted = " or ".join(f"{KINDS[name].called} ({name})" for name in kinds)
+        if len(kinds) > 2:
+            *most, last = kinds
+            wanted = f"a model that relmo train {', '.join(most)} or {last} has made"
         raise WrongKindError(f"{source or DEFAULT}: is {KINDS[kind].called} ({kind}); give {wanted}")
 
 

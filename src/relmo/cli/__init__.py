@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, MissingArgumentError
 
 import relmo
 from relmo.cli.analyse import analyse
@@ -102,6 +102,10 @@ def run(given: Sequence[str]) -> None:
 
 def _explain(error: Exception) -> str | None:
     """What a user can be told of an error; None of a mistake of ours, which a traceback is for."""
+    if isinstance(error, MissingArgumentError) and error.argument is not None and error.command_chain:
+        verb, argument = " ".join(["relmo", *error.command_chain]), error.argument
+        name = argument.name.removeprefix("--").upper() if argument.index is not None else argument.name
+        return f"{verb}: {name} needs a value; {verb} --help shows an example"
     if isinstance(error, RelmoError | CycloptsError):
         return str(error)
     if isinstance(error, OSError) and error.errno is not None:

@@ -18,8 +18,10 @@ def bench(
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """The speed table of this machine: how fast a biLM (ELMo) embeds and trains, against the same model in other forms;
-    how fast a sequence-to-sequence network writes and trains; and how long the explorer's page waits.
+    """Print how fast this machine is: a table of embedding and training with ELMo.
+
+    The same model in other forms is timed beside it. The table also says how fast a sequence-to-sequence network writes
+    and trains, and how long the explorer's page waits.
 
         relmo bench --quick
 

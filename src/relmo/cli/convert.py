@@ -25,8 +25,10 @@ def convert(
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Convert original ELMo files to a relmo folder; a relmo folder to original ELMo files; with --precision, a relmo
-    folder of any kind to another with the same model in fewer bits; with --to, a model to what another library reads.
+    """Convert a model: from or to original ELMo files, to fewer bits, or to the format of another library.
+
+    Without flags, original ELMo files become a relmo folder, and a relmo folder becomes original files. --precision
+    writes a relmo folder of any kind again in fewer bits. --to writes what another library reads.
 
     Original files are an options .json and a weights .hdf5, by whatever names, in a folder or a .zip. A relmo folder of
     kind bilm that reads characters becomes options.json, weights.hdf5 and vocab.txt, as other tools for ELMo read them.

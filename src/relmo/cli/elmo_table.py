@@ -35,6 +35,8 @@ def elmo_table(
     """Trains six tasks plain and with ELMo and sets them beside the tables of Peters et al. 2018: what ELMo adds, which
     layers, where, and the layers' weights. What is finished is kept: the same command goes on where it was stopped.
 
+    For example:
+
         relmo reproduce elmo-table --data data --model small --model large=models/original --jobs 4
 
         relmo reproduce elmo-table --rows ner,sst5 --tables 1 --seeds 3 --minutes 8

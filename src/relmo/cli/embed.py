@@ -61,9 +61,11 @@ def embed(
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Contextual vectors of the words of a text, a sentence a line, into a file.
+    """Write the contextual vectors of a text's words to a file. Each line of the text is a sentence.
 
-    While it goes on, what is done is kept in the folder OUT.partial; a run that was broken off goes on with --resume.
+    What is done so far is kept in the folder OUT.partial. A run that was interrupted continues with --resume.
+
+        echo "A bank lends money." | relmo embed --out vectors.h5
 
         relmo embed text.txt --out vectors.h5
 

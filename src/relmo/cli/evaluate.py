@@ -26,11 +26,13 @@ def evaluate(
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Score a model on files: of a language model perplexity, negative log-likelihood, and bits per character; of a
-    bidirectional one the perplexity of each direction; of a task's model its own score, and each label by itself.
+    """Score a model on files: the perplexity of a language model, the accuracy or F1 of a task's model.
 
-    Every symbol of a language model's file is predicted exactly once (in each direction), the state carried from its
-    beginning to its end.
+    A language model also gets its negative log-likelihood and bits per character; a bidirectional one the perplexity of
+    each direction; a task's model the figures of each label. A language model predicts every symbol of a file exactly
+    once (in each direction) and carries its state from the beginning to the end.
+
+        echo "Natasha was going to the ball." | relmo evaluate prose -
 
         relmo evaluate models/mine test.txt
 

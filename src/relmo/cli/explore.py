@@ -68,10 +68,10 @@ def explore(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     quiet: bool = False,
 ) -> None:
-    """Look into a language model with a browser: its units over a text, what they stand for, what breaks without them,
-    how far back it remembers. Of a sequence-to-sequence model: what it writes, and what it looks at while it does.
+    """Look into a model in a browser: its units over a text, what they stand for, and how far back it remembers.
 
-    It runs on this machine and is for this machine alone, until Ctrl-C.
+    Of a sequence-to-sequence model the page shows what it writes, and what it looks at while it writes. The page is
+    served by this machine to this machine alone, until Ctrl-C.
 
         relmo explore
 

@@ -48,6 +48,10 @@ def generate(
 ) -> None:
     """Write text with a language model, until the end-of-text symbol or a limit.
 
+    For example:
+
+        relmo generate prose --prompt "The Prince " --limit 200 --temperature 0.5
+
         relmo generate models/mine --prompt "ROMEO:" --limit 300 --temperature 0.8 --seed 7
 
     Parameters

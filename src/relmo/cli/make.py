@@ -24,6 +24,8 @@ def make(
 ) -> None:
     """Make pairs of texts to learn from: sums, copies, reversals, dates. `relmo train seq2seq` learns them.
 
+    For example:
+
         relmo make arithmetic --size 4 --operators +- --out sums
 
         relmo make reverse --size 10 --out reversals

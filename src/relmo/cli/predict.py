@@ -70,7 +70,7 @@ def predict(
     own: Annotated[AnswerOptions, Parameter(name="*", group="Readers, coreference")] = AnswerOptions(),  # noqa: B008
     search: Annotated[SearchOptions, Parameter(name="*", group="Sequence to sequence")] = SearchOptions(),  # noqa: B008
 ) -> None:
-    """Apply a model to text. Each line is answered as it comes, so that it works in a pipe.
+    """Apply a task's model to text: tags, labels, answers, roles. It answers each line as it comes, also in a pipe.
 
     - tagger: a sentence a line. It gives each word with its tag, a tab between them, an empty line after a sentence.
     - classifier: a text a line. It gives the label and its probability.

@@ -25,8 +25,9 @@ def published(
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Makes published tables and figures again for a model and its controls: the model's layer without context, static
-    vectors, and the same network untrained. Without a name, lists the tables there are.
+    """Make published tables and figures again for a model. Without a name, list the tables there are.
+
+    The model stands beside its controls: its own layer without context, static vectors, and the same network untrained.
 
         relmo reproduce pos neighbours
 

@@ -26,9 +26,10 @@ def serve(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     quiet: bool = False,
 ) -> None:
-    """Answer requests over HTTP: embed, predict, surprisal and generate, with whatever of it the models can do.
+    """Answer requests over HTTP with one or more models: embed, predict, surprisal and generate.
 
-    Requests of many clients are computed together. It runs until Ctrl-C or SIGTERM, and then finishes what it took.
+    Each model does what it can. Requests of many clients are computed together. The server runs until Ctrl-C or
+    SIGTERM, and then finishes the requests it has accepted.
 
         relmo serve small
 

@@ -33,10 +33,12 @@ def surprisal(
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """How surprising each word of a text is to a language model: a table with a row for each word.
+    """Say how surprising each word of a text is to a language model: a table with a row for each word.
 
     The columns are line, position, word, start and end (its characters in the line), surprisal in bits, entropy in bits
     before the word, and unknown (1 where the vocabulary lacks it). Lines and positions count from 1.
+
+        echo "The old man the boat." | relmo surprisal small
 
         relmo surprisal models/mine story.txt --out story.tsv
 

@@ -119,6 +119,8 @@ class BiLMSettings:
 
     Text has one sentence a line; words are counted, the vocabulary is made, and the last part is held out.
 
+    For example:
+
         relmo train bilm corpus.txt --preset small --min-count 3 --epochs 10 --out models/mine
 
         relmo train bilm domain.txt --init models/mine --epochs 1 --out models/domain

@@ -58,13 +58,15 @@ class ClassifierTrainSettings(TaskTrainSettings):
 class ClassifierSettings:
     """Train a classifier of texts: sentiment, acceptability, topics; with or without ELMo.
 
-    relmo train classifier train.txt --valid dev.txt --preset sst5 --elmo small --elmo-at both --out models/sst5
+    For example:
 
-    relmo train classifier mine.csv --text-column comment --column topic --metric f1 --out models/mine
+        relmo train classifier train.txt --valid dev.txt --preset sst5 --elmo small --elmo-at both --out models/sst5
 
-    relmo train classifier reviews.tsv --init models/lm --pool final --out models/reviews
+        relmo train classifier mine.csv --text-column comment --column topic --metric f1 --out models/mine
 
-    echo "A quiet, lovely film." | relmo predict models/sst5 --json
+        relmo train classifier reviews.tsv --init models/lm --pool final --out models/reviews
+
+        echo "A quiet, lovely film." | relmo predict models/sst5 --json
     """
 
     files: ClassVar[str] = (

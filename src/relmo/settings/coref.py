@@ -71,11 +71,13 @@ class CorefTrainSettings(TaskTrainSettings):
 class CorefSettings:
     """Train a model of coreference: who is who in a document; with or without ELMo.
 
-    relmo train coref train.conll --valid dev.conll --preset lee --elmo small --out models/coref
+    For example:
 
-    relmo evaluate models/coref dev.conll
+        relmo train coref train.conll --valid dev.conll --preset lee --elmo small --out models/coref
 
-    echo "Anna saw Bob. She waved to him." | relmo predict models/coref
+        relmo evaluate models/coref dev.conll
+
+        echo "Anna saw Bob. She waved to him." | relmo predict models/coref
     """
 
     files: ClassVar[str] = (

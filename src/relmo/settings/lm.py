@@ -99,6 +99,8 @@ class LMSettings:
 
     Any text will do: plain, .gz, .xz, .zst, .conllu, or - for standard input. The last part is held out for validation.
 
+    For example:
+
         relmo train lm corpus.txt --cell lstm --hidden 512 --epochs 20 --out models/mine
 
         relmo generate models/mine --prompt "Once upon a time"

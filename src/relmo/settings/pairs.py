@@ -54,13 +54,15 @@ class PairsModelSettings(SentenceModelSettings):
 class PairsSettings:
     """Train a network that compares two sentences: inference, paraphrase, similarity; with or without ELMo.
 
-    relmo train pairs train.tsv --valid dev.tsv --preset snli --elmo small --elmo-at both --out models/snli
+    For example:
 
-    relmo train pairs sts-train.csv --valid sts-dev.csv --preset stsb --elmo small --out models/stsb
+        relmo train pairs train.tsv --valid dev.tsv --preset snli --elmo small --elmo-at both --out models/snli
 
-    relmo train pairs mine.jsonl --network encoder --pool max --out models/mine
+        relmo train pairs sts-train.csv --valid sts-dev.csv --preset stsb --elmo small --out models/stsb
 
-    printf "A man sleeps.\\tA person is awake.\\n" | relmo predict models/snli
+        relmo train pairs mine.jsonl --network encoder --pool max --out models/mine
+
+        printf "A man sleeps.\\tA person is awake.\\n" | relmo predict models/snli
     """
 
     files: ClassVar[str] = "Pairs with labels or scores: a table with a header (SNLI, SICK), STS-B, or JSON lines."

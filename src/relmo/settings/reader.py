@@ -45,11 +45,13 @@ class ReaderModelSettings:
 class ReaderSettings:
     """Train a reader: it finds the answer to a question in a passage; with or without ELMo.
 
-    relmo train reader train.json --valid dev.json --preset squad --out models/squad
+    For example:
 
-    relmo train reader train.json --valid dev.json --preset squad --elmo small --elmo-at both --out models/squad-elmo
+        relmo train reader train.json --valid dev.json --preset squad --out models/squad
 
-    echo "Who founded the town?" | relmo predict models/squad --passage town.txt --best 3
+        relmo train reader train.json --valid dev.json --preset squad --elmo small --elmo-at both --out models/squad2
+
+        echo "Who founded the town?" | relmo predict models/squad --passage town.txt --best 3
     """
 
     files: ClassVar[str] = (

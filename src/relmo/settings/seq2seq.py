@@ -120,13 +120,15 @@ class SearchSettings:
 class Seq2SeqSettings:
     """Train a network that turns one text into another: translation, summaries, corrections, sums, dates.
 
-    relmo train seq2seq train.en,train.de --valid val.en,val.de --preset multi30k --out models/en-de
+    For example:
 
-    relmo train seq2seq pairs.tsv --source-unit char --target-unit char --metric exact --out models/mine
+        relmo train seq2seq train.en,train.de --valid val.en,val.de --preset multi30k --out models/en-de
 
-    relmo train seq2seq sums/train.tsv --valid sums/held-out.tsv --preset addition --out models/sums
+        relmo train seq2seq pairs.tsv --source-unit char --target-unit char --metric exact --out models/mine
 
-    echo "A man sleeps." | relmo predict models/en-de --beams 5 --best 3
+        relmo train seq2seq sums/train.tsv --valid sums/held-out.tsv --preset addition --out models/sums
+
+        echo "A man sleeps." | relmo predict models/en-de --beams 5 --best 3
     """
 
     files: ClassVar[str] = (

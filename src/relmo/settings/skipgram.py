@@ -65,6 +65,8 @@ class SkipgramSettings:
 
     The folder also holds them as vectors.txt, in word2vec's text format.
 
+    For example:
+
         relmo train skipgram corpus.txt --out models/vectors
     """
 

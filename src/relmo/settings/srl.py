@@ -47,11 +47,13 @@ class SRLSettings:
     """Train a labeller of semantic roles: for each predicate of a sentence, who does what to whom, when, where and why;
     with or without ELMo.
 
-    relmo train srl train.jsonl --valid dev.jsonl --preset propbank --out models/srl
+    For example:
 
-    relmo train srl train.jsonl --valid dev.jsonl --preset propbank --elmo small --seeds 3 --out models/srl-elmo
+        relmo train srl train.jsonl --valid dev.jsonl --preset propbank --out models/srl
 
-    echo "Anna gave Bob the key yesterday." | relmo predict models/srl
+        relmo train srl train.jsonl --valid dev.jsonl --preset propbank --elmo small --seeds 3 --out models/srl-elmo
+
+        echo "Anna gave Bob the key yesterday." | relmo predict models/srl
     """
 
     files: ClassVar[str] = (

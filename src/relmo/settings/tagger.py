@@ -42,11 +42,13 @@ class TaggerModelSettings:
 class TaggerSettings:
     """Train a tagger: parts of speech, names, or any column of tags; with or without ELMo.
 
-    relmo train tagger train.conllu --valid dev.conllu --preset pos --elmo small --out models/pos
+    For example:
 
-    relmo train tagger train.iob2 --valid dev.iob2 --preset ner --elmo small --seeds 5 --out models/ner
+        relmo train tagger train.conllu --valid dev.conllu --preset pos --elmo small --out models/pos
 
-    echo "Anna lives in Berlin." | relmo predict models/ner
+        relmo train tagger train.iob2 --valid dev.iob2 --preset ner --elmo small --seeds 5 --out models/ner
+
+        echo "Anna lives in Berlin." | relmo predict models/ner
     """
 
     files: ClassVar[str] = (

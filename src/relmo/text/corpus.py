@@ -205,7 +205,10 @@ class _Decoder:
         if b"\0" in data:
             if self.errors == "strict":
                 where = self._where(data, data.index(b"\0"))
-                raise CorpusError(f"{where} is NUL: the file looks binary, or UTF-16; give UTF-8 text, or re-encode it")
+                raise CorpusError(
+                    f"{where} is NUL: the file looks binary, such as a Word document, or is UTF-16; "
+                    "save it as plain text in UTF-8"
+                )
             data = data.replace(b"\0", "\ufffd".encode())
         try:
             text = data.decode("utf-8", self.errors)

@@ -57,6 +57,8 @@ def compare(
     """Compares language models on the same text: what symbols cost them, by kind and by the distance to the bracket
     they close. With --train, also compares them with an n-gram model of their training text.
 
+    For example:
+
         relmo analyse compare models/lstm --text held-out.txt --train train.txt --samples 2
 
         relmo analyse compare models/lstm models/gru --text held-out.txt --plot losses.png

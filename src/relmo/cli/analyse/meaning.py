@@ -74,6 +74,8 @@ def meaning(
     """What a word means in its sentence: its nearest occurrences in a corpus, layer by layer, and the neighbours of its
     static vector. Also which layers know senses and parts of speech, and which layers tasks have chosen.
 
+    For example:
+
         relmo analyse meaning --index corpus.index --build corpus.txt
 
         relmo analyse meaning 'He made a spectacular play .' play --index corpus.index

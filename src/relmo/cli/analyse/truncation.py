@@ -24,6 +24,8 @@ def truncation(
 ) -> None:
     """How much of the past models use: their loss when they are given only the last k symbols, by k.
 
+    For example:
+
         relmo analyse truncation models/lstm models/elman --text book.txt --plot past.png
 
     Parameters
