@@ -22,11 +22,13 @@ PYTHON
 [ -e "$out/novels.txt" ] || mv "$out/novels.tmp" "$out/novels.txt"
 
 $relmo train bilm "$out/novels.txt" --preset small --filters 1x32,2x32,3x64,4x128 --hidden 256 --projection 64 --samples 1024 \
-  --vocabulary-size 20000 --batch 64 --epochs 1 --threads 1 --out "$out/french" --resume "$@"
+  --vocabulary-size 20000 --batch 64 --epochs 1 --threads 1 --out "$out/french" "$@"
 
+# The settings of the preset pos, without its English word vectors.
+tagger="--task pos --word-dim 50 --word-dropout 0.05 --layers 1 --hidden 200 --dropout 0.4 --decoder softmax --epochs 12 --batch 32
+  --lr 0.002 --decay linear --clip-norm 5 --patience 5 --threads 1"
 for seed in 1 2 3; do
-  $relmo train tagger "$sequoia-train.conllu" --valid "$sequoia-dev.conllu" --preset pos --set input.vectors= \
-    --seed $seed --threads 1 --out "$out/plain-$seed"
-  $relmo train tagger "$sequoia-train.conllu" --valid "$sequoia-dev.conllu" --preset pos --set input.vectors= --elmo "$out/french" \
-    --seed $seed --threads 1 --out "$out/elmo-$seed"
+  $relmo train tagger "$sequoia-train.conllu" --valid "$sequoia-dev.conllu" $tagger --seed $seed --json --out "$out/plain-$seed" > "$out/plain-$seed.json"
+  $relmo train tagger "$sequoia-train.conllu" --valid "$sequoia-dev.conllu" $tagger --seed $seed --json --elmo "$out/french" --out "$out/elmo-$seed" \
+    > "$out/elmo-$seed.json"
 done
