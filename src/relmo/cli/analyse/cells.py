@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from relmo.cli.output import Overwrite, check_plot, say_wrote
 from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
+from relmo.settings.arguments import check_whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -132,8 +133,7 @@ def cells(
     model
         The folder of a language model, bidirectional or not; or small, which ships with relmo.
     file
-        Plain text, source code, or .conllu; - for standard input. For a bidirectional model each line is a
-        sentence.
+        Plain text, source code, or .conllu; - for standard input. A bidirectional model takes each line for a sentence.
     symbols
         How many of the text's first symbols to take; by default 120,000, or fewer where there are very many units.
     list_features
@@ -162,9 +162,8 @@ def cells(
         raise SettingError("a model and a text are needed: relmo analyse cells MODEL FILE")
     check_plot(plot, overwrite=overwrite)
     checks.check()
+    check_whole("--symbols", 1 if symbols is None else symbols)
     folder = _folder_to_name_in(model, overwrite=overwrite) if name_cells else None
-    if symbols is not None and symbols < 1:
-        raise SettingError(f"--symbols must be 1 or more, not {symbols}")
     loaded = load(model, kinds=FORWARDS, device=device).splitting(tokenizer)
     document = read_document(loaded, file, language=asked.language, symbols=symbols or _most_symbols(loaded))
     found = asked.tracks(document)
