@@ -110,7 +110,12 @@ def test_train_then_evaluate_then_generate_then_info(
     assert facts["results"]["valid_perplexity"] < guess
     assert facts["sha256"]["model.safetensors"] == sha256(model / "model.safetensors")
     assert run("info", model, "--quiet") == "lm\n"
-    assert str(facts["weights_digest"]) in run("info", model)
+    said = run("info", model)
+    assert said.startswith(
+        f"{model}: a language model (lm) with {facts['parameters']:,} parameters.\nIt was trained on "
+    )
+    assert "\nTry: relmo generate " in said
+    assert str(facts["weights_digest"]) in said
 
 
 @pytest.mark.parametrize("name", ["lstm", "ngram", "gru, words"])

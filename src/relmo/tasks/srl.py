@@ -8,7 +8,7 @@ labeller.predict([("Anna gave Bob the key .".split(), [1])])     # for the predi
 labeller.evaluate("dev.jsonl").values["verb_f1"]
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
@@ -215,10 +215,6 @@ class RoleLabeller(Task[RoleSentence, RoleText]):
     @staticmethod
     def texts(example: RoleSentence) -> Sequence[Words]:
         return (example.words,)
-
-    @staticmethod
-    def classes(example: RoleSentence) -> Collection[str]:
-        return {tag for proposition in example.propositions or () for tag in proposition.tags}
 
     @classmethod
     def make_vocabularies(cls, settings: SRLSettings, examples: Sequence[RoleSentence]) -> dict[str, Vocabulary]:
