@@ -13,8 +13,10 @@ from relmo.models.vectors import WordVectors
 from relmo.settings.task import InputSettings
 from relmo.store.references import Reference
 from relmo.tasks.features import WordFeatures, WordVocabulary, count_words
+from relmo.tasks.results import LabelledSpan
 from relmo.tasks.tagger import TaggedText, Tagger
 from relmo.tasks.task import Labels, by_length, count_labels
+from relmo.text.tokenize import Token
 from relmo.text.vocabulary import Vocabulary
 from tagging import conllu, settings, tiny_bilm, word_bilm
 
@@ -63,6 +65,18 @@ def test_the_probability_of_a_stretch_is_that_of_all_its_tags_together() -> None
     for start, end in combinations(range(5), 2):
         wanted = sum(p for tags, p in shares.items() if list(tags[start:end]) == found.tags[start:end])
         assert found.together(start, end) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_a_notebook_shows_names_or_else_tags_and_words_that_share_a_place_once() -> None:
+    tokens = [Token("au", 0, 2), Token("<b>", 3, 6)]
+    name = LabelledSpan("<b>", 3, 6, 1, 2, "LOC", 0.9)
+    shown = TaggedText("au <b>", tokens, ["O", "B-LOC"], [0.5, 0.9], [name])._repr_html_()
+    assert shown.count("<span") == 1
+    assert "&lt;b&gt;<sub" in shown
+    both = TaggedText("au", [Token("à", 0, 2), Token("le", 0, 2)], ["ADP", "DET"], [0.5, 0.9], [])
+    assert both._repr_html_().count("<span") == 1
+    assert "ADP DET</sub>" in both._repr_html_()
+    assert repr(both) == "TaggedText(à/ADP le/DET)"
 
 
 def test_text_is_split_and_lists_are_kept_and_nothing_gives_nothing() -> None:

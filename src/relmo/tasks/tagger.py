@@ -85,8 +85,11 @@ class TaggedText:
         """For a notebook: the text with its entities in colours, or else its words with their tags."""
         if self.entities:
             return marked_html(self.text, label_marks(self.entities))
-        tagged = zip(self.tokens, self.tags, self.probabilities, strict=True)
-        marks = label_marks(LabelledSpan(*token, 0, 0, tag, share) for token, tag, share in tagged if tag != OUTSIDE)
+        tags: dict[tuple[int, int], list[str]] = {}  # words that share a place have one mark
+        for place, tag in zip(self.offsets, self.tags, strict=True):
+            tags.setdefault(place, []).append(tag)
+        shown = (LabelledSpan("", *place, 0, 0, " ".join(own), 1.0) for place, own in tags.items())
+        marks = label_marks(each for each in shown if each.label != OUTSIDE)
         return marked_html(self.text, marks)
 
 
