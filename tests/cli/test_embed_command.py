@@ -136,6 +136,7 @@ def test_carried_state_and_its_batch_size_reach_the_model(
         (["--state", "carry", "--batch-size", "2", "--resume"], "cannot be resumed"),
         (["--model", "nowhere"], "nowhere"),
         (["--batch-size", "0"], "batch_size must be 1 or more"),
+        (["--workers", "2"], "--workers is for --engine ray"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(

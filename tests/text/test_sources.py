@@ -85,6 +85,27 @@ def test_a_column_of_a_table_is_its_text_and_the_id_is_kept(tmp_path: Path) -> N
     assert [text.text for text in read_texts(write(tmp_path / "one.csv", "w\nx\n"))] == ["x"]
 
 
+def test_a_table_in_parquet_is_read_like_one_with_commas(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as parquet
+
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pyarrow.table({"id": [7, 8, 9], "text": ["A bank.", None, "one\ntwo"], "n": [1, 2, 3]}), path)
+    assert [(text.text, text.name, text.line) for text in read_texts(path)] == [
+        ("A bank.", "7", 1),
+        ("", "8", 2),
+        ("one two", "9", 3),
+    ]
+    assert [text.text for text in read_texts(path, columns=TableColumns("n"))] == ["1", "2", "3"]
+    with pytest.raises(CorpusError, match="there is no column 'x'"):
+        list(read_texts(path, columns=TableColumns("x")))
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(CorpusError, match=r"t.parquet: cannot be read as .parquet"):
+        list(read_texts(path))
+    with pytest.raises(CorpusError, match=r"none.parquet: cannot be read as .parquet \(no such file\)"):
+        list(read_texts(tmp_path / "none.parquet"))
+
+
 def test_a_csv_is_never_read_as_plain_text(tmp_path: Path) -> None:
     path = str(write(tmp_path / "a.csv", "id,text\n1,a cat\n"))
     with pytest.raises(CorpusError, match=r"a.csv: is a table, and plain text is needed"):
