@@ -320,7 +320,7 @@ def test_a_word_is_looked_up_where_it_stands_and_screens_are_those_of_the_model(
 
 def test_forms_of_ones_own_are_asked_for(watched: Watched) -> None:
     page = watched.open("#screen=experiments&model=prose")
-    page.click("text=Ask it all the same")
+    page.click("summary:has-text('Ask it all the same')")
     page.fill("label:has-text('Pairs') textarea", "one | he said | he siad\ntwo | she was | she wsa")
     page.click("text=Ask the model again")
     page.wait_for_selector(".barchart th:has-text('one')")

@@ -183,12 +183,12 @@ def test_a_pack_is_chosen_and_a_units_gates_are_drawn_by_condition(
     tmp_path: Path,
 ) -> None:
     page = watched.open("#screen=experiments&model=prose&unit=c0.24")
-    page.click("text=Ask it all the same")
+    page.click("summary:has-text('Ask it all the same')")
     page.select_option("label:has-text('Pairs') select", "verbs.csv")
     page.click("text=Ask the model again")
     page.wait_for_selector(".barchart th:has-text('condition 8')")
     assert "pack=verbs.csv" in page.url
-    page.click("text=Trace a cell's gates")
+    page.click("summary:has-text('Trace a cell')")
     page.uncheck("label:has-text('condition 1') input")
     page.check("label:has-text('condition 8') input")
     page.click("text=Trace its gates again")

@@ -1,6 +1,6 @@
 // Compare: two models on one text, and two samples, first without their names.
 
-import { answers, bundle, jobKey, ready, shownUnit, work } from "./data.js";
+import { answers, bundle, isMade, jobKey, keep, ready, shownUnit, work } from "./data.js";
 import { button, choice, evidence, fixed, grid, heading, labelled, make, put, runner, say, signed } from "./dom.js";
 import { paint } from "./colour.js";
 import { lines } from "./charts.js";
@@ -10,7 +10,6 @@ import { classWords } from "./words.js";
 
 export function showCompare(root, view) {
   const { about, state } = view;
-  const key = jobKey("compare", state);
   const filmKey = jobKey("emerge", state);
   const top = make("div", {}, heading("Two models, one text", "Orange: this model guessed better. Blue: the other did."));
   let roll = null;
@@ -27,7 +26,7 @@ export function showCompare(root, view) {
   const go = runner("Compare again", async (tell, signal) => {
     const found = await work({ what: "compare", model: state.model, text: state.text, other: other.value, order: Number(order.value) || 6,
       prompt: prompt.value, seed: Number(seed.value) || 0, train: train.value }, tell, signal);
-    answers.set(key, found);
+    keep("compare", state, found);
     draw(found);
   });
   const form = bundle ? "" : make("section", { class: "panel controls" }, make("h3", {}, "Compare with another"),
@@ -36,7 +35,7 @@ export function showCompare(root, view) {
   put(root, top, result, bundle && !answers.has(filmKey) ? "" : filmPanel(), form);
   const changed = state.other || state.prompt || state.seed || state.train || state.order !== 6;
   ready("compare", state).then((found) => {
-    if (found && (!changed || bundle)) draw(found);
+    if (found && (!changed || bundle || isMade("compare", state))) draw(found);
     else if (!bundle) go.run();
   }).catch((error) => say(error.message));
 
@@ -93,11 +92,11 @@ export function showCompare(root, view) {
     const which = choice([["", "the one that goes with it best in the end"], ...units], unitOf(first), () => {});
     roll = runner("Show the film again", async (tell, signal) => {
       const found = await work({ what: "emerge", model: state.model, text: state.text, feature: feature.value, unit: which.value }, tell, signal);
-      answers.set(filmKey, found);
+      keep("emerge", state, found);
       film(place, found);
     });
     ready("emerge", state).then((found) => {
-      if (found && (bundle || (!state.feature && !about.beside.length))) film(place, found);
+      if (found && (bundle || isMade("emerge", state) || (!state.feature && !about.beside.length))) film(place, found);
       else if (!bundle) roll.run();
     }).catch((error) => say(error.message));
     const absent = about.beside.length ? null : make("p", { class: "verdict" },

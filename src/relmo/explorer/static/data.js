@@ -96,6 +96,19 @@ export function jobKey(what, state) {
   return `job:${what}:${state.model}:${state.text}`;
 }
 
+const made = new Set();
+
+// A result that was made in this page, kept.
+export function keep(what, state, result) {
+  answers.set(jobKey(what, state), result);
+  made.add(jobKey(what, state));
+}
+
+// Whether it was made in this page: then it is what was asked for, whatever the screen was told to show.
+export function isMade(what, state) {
+  return made.has(jobKey(what, state));
+}
+
 // A result of long work that this page has, or that was made ahead; null where there is none.
 export async function ready(what, state) {
   const key = jobKey(what, state);

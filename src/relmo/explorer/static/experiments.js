@@ -1,6 +1,6 @@
 // Experiments: can they count, and do verbs agree?
 
-import { answers, bundle, jobKey, ready, shownUnit, work } from "./data.js";
+import { answers, bundle, isMade, jobKey, keep, ready, shownUnit, work } from "./data.js";
 import { choice, evidence, fixed, grid, heading, labelled, make, put, runner, say, signed, tick, unitButton } from "./dom.js";
 import { bars, lines } from "./charts.js";
 import { paint } from "./colour.js";
@@ -26,7 +26,7 @@ export function showExperiments(root, view) {
   const language = choice(LANGUAGES, state.languageName, (name) => view.note({ languageName: name }));
   const go = runner("Train and ask them again", async (tell, signal) => {
     const found = await work({ what: "count", model: state.model, language: language.value, limit: Number(limit.value), steps: Number(steps.value) }, tell, signal);
-    answers.set(jobKey("count", state), found);
+    keep("count", state, found);
     draw(found);
   });
   const counting = bundle && !answers.has(jobKey("count", state)) ? "" : make("section", { class: "panel" }, make("h3", {}, "Can they count?"),
@@ -91,7 +91,7 @@ export function showExperiments(root, view) {
     const most = make("input", { type: "number", min: 2, max: 100000, value: state.most, onchange: () => view.note({ most: Number(most.value) || 100 }) });
     const run = runner("Ask the model again", async (tell, signal) => {
       const found = await work({ what: "agree", model: state.model, ...asked(), sweep: state.swept }, tell, signal);
-      answers.set(jobKey("agree", state), found);
+      keep("agree", state, found);
       preferred(place, found);
       conditions(found.conditions.map((each) => each.condition).filter((name) => name !== "all"));
     });
@@ -100,7 +100,7 @@ export function showExperiments(root, view) {
       about.packs.length ? null : make("p", { class: "verdict" }, "Published pairs (Lakretz, Linzen, BLiMP) are offered when relmo explore is started with --data DIR, the folder they lie in."),
       labelled("Pairs of your own", own), tick("also set every cell to zero, one by one", state.swept, (on) => view.note({ swept: on })), run].filter(Boolean);
     ready("agree", state).then((found) => {
-      if (found && !changed) preferred(place, found);
+      if (found && (!changed || isMade("agree", state))) preferred(place, found);
       else if (!bundle && (!letters || changed)) run.run();
     }).catch((error) => say(error.message));
     stops.push(() => run.stop());
@@ -126,7 +126,7 @@ export function showExperiments(root, view) {
     } });
     const run = runner("Trace its gates again", async (tell, signal) => {
       const found = await work({ what: "gates", model: state.model, ...asked(), unit: unit.value, conditions: state.conditions.split("|").filter(Boolean) }, tell, signal);
-      answers.set(jobKey("gates", state), found);
+      keep("gates", state, found);
       conditions(found.all);
       traced(found);
     });

@@ -1,6 +1,6 @@
 // Find: which cell stands for what, beside what it must beat.
 
-import { answers, ask, bundle, jobKey, parseUnit, ready, work } from "./data.js";
+import { answers, ask, bundle, isMade, jobKey, keep, parseUnit, ready, work } from "./data.js";
 import { button, choice, evidence, fixed, grid, heading, labelled, make, put, runner, say, signed, tick, unitButton } from "./dom.js";
 import { paint } from "./colour.js";
 import { saving } from "./picture.js";
@@ -24,7 +24,7 @@ export function showFind(root, view) {
     if (bundle) put(form, make("p", {}, "What was found when this page was saved."));
     else put(form, asking(usual));
     const before = await ready("find", state);
-    if (before && !state.features && !state.patterns) draw(before);
+    if (before && (isMade("find", state) || (!state.features && !state.patterns))) draw(before);
     else if (go) go.run();
   }
 
@@ -55,7 +55,7 @@ export function showFind(root, view) {
       const result = await work({ what: "find", model: state.model, text: state.text, features: [...chosen], patterns: given,
         marks, columns: columns.value.split(/\s+/).filter(Boolean), ablate: ablate ? "zero" : null,
         symbols: Number(size.value) }, tell, signal);
-      answers.set(jobKey("find", state), result);
+      keep("find", state, result);
       draw(result);
     });
     return make("section", { class: "panel controls" }, make("h3", {}, "Look for something else"),

@@ -1,6 +1,6 @@
 // Meaning: a word where it stands, the occurrences in the text that are nearest to it, all of them on a plane; and what the layers are good for.
 
-import { answers, ask, bundle, jobKey, ready, work } from "./data.js";
+import { answers, ask, bundle, isMade, jobKey, keep, ready, work } from "./data.js";
 import { button, fixed, heading, labelled, make, put, runner, say, tick } from "./dom.js";
 import { bars } from "./charts.js";
 import { saving } from "./picture.js";
@@ -8,7 +8,6 @@ import { planesOf } from "./planes.js";
 
 export function showMeaning(root, view) {
   const { about, state } = view;
-  const key = jobKey("meaning", state);
   const tagsKey = jobKey("tags", state);
   const top = make("div", {}, heading("One word, several senses", "The words nearest to it, without the sentence and with it."));
   const result = make("div", {});
@@ -21,7 +20,7 @@ export function showMeaning(root, view) {
   const go = runner("Look it up", async (tell, signal) => {
     const found = await work({ what: "mean", model: state.model, text: state.text, sentence: state.sentence,
       position: state.position, same_word: state.same }, tell, signal);
-    answers.set(key, found);
+    keep("meaning", state, found);
     draw(found);
   });
 
@@ -49,7 +48,7 @@ export function showMeaning(root, view) {
   offer();
   const asked = state.sentence !== "The children play in the garden ." || state.position !== 2 || state.same;
   ready("meaning", state).then((found) => {
-    if (found && (!asked || bundle)) draw(found);
+    if (found && (!asked || bundle || isMade("meaning", state))) draw(found);
     else if (!bundle) go.run();
   }).catch((error) => say(error.message));
   layers();

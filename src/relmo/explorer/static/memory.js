@@ -1,6 +1,6 @@
 // Memory: how far back a mistake reaches, and how much of the past is used.
 
-import { answers, bundle, jobKey, ready, work } from "./data.js";
+import { answers, bundle, isMade, jobKey, keep, ready, work } from "./data.js";
 import { evidence, fixed, grid, heading, labelled, make, put, runner, say, tick } from "./dom.js";
 import { lines } from "./charts.js";
 
@@ -13,7 +13,7 @@ export function showMemory(root, view) {
 
   const own = runner("Measure this model again", async (tell, signal) => {
     const found = await work({ what: "memory", model: state.model, text: state.text, jacobians: state.jacobians ? 4 : 0, beside: state.beside }, tell, signal);
-    answers.set(jobKey("memory", state), found);
+    keep("memory", state, found);
     draw(flows, found.networks);
   });
   const cells = (what) => Object.keys(about.cells).filter((name) => about.cells[name] === what).map((name) => name.toUpperCase()).join(", ");
@@ -23,13 +23,13 @@ export function showMemory(root, view) {
     const values = { forget_bias: state.bias, spectral_radius: state.radius };
     const networks = Object.entries(about.cells).map(([cell, what]) => ({ cell, ...(what ? { [what]: values[what] } : {}) }));
     const found = await work({ what: "memory", model: state.model, text: state.text, networks, lags: 60, positions: 16, jacobians: 4 }, tell, signal);
-    answers.set(jobKey("fresh", state), found);
+    keep("fresh", state, found);
     draw(fresh, found.networks);
   });
   [bias, radius].forEach((each) => each.addEventListener("change", () => turned.run()));
   const cut = runner("Measure again", async (tell, signal) => {
     const found = await work({ what: "past", model: state.model, text: state.text }, tell, signal);
-    answers.set(jobKey("past", state), found);
+    keep("past", state, found);
     shorten(found);
   });
   const parts = [["fresh", turned, (found) => draw(fresh, found.networks)], ["memory", own, (found) => draw(flows, found.networks)], ["past", cut, shorten]];
@@ -51,7 +51,7 @@ export function showMemory(root, view) {
     for (const [what, go, shown] of parts) {
       const found = await ready(what, state);
       const changed = what === "fresh" ? state.bias !== 1 || state.radius !== 1 : what === "memory" && (state.jacobians || state.beside);
-      if (found && !changed) shown(found);
+      if (found && (!changed || isMade(what, state))) shown(found);
       else if (!bundle) go.run();
       else if (found) shown(found);
     }
