@@ -87,7 +87,7 @@ def test_the_lstm_counts_to_a_thousand_and_the_gru_does_not(watched: Watched) ->
     page = opened(watched, "screen=trace&model=anbn-lstm&text=thousand")
     title(page, "The LSTM counts in a straight line; the GRU does not")
     assert page.locator(".traces svg.chart").count() == 2
-    page.check("text=forget gate")
+    page.click("label:has-text('forget gate')")  # the controls are made anew
     page.wait_for_selector("text=forget gate f0.5")
     check(page)
 

@@ -217,7 +217,8 @@ def _counted(session: "Session", pen: Pen, name: str, order: int) -> tuple[Langu
 
 
 def first_prompt(session: "Session") -> str:
-    """A prompt that suits the text a session opens with: the text's first words where none is known."""
-    if session.first in PROMPTS:
-        return PROMPTS[session.first]
-    return " ".join(session.passage(session.first).text.split()[:4])
+    """A prompt that suits the text a session opens with: the text's first words where none is known, and nothing where
+    the model does not know its symbols."""
+    first_words = " ".join(session.passage(session.first).text.split()[:4])
+    prompt, model = PROMPTS.get(session.first, first_words), pen_of(session).model
+    return "" if model.vocabulary.unknown in model.encode(prompt) else prompt

@@ -10,6 +10,7 @@ import { saving } from "./picture.js";
 
 const SPANS = [[80, "80"], [240, "240"], [1000, "1,000"], [0, "the whole page"]];
 const TAUGHT = "counting"; // a text of words as long as those that were taught
+const NARROW = 720; // pixels, below which letters of a wide chart would be too small
 const FEW_TO_TRY = 32; // units
 const SHORT_SPAN = 240; // symbols, up to which the text itself stands below
 const CONDITION_NAMES = { "nounpp singular singular": "boy … car", "nounpp singular plural": "boy … cars", "nounpp plural singular": "boys … car", "nounpp plural plural": "boys … cars" };
@@ -50,7 +51,7 @@ export function showTrace(root, view) {
     const longest = found.conditions.map((each) => each.words).reduce((a, b) => (b.length > a.length ? b : a));
     const charts = names.map((name, n) => lines(found.conditions.map((each) => ({ name: CONDITION_NAMES[each.condition] ?? each.condition, x: each.means[name].map((_, i) => i), y: each.means[name],
       lower: each.means[name].map((v, i) => v - each.errors[name][i]), upper: each.means[name].map((v, i) => v + each.errors[name][i]) })),
-    { label: `${about.words[name]} (${name})`, x: "", y: `${about.words[name]} ${name}`, width: n ? 430 : 760, height: n ? 210 : 300, names: longest, legend: n === 0 }));
+    { label: `${about.words[name]} (${name})`, x: "", y: `${about.words[name]} ${name}`, width: n || innerWidth < NARROW ? 430 : 760, height: n ? 210 : 300, names: longest, legend: n === 0 }));
     const figure = make("div", { class: "traces" }, charts[0], make("div", { class: "cards" }, ...charts.slice(1)));
     return {
       title: keeps ? `This cell remembers that the subject was ${keeps}` : "This cell does not tell the subject's number at the verb",
@@ -127,8 +128,8 @@ export function showTrace(root, view) {
       const carried = of(series.filter((each) => !gate(each)));
       if (fit && !gate(series[0])) carried.push({ name: "a's less b's, drawn to fit", x, y: truth.map((count) => fit.slope * count + fit.base) });
       const [gates, called] = [of(series.filter(gate)), cellCalled(model.about)];
-      const charts = [carried.length ? lines(carried, { label: `${model.name} over the text`, x: "symbol", y: "value", width: 900, height: 230 }) : "",
-        gates.length ? lines(gates, { label: `gates of ${model.name} over the text`, x: "symbol", y: "gate", width: 900, height: 170, zero: true }) : ""];
+      const charts = [carried.length ? lines(carried, { label: `${model.name} over the text`, x: "symbol", y: "value", width: innerWidth < NARROW ? 460 : 900, height: 230 }) : "",
+        gates.length ? lines(gates, { label: `gates of ${model.name} over the text`, x: "symbol", y: "gate", width: innerWidth < NARROW ? 460 : 900, height: 170, zero: true }) : ""];
       const below = size <= SHORT_SPAN ? snippet(symbols, values, quantile(values.map(Math.abs), 0.99) || 1, page.gaps?.slice(begin, begin + size)) : "";
       parts.push(make("section", { class: "panel" }, make("h3", {}, called, " ", make("small", {}, `${model.name}${fit ? `: follows the count with r ${fixed(fit.r, 3)}` : ""}`)), ...charts, below));
     }
