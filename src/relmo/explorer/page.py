@@ -21,7 +21,8 @@ from relmo.disk.outputs import atomic
 from relmo.errors import SettingError
 from relmo.explorer.align import AlignSession
 from relmo.explorer.bundled import beside_asks, screen_asks
-from relmo.explorer.session import Session, key, usual_features
+from relmo.explorer.session import Session, key
+from relmo.explorer.truth import usual_features
 from relmo.explorer.work import Worker
 from relmo.settings.arguments import Progress
 

@@ -13,7 +13,8 @@ import numpy as np
 from relmo.analysis.core.features import Document, tracks
 from relmo.analysis.core.progress import split_progress
 from relmo.explorer.beside import busiest
-from relmo.explorer.session import Session, unit_of, usual_features
+from relmo.explorer.session import Session, unit_of
+from relmo.explorer.truth import usual_features
 from relmo.explorer.work import Worker
 from relmo.models.bilm import BiLM
 from relmo.settings.arguments import Progress

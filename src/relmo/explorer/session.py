@@ -22,12 +22,12 @@ import numpy as np
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.code_features import Language, language_of
 from relmo.analysis.core.feature_words import in_words
-from relmo.analysis.core.features import FEATURES, Document, read, tracks
+from relmo.analysis.core.features import FEATURES, Document, read
 from relmo.analysis.core.files import read_given
 from relmo.analysis.memory.connectivity import connectivity
 from relmo.analysis.units.named_cells import NamedCell, read_cells
-from relmo.errors import ModelError, RelmoError, SettingError
-from relmo.explorer import equations, lines, write
+from relmo.errors import ModelError, SettingError
+from relmo.explorer import equations, lines, truth, write
 from relmo.explorer.asked import Answer, Asked, rounded, scale, text_of, unit_of, whole_number
 from relmo.explorer.cells import around, contexts, histogram, weights
 from relmo.explorer.examples import COUNTING, EXAMPLES, Passage, example, passages
@@ -51,10 +51,6 @@ TEXTS = 32  # texts of users that are kept
 BINS = 1000  # of the small map of the whole text
 MOST = 200  # units that are named in one request
 BACK = 400  # symbols before one that a gradient is shown for
-BEGINNING = 20_000  # symbols in which a feature has to change to be offered
-COUNTED = "ab\n"  # the symbols of words that count
-CODE = ("indentation", "depth", "column", "string", "comment", "if")
-PROSE = ("quotes", "column", "to_line_end", "word_position", "sentence_position", "capitalised", "number")
 
 
 class Session:
@@ -225,7 +221,7 @@ class Session:
             "mode": "centred" if self.named else "value",
             "named": [asdict(cell) | {"words": in_words(cell.feature)} | shown_strength(cell) for cell in self.named],
             "shipped": self.first == self.ready_text,
-            "usual": usual_features(self, self.first),
+            "usual": truth.usual_features(self, self.first),
             "features": [
                 {"name": name, "about": summary(made), "words": in_words(name)} for name, made in FEATURES.items()
             ],
@@ -376,36 +372,6 @@ class Session:
         found = connectivity(self.model, [after], position=at - begin)
         return {"first": begin, "values": rounded(np.array(found.values)), "symbol": found.symbol, "half": found.half}
 
-    def truth(self, asked: Asked) -> Answer:
-        """What a feature truly is on a page, from 0 to 1; and the features that change in the text."""
-        reader, number = self.reader(text_of(asked)), whole_number(asked, "page")
-        name = asked.get("feature", "")
-        if name not in FEATURES:
-            raise SettingError(f"there is no feature {name[:40]!r}")
-        if not 0 <= number < len(reader):
-            raise SettingError(f"page {number}: the text has the pages 0 to {len(reader) - 1}")
-        track = self.track(text_of(asked), name)
-        first, last = reader.bounds[number : number + 2]
-        low, size = float(track.min()), float(np.ptp(track))
-        return {
-            "values": rounded((track[first:last] - low) / (size or 1.0), 3),
-            "changes": size > 0,
-            "binary": {*np.unique(track).tolist()} <= {0.0, 1.0},
-            "words": in_words(name),
-        }
-
-    def track(self, text: str, feature: str) -> np.ndarray:
-        """A feature of a text; (T,). A feature that the text cannot have is 0."""
-        document = self.reader(text).document
-        try:
-            return tracks(document, [feature])[feature]
-        except RelmoError:
-            return np.zeros(len(document), dtype=np.float32)
-
-    def features(self, asked: Asked) -> Answer:
-        """The features that suit a text and change in it."""
-        return {"usual": usual_features(self, text_of(asked))}
-
     def ready(self, asked: Asked) -> Answer:
         """An answer that was made ahead; None where there is none for this text."""
         what = asked.get("what", "")
@@ -439,17 +405,6 @@ def key(model: str, what: str, asked: Asked) -> str:
 def summary(made: Callable[..., Any]) -> str:
     """A function's docstring in one line."""
     return " ".join((made.__doc__ or "").split())
-
-
-def usual_features(session: Session, text: str) -> list[str]:
-    """Features that suit a text, and change in its beginning: of code, of words, of prose, or of a's and b's."""
-    passage, document = session.passage(text), session.reader(text).document.head(BEGINNING)
-    names: tuple[str, ...] = CODE if passage.language else PROSE
-    if {*document.text} <= {*COUNTED}:
-        names = ("surplus",)
-    elif isinstance(session.model, BiLM):
-        names = ("quotes", "sentence_position", "capitalised", "number")
-    return [name for name in names if np.ptp(tracks(document, [name])[name]) > 0]
 
 
 def shown_strength(cell: NamedCell) -> Answer:
@@ -493,8 +448,8 @@ ANSWERS: dict[str, Callable[[Session, Asked], Answer]] = {
     "overview": Session.overview,
     "cell": Session.cell,
     "gradient": Session.gradient,
-    "truth": Session.truth,
-    "features": Session.features,
+    "truth": truth.truth,
+    "features": truth.features,
     "ready": Session.ready,
     "start": Session.start,
     "mixes": Session.mixes,
