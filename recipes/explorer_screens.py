@@ -2,7 +2,8 @@
 
     python recipes/explorer_screens.py OUT [SCREEN …]        OUT/SCREEN-WIDTH-THEME.png; OUT/sheet.png of all
 
-It needs playwright, chromium and Pillow (pip install 'relmo[dev]'). docs/explorer-screens.png is such a sheet.
+It needs playwright, chromium and Pillow (pip install 'relmo[dev]'). docs/explorer-screens.png is such a sheet, and
+docs/explorer.png the picture quotes-1280-light.
 """
 
 import os
