@@ -29,8 +29,8 @@ def test_gradients_of_models_their_untrained_twins_and_fresh_networks_stand_in_o
 ) -> None:
     options = ["--text", folder / "text.txt", "--lags", 10, "--positions", 4, "--hidden", 8, "--device", "cpu"]
     given = [folder / "gru", "--untrained", "--fresh", "elman, lstm", "--forget-bias=-1,2", "--spectral-radius", 1.5]
-    status, output, _ = run("gradients", *given, *options, "--jacobian", 2, "--plot", folder / "memory.png")
-    assert status == 0
+    status, output, said = run("gradients", *given, *options, "--jacobian", 2, "--plot", folder / "memory.png")
+    assert (status, f"wrote {folder / 'memory.png'}" in said) == (0, True)
     for row in ("gru: dh", "gru, untrained: dh", "elman, fresh: dh", "lstm, fresh: dc", "forget bias -1: through f"):
         assert row in output
     assert "h 1.50" in output
