@@ -62,7 +62,7 @@ def test_it_opens_with_a_map_and_what_one_vector_made_of_the_source(watched: Wat
     ]  # fmt: skip
     assert page.locator(".halves mark, .halves td .gap").count() > 0
     assert page.locator(".halves .sides .vector").count() == 1  # all that is between its two texts
-    assert page.locator("nav button").all_inner_texts() == ["Align"]
+    assert page.locator("nav button").all_inner_texts() == ["Start", "Align"]
     check(page)
 
 

@@ -173,7 +173,7 @@ def test_singular_values_stand_beside_gradients_and_checkpoints_among_them(watch
         assert chart.locator("polyline.line").count() == 3
     check(page)
     page.click("text=Measure this model again")
-    page.click("button:has-text('Cancel')")
+    page.click("button:has-text('Cancel'):visible")
     page.wait_for_selector("text=Cancelled")
 
 

@@ -100,7 +100,7 @@ export function showExperiments(root, view) {
       about.packs.length ? null : make("p", { class: "verdict" }, "Published pairs (Lakretz, Linzen, BLiMP) are offered when relmo explore is started with --data DIR, the folder they lie in."),
       labelled("Pairs of your own", own), tick("also set every cell to zero, one by one", state.swept, (on) => view.note({ swept: on })), run].filter(Boolean);
     ready("agree", state).then((found) => {
-      if (found && (!changed || isMade("agree", state))) preferred(place, found);
+      if (found && (!changed || bundle || isMade("agree", state))) preferred(place, found);
       else if (!bundle && (!letters || changed)) run.run();
     }).catch((error) => say(error.message));
     stops.push(() => run.stop());
@@ -139,7 +139,7 @@ export function showExperiments(root, view) {
     const form = [make("div", { class: "fields" }, labelled("Cell, by its address", unit)), choosing, run];
     return make("section", { class: "panel" }, make("h3", {}, "What does a cell do meanwhile?"),
       make("p", {}, "Its states and gates after each word of the sentences above, a line for each condition: means, with the 95 % interval of the mean."), curves,
-      bundle ? "" : letters ? evidence("Trace a cell's gates", ...form) : make("div", { class: "controls" }, ...form));
+      bundle ? "" : letters && !state.pack && !state.pairs.trim() ? evidence("Trace a cell's gates", ...form) : make("div", { class: "controls" }, ...form));
   }
 
   function conditions(names) {

@@ -24,7 +24,7 @@ export function showFind(root, view) {
     if (bundle) put(form, make("p", {}, "What was found when this page was saved."));
     else put(form, asking(usual));
     const before = await ready("find", state);
-    if (before && (isMade("find", state) || (!state.features && !state.patterns))) draw(before);
+    if (before && (bundle || isMade("find", state) || (!state.features && !state.patterns))) draw(before);
     else if (go) go.run();
   }
 

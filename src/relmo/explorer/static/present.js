@@ -8,7 +8,7 @@ const COLUMN = { width: 1004, laid: 420 }; // 85 millimetres at 300 dots an inch
 const EDGE = 60;
 const FONT = "system-ui, 'Segoe UI', 'Noto Sans', sans-serif";
 
-// Shows the figures of a screen one after the other; arrows turn, Escape ends.
+// Shows the figures of a screen one after the other; arrows turn, Escape ends. The bar is there while the mouse moves, or for keys.
 export function present(root, view) {
   const figures = [...root.querySelectorAll("[data-picture]")].filter((each) => each.getClientRects().length);
   if (!figures.length) return say("There is no figure on this screen yet.");
@@ -36,6 +36,12 @@ export function present(root, view) {
     const next = (all.indexOf(document.activeElement) + (event.shiftKey ? -1 : 1) + all.length) % all.length;
     event.preventDefault();
     all[next].focus();
+  });
+  let hiding = 0;
+  over.addEventListener("mousemove", () => {
+    bar.classList.add("shown");
+    clearTimeout(hiding);
+    hiding = setTimeout(() => bar.classList.remove("shown"), 2000);
   });
   turn(0);
   bar.lastChild.focus();
@@ -66,7 +72,9 @@ async function saved({ text, width, height }, name, kind) {
 }
 
 function titleOf() {
-  return document.querySelector("#screen .claim")?.textContent ?? "";
+  const claim = document.querySelector("#screen .claim")?.cloneNode(true);
+  claim?.querySelector(".address")?.remove();
+  return claim?.textContent.trim() ?? "";
 }
 
 // A whole slide: the claim, the figure as large as it goes, the caption and where it comes from.
