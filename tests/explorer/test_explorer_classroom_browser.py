@@ -64,9 +64,11 @@ def test_it_opens_on_cards_and_each_leads_to_what_it_shows(watched: Watched) -> 
     assert page.locator(".startcard .cardpicture > *").count() == len(kinds)
     for kind in ("quotes", "counting", "agreement"):
         page.click(f".startcard[data-card={kind}]")
-        expected = {"quotes": "inside quotation marks", "counting": "how many more a’s", "agreement": "the right verb"}[
-            kind
-        ]
+        expected = {
+            "quotes": "inside quotation marks",
+            "counting": "counts in a straight line",
+            "agreement": "the right verb",
+        }[kind]
         page.wait_for_selector(f"{SHOWN}:has-text('{expected}')")
         page.go_back()
         page.wait_for_selector(".startcard")
