@@ -128,15 +128,13 @@ def number_units(
         with share_bar("units off one by one", quiet=quiet) as progress:
             options = numbers.options | {"control": control, "seed": seed, "progress": progress}
             found = library.number_units(loaded, pairs, **options)
-        done["number"] = found
-        done |= {f"together_{name}": each for name, each in found.together.items()}
+        done |= {"number": found} | {f"together_{name}": each for name, each in found.together.items()}
         if sentences is not None:
             done |= _find_syntax(loaded, sentences, trees, control=control, seed=seed, quiet=quiet)
             done |= _syntax_off(loaded, pairs, done["syntax"], numbers, seed)
             done |= _connected(loaded, done["syntax"], found)
         if gates is not None:
-            _draw_first(loaded, pairs, found, gates)
-            say_wrote(gates, quiet=quiet)
+            _draw_first(loaded, pairs, found, gates, quiet=quiet)
     if plot is not None:
         found.plot(plot)
         say_wrote(plot, quiet=quiet)
@@ -213,10 +211,13 @@ def _connected(model: "LanguageModel | BiLM", syntax: Any, number: Any) -> dict[
     return {"connections": connections(model, sources, targets)} if sources and targets else {}
 
 
-def _draw_first(model: "LanguageModel | BiLM", pairs: "list[MinimalPair]", found: Any, path: Path) -> None:
+def _draw_first(
+    model: "LanguageModel | BiLM", pairs: "list[MinimalPair]", found: Any, path: Path, *, quiet: bool
+) -> None:
     """The gates of the first needed or long-range unit, and of the first short-range one."""
     from relmo.analysis.syntax.gate_traces import draw_gates, gate_traces
 
     first = sorted(found.of("long"), key=lambda each: not each.needed)[:2] or found.of("none")[:1]
     units = [each.unit for each in [*first, *found.of("short")[:1]]]
     draw_gates([gate_traces(model, pairs, unit) for unit in units], path)
+    say_wrote(path, quiet=quiet)
