@@ -37,8 +37,6 @@ def convert(
 
         relmo convert model.tar.gz models/of-my-tagger
 
-        relmo convert models/mine original/mine
-
         relmo convert models/mine models/compact --precision int8
 
         relmo convert models/mine mine.onnx --to onnx

@@ -1,5 +1,6 @@
 """`relmo analyse trace MODEL FILE`"""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -42,8 +43,7 @@ def trace(
     model
         The folder of a language model, bidirectional or not; or small, which ships with relmo.
     file
-        Plain text, source code, or .conllu; - for standard input. For a bidirectional model each line is a
-        sentence.
+        Plain text, source code, or .conllu; - for standard input. A bidirectional model takes each line for a sentence.
     state
         What to show: h, what others read; c, an LSTM's memory; its gates i, f, o and candidate g; a GRU's r, z and n.
     layer
@@ -91,8 +91,12 @@ def trace(
     if json:
         print_json({"unit": title, "symbols": traced.symbols, "values": values.tolist()})
     elif not (quiet and out is not None):
-        space = "" if all(len(symbol) == 1 for symbol in traced.symbols) else " "
-        print_coloured(show.ColouredText(traced.symbols, values, title, space))
+        print_coloured(show.ColouredText(traced.symbols, values, title, _space(traced.symbols)))
+
+
+def _space(symbols: Sequence[str]) -> str:
+    """What stands between symbols: nothing between characters."""
+    return "" if all(len(symbol) == 1 for symbol in symbols) else " "
 
 
 def _check_unit(traced: "Trace", state: str, layer: int, unit: int) -> None:
