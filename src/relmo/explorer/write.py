@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from relmo.explorer.session import Session
 
 LONGEST = 2000  # characters of a prompt, and symbols that are taken after it
+FIRST = 40  # characters of a text that its first words are taken from
 BARS = 24  # symbols whose probabilities are sent
 KEPT = 64  # texts whose states are kept
 BEAMS, DEEP = 8, 40  # of a tree
@@ -219,6 +220,6 @@ def _counted(session: "Session", pen: Pen, name: str, order: int) -> tuple[Langu
 def first_prompt(session: "Session") -> str:
     """A prompt that suits the text a session opens with: the text's first words where none is known, and nothing where
     the model does not know its symbols."""
-    first_words = " ".join(session.passage(session.first).text.split()[:4])
+    first_words = " ".join(session.passage(session.first).text[:FIRST].split()[:4])
     prompt, model = PROMPTS.get(session.first, first_words), pen_of(session).model
     return "" if model.vocabulary.unknown in model.encode(prompt) else prompt
