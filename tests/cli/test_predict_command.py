@@ -204,7 +204,7 @@ def test_info_and_convert_know_a_tagger(command: Relmo, model: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["predict", "small"], "is a bidirectional language model (bilm); give a classifier"),
+        (["predict", "small"], "is a bidirectional language model (bilm); give a model that relmo train classifier"),
         (["predict", "MODEL", "none.txt"], "no such file"),
         (["evaluate", "MODEL", "none.conllu"], "no such file"),
         (["surprisal", "MODEL", "DEV"], "is a tagger (tagger); give a language model"),

@@ -119,12 +119,13 @@ def _screens(session: Session, kept: "BundledAnswers") -> None:
         if not kept.fits([asked]):
             return
     for each in session.alike():
-        other = session.beside(each["of"]) if "of" in each else Session.open(each["model"], device="cpu")
+        named = "of" in each
+        other = session.beside(each["of"]) if named else session.with_texts(Session.open(each["model"], device="cpu"))
         more = BundledAnswers(other, kept.left)
         for asked in beside_asks(other, session.first):
             if not more.fits([asked]):
                 return
-        given = {"model": session.name, "of": each["of"]} if "of" in each else {"model": each["model"]}
+        given = {"model": session.name, "of": each["of"]} if named else {"model": each["model"]}
         kept.take(more, given)
 
 

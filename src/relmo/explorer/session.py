@@ -101,11 +101,14 @@ class Session:
         if name not in self.extras.models:
             raise SettingError(f"{name[:80]!r} is not among the models that were named beside this one")
         if name not in self.others:
-            other = Session(self.extras.model(name), name)
-            other.passages, other.own, other.annotated = self.passages, self.own, self.annotated
-            other.first = self.first
-            self.others[name] = other
+            self.others[name] = self.with_texts(Session(self.extras.model(name), name))
         return self.others[name]
+
+    def with_texts(self, other: "Session") -> "Session":
+        """The other session, with the texts of this one."""
+        other.passages, other.own, other.annotated = self.passages, self.own, self.annotated
+        other.first = self.first
+        return other
 
     def has(self, unit: str) -> bool:
         """Whether the network has a unit of this name."""
