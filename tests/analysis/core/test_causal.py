@@ -101,8 +101,8 @@ def test_costs_are_bits_by_class_and_ranks_are_among_all_units() -> None:
     np.testing.assert_allclose(found.deltas, [[0, 0, 0], [0.5, 1, 0], [0.25, 0.25, 0.25]], atol=1e-12)
     assert [found.rank(unit, "first") for unit in units] == [3, 1, 2]
     assert [found.rank(unit, "second") for unit in units] == [2, 2, 1]
-    assert found.delta(units[1]) == 0.5
-    assert found.as_dict()["classes"][1]["median_delta"] == 0.25
+    assert found.delta(units[1]) == pytest.approx(0.5)
+    assert found.as_dict()["classes"][1]["median_delta"] == pytest.approx(0.25)
 
 
 def test_symbols_and_changes_of_features_make_classes() -> None:
