@@ -7,13 +7,13 @@ set -euo pipefail
 data=$1 out=$2 size=${3:-full}
 relmo=${RELMO:-relmo} python=${PYTHON:-python3}
 prose=$data/lm/war-and-peace/input.txt symbols=5000000
-prose_network="--hidden 128 --embedding 32 --lr 0.006" code_network="--hidden 128 --lr 0.005" counting="--limit 100 --steps 6000 --seeds 5"
+prose_network="--hidden 128 --embedding 32 --lr 0.006" code_network="--hidden 128 --lr 0.005" counting="--limit 100 --steps 6000 --seeds 5" seeds=5
 mkdir -p "$out/examples"
 
 if [ "$size" = reduced ]; then  # the same steps on two hundred thousand characters, in seconds
   head -n 4000 "$prose" > "$out/prose.txt"
   prose=$out/prose.txt symbols=200000
-  prose_network="--hidden 16 --embedding 8 --lr 0.01" code_network="--hidden 16 --lr 0.01" counting="--limit 5 --steps 60 --seeds 1"
+  prose_network="--hidden 16 --embedding 8 --lr 0.01" code_network="--hidden 16 --lr 0.01" counting="--limit 5 --steps 60 --seeds 1" seeds=1
 fi
 
 [ -f "$out/code.txt" ] || $python - "$out" "$symbols" <<'PYTHON'
@@ -42,7 +42,7 @@ train() {  # NAME TEXT SETTING…
 }
 train prose "$prose" $prose_network --unroll 64 --epochs 2 --valid-fraction 0.02
 train code "$out/code.txt" $code_network --unroll 100 --epochs 2
-[ -d "$out/hello/hello-lstm" ] || $python "$(dirname "$0")/hello_models.py" "$out/hello"
+[ -d "$out/hello/hello-lstm" ] || $python "$(dirname "$0")/hello_models.py" "$out/hello" $seeds
 [ -d "$out/counting/anbn-gru" ] || $relmo analyse counting anbn --cells lstm,gru --save "$out/counting" $counting
 
 pack() {  # FOLDER NAME WHAT PRECISION
