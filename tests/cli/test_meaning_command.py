@@ -36,7 +36,7 @@ def test_an_index_is_built_and_asked(run: Run, tmp_path: Path) -> None:
         (["a cat"], "a sentence and a word of it are needed"),
         (["a cat", "cat"], "say where the corpus is"),
         ([], "nothing is asked for"),
-        (["--mix", "small"], "give a classifier (classifier)"),
+        (["--mix", "small"], "give a model that relmo train classifier"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], message: str, run: Run) -> None:
