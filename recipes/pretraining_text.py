@@ -1,12 +1,14 @@
 """Makes the text that the bundled models are trained on: paragraphs in, one or a few sentences a line out.
 
-python recipes/pretraining_text.py data/lm/pretrain-[0-4].txt --held-out data --out out/text
+python recipes/pretraining_text.py data/lm/pretrain-[0-7].txt --held-out data --out out/text --aside 2000
 
 - A paragraph that shares 8 words in a row with any text we evaluate on (`HELD_OUT`, under the folder `--held-out`) is
   left out, and so is one that stood before, word for word. Words are compared in lower case, by letters and digits
   alone. A sentence of fewer than 8 words can hide no paragraph.
 - A paragraph is cut at every other of its sentence ends, chosen at random: the network learns how sentences begin and
   end, and that they may follow one another.
+
+- The last `--aside` paragraphs of the last part are not learned from: they are validation text, in aside.txt.
 
 Writes a file for each part, and report.json: what was read, left out and why.
 """
@@ -17,16 +19,16 @@ import html
 import json
 import random
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from relmo.text.tokenize import Token, tokenize
+from relmo.text.sentence_ends import sentence_ends
+from relmo.text.tokenize import tokenize
 
 GRAM = 8  # words in a row that may not be shared
 FACTORS = np.array([pow(0x9E3779B97F4A7C15, i + 1, 1 << 64) for i in range(GRAM)], dtype=np.uint64)
@@ -104,9 +106,10 @@ def strings(value: object) -> Iterator[str]:
             yield from strings(item)
 
 
-def held_out_grams(folder: Path) -> tuple[np.ndarray, dict[str, int]]:
-    """All that may not be shared, sorted; and how much of it each of HELD_OUT gives."""
-    found, sizes = [], {}
+def held_out_grams(folder: Path, aside: Sequence[str]) -> tuple[np.ndarray, dict[str, int]]:
+    """All that may not be shared, sorted; and how much of it each of HELD_OUT gives, and the paragraphs set aside."""
+    found = [grams(words(paragraph)) for paragraph in aside]
+    sizes = {"aside": sum(map(len, found))}
     for pattern in HELD_OUT:
         files = sorted(folder.glob(pattern))
         if not files:
@@ -117,29 +120,23 @@ def held_out_grams(folder: Path) -> tuple[np.ndarray, dict[str, int]]:
     return np.unique(np.concatenate(found)), sizes
 
 
+def set_aside(part: Path, count: int, target: Path) -> list[str]:
+    """Writes the last paragraphs of a part, and gives them back."""
+    with part.open(encoding="utf-8") as file:
+        last = list(deque(file, maxlen=count))
+    if last:
+        target.write_text("".join(last), encoding="utf-8")
+    return last
+
+
 def lines(paragraph: str, chance: random.Random) -> Iterator[str]:
     """The paragraph, cut at half of its sentence ends."""
-    start = 0
-    for end, following in sentence_ends(tokenize(paragraph)):
+    start, tokens = 0, tokenize(paragraph)
+    for last in sentence_ends(tokens):
         if chance.random() < 0.5:
-            yield paragraph[start:end]
-            start = following
+            yield paragraph[start : tokens[last].end]
+            start = tokens[last + 1].start
     yield paragraph[start:]
-
-
-def sentence_ends(tokens: list[Token]) -> Iterator[tuple[int, int]]:
-    """Where a sentence ends and where the next begins: after . ! ? and what closes behind it, before a space and what
-    a sentence may begin with. The tokenizer knows abbreviations."""
-    for i, (here, following) in enumerate(pairwise(tokens)):
-        if following.start == here.end or not BEGINNING.match(following.text):
-            continue
-        while i and tokens[i].text in CLOSERS and tokens[i].start == tokens[i - 1].end:
-            i -= 1
-        if TERMINAL.fullmatch(tokens[i].text):
-            yield here.end, following.start
-
-
-BEGINNING, TERMINAL, CLOSERS = re.compile(r"[^\W_a-zß-öø-ÿ]|[\"'“‘(\[«—–-]"), re.compile(r"[.!?…]+"), tuple("\"'”’)]»")
 
 
 def repeated(parts: Iterable[Path]) -> list[set[int]]:
@@ -193,9 +190,11 @@ def main() -> None:
     parser.add_argument("parts", type=Path, nargs="+")
     parser.add_argument("--held-out", type=Path, default=Path("data"))
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--aside", type=int, default=0)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    held_out, sizes = held_out_grams(given.held_out)
+    aside = set_aside(given.parts[-1], given.aside, given.out / "aside.txt")
+    held_out, sizes = held_out_grams(given.held_out, aside)
     with ProcessPoolExecutor() as pool:
         made = list(pool.map(partial(make_part, held_out, given.out), given.parts, repeated(given.parts)))
     report = {"held out": sizes, "parts": {part.name: counts for part, counts in zip(given.parts, made, strict=True)}}
