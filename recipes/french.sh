@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # French from end to end: a small biLM on the novels of ELTeC, then parts of speech of UD Sequoia with it and without, three seeds each.
-#   recipes/french.sh DATA OUT       DATA has lm/multilingual/fr/eltec-fra.txt and tasks/pos_ud/fr_sequoia
+#   recipes/french.sh DATA OUT [SETTING…]     DATA has lm/multilingual/fr/eltec-fra.txt and tasks/pos_ud/fr_sequoia
+# The settings are the biLM's: nothing for minutes on a GPU, --epochs 1 --batch 64 for less than an hour of one CPU core.
 set -euo pipefail
 data=$1 out=$2 relmo=${RELMO:-relmo} python=${PYTHON:-python}; shift 2
 sequoia=$data/tasks/pos_ud/fr_sequoia/fr_sequoia-ud
@@ -22,7 +23,7 @@ PYTHON
 [ -e "$out/novels.txt" ] || mv "$out/novels.tmp" "$out/novels.txt"
 
 $relmo train bilm "$out/novels.txt" --preset small --filters 1x32,2x32,3x64,4x128 --hidden 256 --projection 64 --samples 1024 \
-  --vocabulary-size 20000 --batch 64 --epochs 1 --threads 1 --out "$out/french" "$@"
+  --vocabulary-size 20000 --threads 1 --out "$out/french" "${@:---epochs=8}"
 
 # The settings of the preset pos, without its English word vectors.
 tagger="--task pos --word-dim 50 --word-dropout 0.05 --layers 1 --hidden 200 --dropout 0.4 --decoder softmax --epochs 12 --batch 32
