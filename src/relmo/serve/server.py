@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -106,7 +105,7 @@ class Service:
         elif method != "POST":
             await _wrong_method("POST")(scope, receive, send)
         else:
-            await AskedVerb(self, path.removeprefix("/"), Request(scope, receive), send).respond()
+            await AskedVerb(self, scope, receive, send).respond()
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Starts and ends with the server."""
@@ -158,10 +157,12 @@ def _wrong_method(wanted: str) -> Response:
 
 
 class AskedVerb:
-    """A request of a client, from its coming to the end of its answer."""
+    """A request of a client, from its coming to the end of its answer. The guard has read it whole: the first message
+    that is received is its body, and the second comes when the client goes."""
 
-    def __init__(self, service: Service, verb: str, request: Request, send: Send):
-        self.service, self.verb, self.request, self.send = service, verb, request, send
+    def __init__(self, service: Service, scope: Scope, receive: Receive, send: Send):
+        self.service, self.scope, self.receive, self.send = service, scope, receive, send
+        self.verb = scope["path"].removeprefix("/")
         self.model, self.words, self.status = "", 0, 200
         self.inside, self.begun = False, False
 
@@ -191,12 +192,12 @@ class AskedVerb:
 
     async def _refuse(self, answer: Response) -> None:
         self.status = answer.status_code
-        await answer(self.request.scope, self.request.receive, self.send)
+        await answer(self.scope, self.receive, self.send)
 
     async def _answer(self) -> None:
-        admission, client = self.service.admission, self.request.client
-        admission.check_rate("" if client is None else client.host)
-        body = await self.request.body()
+        admission, client = self.service.admission, self.scope.get("client")
+        admission.check_rate("" if client is None else client[0])
+        body = (await self.receive())["body"]
         given = body_of(body) if len(body) < LONG else await asyncio.to_thread(body_of, body)
         model = self.service.find(self.verb, given.get("model"))
         verb, self.model = model.verbs[self.verb], model.name
@@ -213,7 +214,7 @@ class AskedVerb:
 
     async def _unless_gone(self, answer: "asyncio.Future[bytes]") -> bytes:
         """The answer; where the client goes before, it is not wanted any more."""
-        gone = asyncio.ensure_future(self.request.receive())
+        gone = asyncio.ensure_future(self.receive())
         gone.add_done_callback(lambda _: answer.cancel())  # which does nothing to an answer that is there
         try:
             return await answer
@@ -242,7 +243,7 @@ class AskedVerb:
 
     async def _watch(self, grown: Grown) -> None:
         """Ends the growth where the client goes."""
-        await self.request.receive()
+        await self.receive()
         grown.gone = True
         grown.news.put_nowait(GoneClient())
 

@@ -153,7 +153,8 @@ def body_of(body: bytes) -> dict[str, Any]:
     """The JSON object of a request, whose texts are all text: JSON can spell halves of characters, which is not."""
     try:
         given = json.loads(body)
-        json.dumps(given, ensure_ascii=False).encode()
+        if b"\\" in body or not body.isascii():  # plain ASCII cannot spell one
+            json.dumps(given, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise SettingError("the request holds half of a character (a lone surrogate), which is not text") from None
     except (ValueError, RecursionError):
