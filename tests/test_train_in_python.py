@@ -185,7 +185,7 @@ WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "own keyword": (("lm", "text.txt"), {"prest": "word"}, "did you mean 'preset'"),
     "of another kind": (("lm", "text.txt"), {"elmo": "small"}, "`relmo train lm --help` lists all"),
     "quiet": (("lm", "text.txt"), {"quiet": True}, "progress=False is silent"),
-    "type": (("lm", "text.txt"), {"hidden": "many"}, "model.hidden must be int, not 'many'"),
+    "type": (("lm", "text.txt"), {"hidden": "many"}, "model.hidden must be a whole number, not 'many'"),
     "preset": (("lm", "text.txt"), {"preset": "wrd"}, "unknown preset 'wrd'; there are char, demo, word"),
     "text": (("lm", "The horse raced past the barn."), {}, "is a text and not the path of a file; write it"),
     "lines": (("lm", "one\ntwo"), {}, "is a text and not the path of a file"),

@@ -42,11 +42,14 @@ def test_the_help_of_a_verb_has_examples_that_are_understood(verb: tuple[str, ..
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("trian", 'Did you mean "train"?'),
-        ("train tager text.txt", 'Did you mean "tagger"?'),
-        ("embed text.txt --out vectors.h5 --laeyrs top", "Did you mean --layers?"),
-        ("embed text.txt", "relmo embed: --out needs a value; relmo embed --help shows an example"),
-        ("generate", "relmo generate: MODEL needs a value; relmo generate --help shows an example"),
+        ("trian", "relmo: there is no command 'trian'; did you mean train?"),
+        ("train tager text.txt", "there is no kind 'tager'; did you mean 'tagger'?"),
+        (
+            "embed text.txt --out vectors.h5 --laeyrs top",
+            "there is no option --laeyrs; did you mean --layers?",
+        ),
+        ("embed text.txt", "relmo embed: --out is missing; relmo embed --help shows an example"),
+        ("generate", "relmo generate: MODEL is missing; relmo generate --help shows an example"),
     ],
 )
 def test_a_mistyped_command_is_told_what_to_type(given: str, told: str) -> None:

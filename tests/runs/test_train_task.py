@@ -356,7 +356,7 @@ def test_mistakes_in_the_data_leave_no_folder(files: tuple[str, str], tmp_path: 
     (tmp_path / "one.conllu").write_text("1\ta\t_\tX\t_\t_\t0\t_\t_\t_\n\n" * 20)
     for file, text, says in (
         (files[0], {"task": "ner"}, "'DET' is no tag of a span"),
-        (str(tmp_path / "one.conllu"), {}, "1 label; two are needed"),
+        (str(tmp_path / "one.conllu"), {}, "1 label, '.*'; two are needed"),
         ("<stdin>", {}, "not standard input"),
     ):
         with pytest.raises((CorpusError, SettingError), match=says):

@@ -250,7 +250,7 @@ def test_subwords_on_both_sides_overfit_a_slice_of_multi30k(tmp_path: Path) -> N
         ({"text": {"subwords": 100}}, "subwords has no meaning for words and characters"),
         ({"text": {"source_unit": "bpe", "target_unit": "unigram"}}, "the subwords of both sides are bpe"),
         ({"text": CHARS, "input": {"elmo": "small"}}, "elmo and vectors are of words"),
-        ({"search": {"beams": 0}}, "beams must be from 1 to 1000, not 0"),
+        ({"search": {"beams": 0}}, "beams must be from 1 to 1,000, not 0"),
         ({"model": {"attention": "none"}, "search": {"coverage": 0.1}}, "coverage has no meaning"),
     ],
 )

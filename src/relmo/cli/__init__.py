@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError, MissingArgumentError
+from cyclopts import App, CycloptsError
 
 import relmo
 from relmo.cli.analyse import analyse
@@ -20,6 +20,7 @@ from relmo.cli.explore import explore
 from relmo.cli.generate import generate
 from relmo.cli.info import info
 from relmo.cli.make import make
+from relmo.cli.mistakes import explained
 from relmo.cli.numbers import check_numbers
 from relmo.cli.predict import predict
 from relmo.cli.reproduce import reproduce
@@ -102,11 +103,9 @@ def run(given: Sequence[str]) -> None:
 
 def _explain(error: Exception) -> str | None:
     """What a user can be told of an error; None of a mistake of ours, which a traceback is for."""
-    if isinstance(error, MissingArgumentError) and error.argument is not None and error.command_chain:
-        verb, argument = " ".join(["relmo", *error.command_chain]), error.argument
-        name = argument.name.removeprefix("--").upper() if argument.index is not None else argument.name
-        return f"{verb}: {name} needs a value; {verb} --help shows an example"
-    if isinstance(error, RelmoError | CycloptsError):
+    if isinstance(error, CycloptsError):
+        return explained(error)
+    if isinstance(error, RelmoError):
         return str(error)
     if isinstance(error, OSError) and error.errno is not None:
         return f"{_place_of(error)}: {reason(error)}"

@@ -56,6 +56,8 @@ def settings_from_files(app: App, commands: tuple[str, ...], arguments: Argument
     kind = commands[-1]
     given = {a.name: [token.value for token in a.tokens] for a in arguments if a.tokens}
     out, preset, config = (given.get(flag, [None])[0] for flag in ("--out", "--preset", "--config"))
+    if out == "":
+        raise SettingError("--out is empty; name a folder, for example --out models/mine")
     layers = settings_layers(
         kind,
         resumed=Path(out) if out is not None and "--resume" in given else None,
@@ -116,14 +118,17 @@ def run(kind: str, files: list[str], settings: Any, options: RunOptions) -> None
     """Runs a kind's training function, shows its progress and prints its results."""
     from relmo.runs.folder import CHECKPOINT, RUN, read_run
     from relmo.runs.run import Stopped
+    from relmo.store.folder import CONFIG
     from relmo.training.parallel import restarted
 
     if options.resume and not files:
         files = read_run(options.out)["files"]
     if not files:
-        raise SettingError("no corpus: give one or more text files, or - for standard input")
+        raise SettingError(f"no corpus: give the files to train on; relmo train {kind} --help shows an example")
     reporter = TrainingReporter(quiet=options.quiet or not speaks())
     go_on = f"go on with: {_program()} train {kind} --out {options.out} --resume"
+    if options.resume and not (options.out / RUN).exists() and not (options.out / CONFIG).exists():
+        reporter.said(f"there is no run in {options.out} to go on with; a new one begins")
     how = {name: getattr(options, name) for name in ("resume", "overwrite", "dry_run")}
     if restarted() and (options.out / RUN).exists():  # torchrun gives the same arguments as at the first start
         how |= {"resume": True, "overwrite": False}

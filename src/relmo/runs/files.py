@@ -28,6 +28,8 @@ def one_file(file: Any) -> str:
     """The path of a file as a string; an error where it is a text."""
     if not isinstance(file, str | os.PathLike) or not isinstance(path := os.fspath(file), str):
         raise SettingError(f"a file is given by its path, a str or a Path, not {typed(file)}")
+    if not path.strip():
+        raise SettingError("the name of a file is empty; give the path of a file")
     if looks_like_text(path):
         raise SettingError(
             f"{shown(path)} is a text and not the path of a file; write it to a file, a sentence or a paragraph a "

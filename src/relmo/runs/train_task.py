@@ -179,7 +179,8 @@ def hold_out(
     count = round(share * len(examples))
     if not 0 < count < len(examples):
         raise CorpusError(
-            f"{share:g} of {len(examples)} examples leaves none on one side; give a file to validate on with --valid"
+            f"there are too few examples, {len(examples)}, to hold out a share of {share:g} for validation; give more, "
+            "or a file to validate on with --valid"
         )
     groups = _by_rarest_class([classes(example) for example in examples])
     order = [i for group in groups for i in group]

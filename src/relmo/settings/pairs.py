@@ -79,14 +79,20 @@ def check_pairs(settings: PairsSettings) -> None:
     model, task = settings.model, settings.text.task
     check_bounds(settings.text)
     if len(settings.text.text_columns) not in (0, 2):
-        raise SettingError(f"text_columns are two, not {len(settings.text.text_columns)}")
+        raise SettingError(
+            f"text_columns are two, not {len(settings.text.text_columns)}; a command has the flag twice, each time "
+            "with one name"
+        )
     if settings.text.format == "stsb":
         refuse(settings.text, ["text_columns"], "format stsb")
     check_sentences(model)
     check_inputs(settings.input)
     check_task_training(settings.train)
     if (task == "score") != (model.network == "cosine"):
-        raise SettingError(f"task {task} does not go with network {model.network}; task score goes with cosine alone")
+        raise SettingError(
+            f"task {task} does not go with network {model.network}; task score needs network cosine, as --preset stsb "
+            "has it, and cosine needs task score"
+        )
     if task == "label":
         refuse(model, ["low", "high"], "task label")
     elif not model.low < model.high:

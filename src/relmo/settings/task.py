@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from relmo.errors import SettingError, shown
-from relmo.settings.bounds import BOUNDS, check_bounds, parse_filters, refuse
+from relmo.settings.bounds import BOUNDS, NEARLY_1, check_bounds, parse_filters, refuse
 from relmo.settings.cells import CellName
 from relmo.settings.training import TrainSettings, check_optimizer
 
@@ -132,7 +132,7 @@ OF_SENTENCES = ("cell", "layers", "directions", "pool", "mlp")
 TASK_BOUNDS = BOUNDS | {
     "word_dim": (0, 1 << 16),
     "char_dim": (0, 1 << 16),
-    "elmo_dropout": (0, 0.999999),
+    "elmo_dropout": (0, NEARLY_1),
     "elmo_l2": (0, 1e9),
     "tokens_per_batch": (1, 1 << 30),
     **dict.fromkeys(("low", "high"), (-1e9, 1e9)),
@@ -143,11 +143,11 @@ TASK_BOUNDS = BOUNDS | {
     "spans_per_word": (1e-6, 100),
     "antecedents": (1, 1 << 20),
     "feature_dim": (1, 1 << 16),
-    "lexical_dropout": (0, 0.999999),
+    "lexical_dropout": (0, NEARLY_1),
     "mention_weight": (0, 1e6),
     "max_sentences": (1, 1 << 40),
     **dict.fromkeys(("max_words", "max_answer"), (1, 1 << 24)),
-    **dict.fromkeys(("label_smoothing", "sampling"), (0, 0.999999)),
+    **dict.fromkeys(("label_smoothing", "sampling"), (0, NEARLY_1)),
     **dict.fromkeys(("sampling_steps", "target_min_count"), (1, 1 << 40)),
     "subwords": (32, 1 << 20),
     "longest": (1, 1 << 20),
