@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite
+from relmo.cli.sources import Tokenizer
 from relmo.cli.terminal import say, share_bar
 from relmo.disk.outputs import refuse_existing
 from relmo.errors import SettingError
@@ -38,13 +39,15 @@ class More:
     figures: Path | None = None
     """What relmo analyse meaning --measure printed with --json: parts of speech and senses by layer."""
 
-    def extras(self, device: str) -> "Extras":
+    def extras(self, device: str, tokenizer: Literal["words", "whitespace"] | None) -> "Extras":
         """All of it, checked."""
         from relmo.explorer.extras import Extras
         from relmo.reproduce.data import data_folder
 
         data = self.data or (usual if (usual := data_folder()).is_dir() else None)
-        return Extras.of(self.beside, train=self.train, data=data, figures=self.figures, device=device)
+        found = Extras.of(self.beside, train=self.train, data=data, figures=self.figures, device=device)
+        found.tokenizer = tokenizer
+        return found
 
     def only_beside(self) -> tuple[str, ...]:
         """Other models alone, which is all that a model that translates has beside it."""
@@ -65,6 +68,7 @@ def explore(
     export: Path | None = None,
     overwrite: Overwrite = False,
     browser: bool = True,
+    tokenizer: Tokenizer = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     quiet: bool = False,
 ) -> None:
@@ -110,8 +114,11 @@ def explore(
     if export is not None:
         if export.suffix.lower() not in (".html", ".htm"):
             raise SettingError(f"{export}: the page is written as .html; name the file so")
+        from relmo.explorer.align import is_seq2seq
+
         refuse_existing(export, overwrite=overwrite)
-        _write(model or FIRST, text, export, device, more, quiet=quiet)
+        name = model or FIRST
+        _write(opened(name, text, device, more if is_seq2seq(name) else None, tokenizer), export, quiet=quiet)
         return
     if not 0 <= port <= 65535:
         raise SettingError(f"--port is from 0 to 65535, not {port}")
@@ -123,7 +130,7 @@ def explore(
         raise SettingError(INSTALL) from None
     check_address(host, token)
     names = _offered(model)
-    models = Models(names, lambda name: opened(name, text, device, more, first=name == names[0]))
+    models = Models(names, lambda name: opened(name, text, device, more, tokenizer, first=name == names[0]))
     app = make_app(models, token=token, hosts=LOOPBACK if host in LOOPBACK else None)
     listener = listen(host, port)
     address = link(host, listener.getsockname()[1], token)
@@ -140,30 +147,34 @@ def _offered(model: str | None) -> list[str]:
 
 
 def opened(
-    name: str, text: str | None, device: str, more: More | None = None, *, first: bool = True
+    name: str,
+    text: str | None,
+    device: str,
+    more: More | None = None,
+    tokenizer: Literal["words", "whitespace"] | None = None,
+    *,
+    first: bool = True,
 ) -> "Session | AlignSession":
-    """A session with a model, with more beside, and with a text where one is given and the model is the first."""
+    """A session with a model, with more beside; a text, and a way to split it, are for the first model alone."""
     from relmo.explorer.align import AlignSession, is_seq2seq
     from relmo.explorer.session import Session
 
-    given = text if first else None
+    given, split = (text, tokenizer) if first else (None, None)
     if is_seq2seq(name):
         beside = more.only_beside() if more is not None and first else ()
-        return AlignSession.open(name, given, beside=beside, device=device)
-    session = Session.open(name, device=device)
+        return AlignSession.open(name, given, beside=beside, device=device, tokenizer=split)
+    session = Session.open(name, device=device, tokenizer=split)
     if more is not None:
-        learnt, session.extras = session.extras.learnt, more.extras(device)
+        learnt, session.extras = session.extras.learnt, more.extras(device, split)
         session.extras.learnt |= learnt
     if given is not None:
         session.give_file(given)
     return session
 
 
-def _write(model: str, text: str | None, path: Path, device: str, more: More, *, quiet: bool) -> None:
-    from relmo.explorer.align import is_seq2seq
+def _write(session: "Session | AlignSession", path: Path, *, quiet: bool) -> None:
     from relmo.explorer.page import write_page
 
-    session = opened(model, text, device, more if is_seq2seq(model) else None)
     with share_bar("looking into the model", quiet=quiet) as progress:
         note = write_page(session, path, progress)
     if not quiet:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from relmo.store.original import Original
 
 ENGLISH = "76.6 million words of English: Wikipedia, Wikinews, textbooks and novels"
+HELLO = 'the word "hello", with weights that are simple enough to compute by hand'
 SHIPPED = {
     "small": ENGLISH,
     "words": ENGLISH,
@@ -17,6 +18,9 @@ SHIPPED = {
     "code": "modules of Python's standard library, 4.8 million characters",
     "anbn-lstm": "strings of the form aaabbb, which it has learned to count",
     "anbn-gru": "strings of the form aaabbb, which it has learned to count",
+    "hello": HELLO,
+    "hello-gru": HELLO,
+    "hello-lstm": HELLO,
 }
 COUNTS = {"train_symbols": "symbols", "train_tokens": "words", "train_words": "words", "train_examples": "examples"}
 SENTENCE = 'echo "Anna moved from Berlin to Oslo." | relmo predict {model}'

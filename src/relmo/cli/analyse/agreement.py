@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite, check_plot, say_wrote
+from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def agreement(
     model: str,
     *files: Path,
     asked: Annotated[UnitOptions, Parameter(name="*", group="Units")] = UnitOptions(),  # noqa: B008
+    tokenizer: Tokenizer = None,
     control: bool = True,
     plot: Path | None = None,
     overwrite: Overwrite = False,
@@ -122,7 +124,7 @@ def agreement(
         raise SettingError("minimal pairs are needed: relmo analyse agreement MODEL PAIRS…")
     asked.check()
     pairs = [pair for file in files for pair in read_pairs(file)]
-    loaded = load(model, kinds=FORWARDS, device=device)
+    loaded = load(model, kinds=FORWARDS, device=device).splitting(tokenizer)
     with warnings_said(sayer(quiet=quiet)):
         with share_bar("reading pairs", quiet=quiet) as progress:
             done: dict[str, Any] = {
