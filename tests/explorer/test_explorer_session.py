@@ -169,7 +169,7 @@ def test_texts_are_split_into_words_as_asked(tmp_path: Path) -> None:
     def symbols(**options: Any) -> list[str]:
         opened = Session.open(str(tmp_path / "bilm"), device="cpu", **options)
         opened.give("mine", "the cat (sat)")
-        return opened.answer("values", {"text": "given", "page": "0", "unit": "h0.0"})["symbols"]
+        return opened.reader("given").document.symbols
 
     assert symbols() == symbols(tokenizer="words") == ["the", "cat", "(", "sat", ")"]
     assert symbols(tokenizer="whitespace") == ["the", "cat", "(sat)"]
