@@ -7,12 +7,14 @@ What a user did wrong comes out as one line on standard error and exit status 2,
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from cyclopts import App, CycloptsError
 
 import relmo
 from relmo.cli.analyse import analyse
 from relmo.cli.bench import bench
+from relmo.cli.completion import install_completion
 from relmo.cli.convert import convert
 from relmo.cli.embed import embed
 from relmo.cli.evaluate import evaluate
@@ -61,9 +63,7 @@ app.command(convert)
 app.command(analyse)
 app.command(reproduce)
 app.command(bench)
-app.register_install_completion_command(
-    help="Let the Tab key complete relmo's verbs and flags, in bash, zsh and fish; the shell's startup file is told."
-)
+app.command(partial(install_completion, app), name="--install-completion")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

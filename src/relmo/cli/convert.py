@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from relmo.cli.output import Overwrite
 from relmo.cli.terminal import print_json
+from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.loading import Model
@@ -13,7 +14,7 @@ MOST_POINTS = 10_000  # as many as TensorBoard's projector shows in its default 
 
 
 def convert(
-    source: str,
+    source: PathName,
     destination: Path,
     *,
     to: Literal["onnx", "gensim", "projector", "hub"] | None = None,

@@ -12,6 +12,7 @@ from relmo.cli.output import Overwrite
 from relmo.cli.sources import SourceOptions, Tokenizer
 from relmo.cli.terminal import EmbedReporter, duration, print_json, say
 from relmo.errors import SettingError, StorageError
+from relmo.settings.arguments import PathName
 from relmo.settings.embedding import EmbedOptions
 
 if TYPE_CHECKING:
@@ -45,11 +46,11 @@ class EngineOptions:
 
 
 def embed(
-    file: str | None = None,
+    file: PathName | None = None,
     /,
     *,
     out: Path,
-    model: str = "small",
+    model: PathName = "small",
     options: Annotated[EmbedOptions, Parameter(name="*")] = EmbedOptions(),  # noqa: B008
     stored: Annotated[StoredVectors, Parameter(name="*")] = StoredVectors(),  # noqa: B008
     source: Annotated[SourceOptions, Parameter(name="*")] = SourceOptions(),  # noqa: B008

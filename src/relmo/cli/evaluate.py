@@ -8,6 +8,7 @@ from cyclopts import Parameter
 from relmo.cli.sources import BuiltOn, Tokenizer
 from relmo.cli.terminal import print_json, print_label_table, print_length_table, print_table, progress_bar
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.models.evaluate import BiScore, Score
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    model: str,
-    *files: str,
+    model: PathName,
+    *files: PathName,
     batch: int = 16,
     confusion: bool = False,
     tokenizer: Tokenizer = None,

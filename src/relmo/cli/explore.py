@@ -14,6 +14,7 @@ from relmo.cli.sources import Tokenizer
 from relmo.cli.terminal import say, share_bar
 from relmo.disk.outputs import refuse_existing
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.explorer.align import AlignSession
@@ -58,8 +59,8 @@ class More:
 
 
 def explore(
-    model: str | None = None,
-    text: str | None = None,
+    model: PathName | None = None,
+    text: PathName | None = None,
     *,
     more: Annotated[More, Parameter(name="*", group="Beside the model")] = More(),  # noqa: B008
     port: int = 8321,

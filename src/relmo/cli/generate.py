@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from relmo.cli.terminal import make_console, print_json
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.models.lm import Text
@@ -35,7 +36,7 @@ class DecodingOptions:
 
 
 def generate(
-    model: str,
+    model: PathName,
     *,
     prompt: str = "",
     limit: int = 500,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relmo.cli.terminal import print_json, print_table
+from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.store.original import Original
@@ -39,7 +40,7 @@ NEXT = {  # a command for each kind of model
 TRAINING = ("dropout", "tied", "softmax", "samples")  # settings that original files do not have
 
 
-def info(model: str = "small", *, json: bool = False, quiet: bool = False) -> None:
+def info(model: PathName = "small", *, json: bool = False, quiet: bool = False) -> None:
     """Say what a model is, what it was trained on and what to do with it; then its settings, results and checksums.
 
     The weights are read and checked.

@@ -15,6 +15,7 @@ from relmo.cli.sources import BuiltOn, Tokenizer
 from relmo.cli.terminal import coloured, json_line, say
 from relmo.disk.outputs import atomic, refuse_existing
 from relmo.errors import CorpusError, SettingError
+from relmo.settings.arguments import PathName
 from relmo.settings.kinds import KINDS, TASKS
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ class Input(NamedTuple):
 
 
 def predict(
-    model: str,
-    file: str | None = None,
+    model: PathName,
+    file: PathName | None = None,
     *,
     column: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     tokenizer: Tokenizer = None,

@@ -8,13 +8,14 @@ from cyclopts import Parameter
 
 from relmo.cli.explore import link
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 from relmo.settings.serving import ServeLimits
 
 INSTALL = "relmo serve needs the packages starlette and uvicorn; try: pip install relmo[serve]"
 
 
 def serve(
-    models: Annotated[tuple[str, ...], Parameter(name="MODEL", negative=())],
+    models: Annotated[tuple[PathName, ...], Parameter(name="MODEL", negative=())],
     /,
     *,
     port: int = 8322,

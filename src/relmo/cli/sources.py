@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from relmo.settings.arguments import PathName
+
 Tokenizer = Annotated[
     Literal["words", "whitespace"] | None,
     Parameter(
@@ -19,9 +21,9 @@ Tokenizer = Annotated[
 class BuiltOn:
     """Where the models are that a task's model was trained with, if they have moved."""
 
-    elmo: str | None = None
+    elmo: PathName | None = None
     """Tasks: where the biLM is that the model was trained with, if it has moved."""
-    vectors: str | None = None
+    vectors: PathName | None = None
     """Tasks: where the static vectors are that the model was trained with, if they have moved."""
 
     def places(self) -> dict[str, str | None]:

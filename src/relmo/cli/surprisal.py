@@ -13,6 +13,7 @@ from relmo.cli.sources import SourceOptions, Tokenizer
 from relmo.cli.terminal import count_bar, print_json
 from relmo.disk.outputs import refuse_existing
 from relmo.errors import CorpusError
+from relmo.settings.arguments import PathName
 from relmo.settings.surprisal import SurprisalOptions
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def surprisal(
-    model: str,
-    file: str | None = None,
+    model: PathName,
+    file: PathName | None = None,
     *,
     out: Path | None = None,
     options: Annotated[SurprisalOptions, Parameter(name="*")] = SurprisalOptions(),  # noqa: B008

@@ -22,6 +22,7 @@ from relmo.config import build
 from relmo.errors import SettingError, StorageError
 from relmo.runs.progress import TrainingReporter, speaks
 from relmo.runs.settings import flags_of, settings_layers
+from relmo.settings.arguments import PathName
 from relmo.settings.kinds import settings_class, training_function
 
 
@@ -89,9 +90,12 @@ def train_command(kind: str) -> Callable[..., None]:
         run(kind, list(files), settings_class(kind)(**sections), options)
 
     settings = settings_class(kind)
-    annotations: dict[str, Any] = {"files": str, "options": Annotated[RunOptions, Parameter(name="*", group="Run")]}
+    annotations: dict[str, Any] = {
+        "files": PathName,
+        "options": Annotated[RunOptions, Parameter(name="*", group="Run")],
+    }
     parameters = [
-        inspect.Parameter("files", inspect.Parameter.VAR_POSITIONAL, annotation=str),
+        inspect.Parameter("files", inspect.Parameter.VAR_POSITIONAL, annotation=PathName),
         inspect.Parameter("options", inspect.Parameter.KEYWORD_ONLY, annotation=annotations["options"]),
     ]
     for section in fields(settings):

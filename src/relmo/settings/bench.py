@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from relmo.settings.arguments import PathName
+
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
@@ -20,7 +22,7 @@ class BenchOptions:
     """Where to compute; auto takes a GPU where there is one."""
     threads: int | None = None
     """CPU threads; as torch chooses where not given."""
-    text: str | None = None
+    text: PathName | None = None
     """What to read (plain, .gz, .xz, .zst), a sentence a line, or .conllu; the bundled text where not given."""
     tokens: int | None = None
     """How many tokens of it to embed; by default so many that all takes some minutes."""

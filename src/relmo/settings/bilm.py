@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 from relmo.settings.bounds import check_bounds, parse_filters, refuse
 from relmo.settings.training import TrainSettings, check_optimizer
 
@@ -17,14 +18,14 @@ class BiLMTextSettings:
     already."""
     lowercase: bool = False
     """Fold the text to lower case first."""
-    vocabulary: str | None = None
+    vocabulary: PathName | None = None
     """A file with the words to predict, one a line, the most frequent first; otherwise it is made from the training
     part. Words are read by their characters whether they are in it or not."""
     vocabulary_size: int | None = None
     """Predict at most this many words, the most frequent ones; the rest become `<UNK>`."""
     min_count: int = 1
     """Words seen fewer times than this in the training part become `<UNK>`."""
-    valid: str | None = None
+    valid: PathName | None = None
     """A file to validate on; otherwise the last part of the corpus is held out."""
     valid_fraction: float = 0.01
     """The share of the corpus held out for validation, where no validation file is given."""
@@ -101,11 +102,11 @@ class BiLMTrainSettings(TrainSettings):
     as the original does."""
     shuffle: bool = True
     """Read the sentences in a new order every epoch, as the original does; otherwise in the order of the text."""
-    init: str | None = None
+    init: PathName | None = None
     """Start from this model: a relmo folder or original ELMo files, whose geometry is kept."""
     softmax_first: float = 0.1
     """With init, where the output layer is a fresh one: train it alone for this many epochs first."""
-    teacher: str | None = None
+    teacher: PathName | None = None
     """Learn from this model too, a larger one with the same vocabulary: a relmo folder."""
     teacher_share: float = 0.5
     """With a teacher: how much of the loss is its predictions, the rest being the words that follow."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 from relmo.settings.bounds import check_bounds, refuse
 from relmo.settings.cells import cells_with
 from relmo.settings.task import (
@@ -49,7 +50,7 @@ class ClassifierTrainSettings(TaskTrainSettings):
 
     metric: Literal["accuracy", "mcc", "f1"] = "accuracy"
     """What the best model is best in: accuracy, the Matthews correlation (CoLA's score), or the labels' mean F1."""
-    init: str | None = None
+    init: PathName | None = None
     """Start from this language model of words (kind lm): its vocabulary, embedding and recurrent layers, whose geometry
     is kept (Dai & Le 2015)."""
 

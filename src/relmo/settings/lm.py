@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from relmo.errors import SettingError, shown
+from relmo.settings.arguments import PathName
 from relmo.settings.bounds import check_bounds, refuse
 from relmo.settings.cells import CELLS, cells_with
 from relmo.settings.training import TrainSettings, check_optimizer
@@ -31,13 +32,13 @@ class TextSettings:
     text_per: Literal["file", "line"] = "file"
     """What one text is: a whole file, or each line of it. The end-of-text symbol follows every text; line ends inside a
     text are symbols of their own."""
-    vocabulary: str | None = None
+    vocabulary: PathName | None = None
     """A file with the vocabulary to use, one symbol a line; otherwise it is made from the training part."""
     vocabulary_size: int | None = None
     """Keep at most this many symbols, the most frequent ones; the rest become `<unk>`."""
     min_count: int = 1
     """Symbols seen fewer times than this in the training part become `<unk>`."""
-    valid: str | None = None
+    valid: PathName | None = None
     """A file to validate on; otherwise the last part of the corpus is held out."""
     valid_fraction: float = 0.05
     """The share of the corpus held out for validation, taken after the training part, where no validation file is

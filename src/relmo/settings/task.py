@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from relmo.errors import SettingError, shown
+from relmo.settings.arguments import PathName
 from relmo.settings.bounds import BOUNDS, NEARLY_1, check_bounds, parse_filters, refuse
 from relmo.settings.cells import CellName
 from relmo.settings.training import TrainSettings, check_optimizer
@@ -18,7 +19,7 @@ class TaskTextSettings:
     tokenizer: Literal["words", "whitespace"] = "words"
     """How raw text is split into words: by relmo's Unicode tokenizer, or at white space for text that is tokenised
     already. It is kept with the model."""
-    valid: str | None = None
+    valid: PathName | None = None
     """The file to choose the best model by; otherwise a part of the training examples is held out."""
     valid_fraction: float = 0.1
     """The share of the training examples that is held out, taken at even distances, where no validation file is
@@ -41,7 +42,7 @@ class InputSettings:
     """Words seen fewer times than this in the training examples have no learned vector of their own."""
     word_dropout: float = 0.0
     """While training, the share of words that are taken for unknown ones."""
-    vectors: str | None = None
+    vectors: PathName | None = None
     """Static word vectors: `words`, which ship with relmo; a folder of kind skipgram; or a text file in word2vec's or
     GloVe's format. A word that has none is looked up in lower case."""
     vectors_tune: bool = False
@@ -52,7 +53,7 @@ class InputSettings:
     """The convolutions over a word's characters: width x how many, with commas between them."""
     max_characters: int = 50
     """Room for a word's bytes and two marks; the rest of a longer word is cut off."""
-    elmo: str | None = None
+    elmo: PathName | None = None
     """A bidirectional language model for contextual vectors: `small`, which ships with relmo; a folder; or original
     ELMo files."""
     elmo_at: Literal["input", "output", "both"] = "input"
@@ -69,7 +70,7 @@ class InputSettings:
     """Normalise each layer before the mix."""
     elmo_tune: bool = False
     """Train the biLM with the task; otherwise it is frozen, and its vectors are computed once and kept on disk."""
-    cache: str | None = None
+    cache: PathName | None = None
     """Where such vectors are kept: a folder ($RELMO_CACHE or ~/.cache/relmo where not given), or `none`, which computes
     them anew every time."""
     copy: bool = False

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from relmo.cli.output import Overwrite, check_plot, say_wrote
 from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.analysis.core.causal import Unit
@@ -69,7 +70,7 @@ class UnitOptions:
 
 
 def agreement(
-    model: str,
+    model: PathName,
     *files: Path,
     asked: Annotated[UnitOptions, Parameter(name="*", group="Units")] = UnitOptions(),  # noqa: B008
     tokenizer: Tokenizer = None,

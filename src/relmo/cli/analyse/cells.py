@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from relmo.cli.output import Overwrite, check_plot, say_wrote
 from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
-from relmo.settings.arguments import check_whole
+from relmo.settings.arguments import PathName, check_whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,8 +99,8 @@ class Checks:
 
 
 def cells(
-    model: str | None = None,
-    file: str | None = None,
+    model: PathName | None = None,
+    file: PathName | None = None,
     *,
     asked: Annotated[FeatureOptions, Parameter(name="*", group="Features")] = FeatureOptions(),  # noqa: B008
     checks: Annotated[Checks, Parameter(name="*", group="Controls and ablation")] = Checks(),  # noqa: B008

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from relmo.cli.output import Overwrite, check_plot, say_wrote
 from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.models.lm import LanguageModel
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 class Beside:
     """What models are compared with, and in what."""
 
-    train: str | None = None
+    train: PathName | None = None
     """The text that the models were trained on. An n-gram model of it is compared too, and copies from it are looked
     for."""
     order: int = 20
@@ -42,7 +43,7 @@ class Beside:
 
 
 def compare(
-    *models: str,
+    *models: PathName,
     text: str,
     beside: Annotated[Beside, Parameter(name="*", group="Comparison")] = Beside(),  # noqa: B008
     symbols: int = 100_000,

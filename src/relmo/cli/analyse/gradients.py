@@ -12,6 +12,7 @@ from relmo.cli.numbers import number_of
 from relmo.cli.output import Overwrite, check_plot, say_wrote
 from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 from relmo.settings.cells import CELLS
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ class FreshOptions:
 
 
 def gradients(
-    *models: str,
-    text: str | None = None,
+    *models: PathName,
+    text: PathName | None = None,
     lags: int = 100,
     positions: int = 64,
     jacobian: int = 0,

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from relmo.cli.output import Overwrite
 from relmo.cli.sources import Tokenizer
 from relmo.errors import ModelError, SettingError
+from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.analysis.core.show import Table
@@ -32,7 +33,7 @@ class CorpusOptions:
     """How many occurrences to show."""
     same_word: bool = False
     """Look only among other occurrences of the same word."""
-    vectors: str | None = None
+    vectors: PathName | None = None
     """Static word vectors to compare with; by default those that ship with relmo."""
 
     def look_up(self, model: "BiLM", sentence: str, word: str, say: Callable[[str], None]) -> "Meaning":
@@ -63,7 +64,7 @@ def meaning(
     sentence: str | None = None,
     word: str | None = None,
     *,
-    model: str | None = None,
+    model: PathName | None = None,
     corpus: Annotated[CorpusOptions, Parameter(name="*", group="Corpus")] = CorpusOptions(),  # noqa: B008
     layers: Annotated[Layers, Parameter(name="*", group="Layers")] = Layers(),  # noqa: B008
     tokenizer: Tokenizer = None,

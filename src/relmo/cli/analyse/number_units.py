@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from relmo.cli.output import Overwrite, check_plot, say_wrote
 from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.analysis.core.show import Table
@@ -65,7 +66,7 @@ class Trees:
 
 
 def number_units(
-    model: str,
+    model: PathName,
     *files: Path,
     numbers: Annotated[Numbers, Parameter(name="*", group="Number units")] = Numbers(),  # noqa: B008
     trees: Annotated[Trees, Parameter(name="*", group="Syntax units")] = Trees(),  # noqa: B008

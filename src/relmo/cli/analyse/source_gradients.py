@@ -6,14 +6,15 @@ from typing import Any, Literal
 from relmo.cli.analyse.gradients import numbers
 from relmo.cli.output import Overwrite, check_plot, say_wrote
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 from relmo.settings.cells import CellName
 
 LENGTHS = "5,10,20,40,80"
 
 
 def source_gradients(
-    *models: str,
-    pairs: str | None = None,
+    *models: PathName,
+    pairs: PathName | None = None,
     most: int = 1000,
     unit: Literal["all", "first", "last"] = "all",
     lengths: str = LENGTHS,

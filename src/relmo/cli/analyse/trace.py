@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Literal
 from relmo.cli.output import Overwrite, check_out, check_plot, say_wrote
 from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.analysis.core.trace import Trace
 
 
 def trace(
-    model: str,
-    file: str,
+    model: PathName,
+    file: PathName,
     *,
     state: str = "h",
     layer: int = 0,
