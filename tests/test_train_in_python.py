@@ -181,7 +181,7 @@ def test_a_finished_model_is_replaced_only_where_that_is_asked_for(text: Path, t
 WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "kind": (("lmm", "text.txt"), {}, r"there is no kind 'lmm'; did you mean 'lm'\? \(lm, bilm, "),
     "no kind": ((3, "text.txt"), {}, "there is no kind 3"),
-    "keyword": (("lm", "text.txt"), {"hiden": 8}, "'hiden' is no setting of kind lm; did you mean 'hidden'"),
+    "keyword": (("lm", "text.txt"), {"hiden": 8}, "'hiden' is not a setting of kind lm; did you mean 'hidden'"),
     "own keyword": (("lm", "text.txt"), {"prest": "word"}, "did you mean 'preset'"),
     "of another kind": (("lm", "text.txt"), {"elmo": "small"}, "`relmo train lm --help` lists all"),
     "quiet": (("lm", "text.txt"), {"quiet": True}, "progress=False is silent"),
@@ -193,7 +193,7 @@ WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "text to validate on": (("lm", "text.txt"), {"valid": "a b c d e f"}, "is a text and not the path"),
     "no file": (("lm", "a name of many words.txt"), {}, "a name of many words.txt: no such file"),
     "number": (("lm", [3]), {}, "a file is given by its path, a str or a Path, not 3"),
-    "bytes": (("lm", b"text.txt"), {}, "files are a path or a list of paths, not b'text.txt'"),
+    "bytes": (("lm", b"text.txt"), {}, "files must be a path or a list of paths, not b'text.txt'"),
     "nothing": (("lm",), {}, "no corpus: give one or more files"),
     "resume": (("lm",), {"resume": True}, "resume=True: there is no run in .*; start it without resume=True"),
     "out": (("lm", "text.txt"), {"out": 3}, "out is the path of a folder, not 3"),

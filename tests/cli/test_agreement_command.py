@@ -60,7 +60,7 @@ def test_raw_sentences_are_split_as_asked(run: Run, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--together", "x1"], "'x1' is no unit; write state, layer and number"),
+        (["--together", "x1"], "'x1' is not a unit; write state, layer and number"),
         (["--trace", "h0.1,h0.2"], "takes one unit"),
         (["--together", "h9.1"], "no h of layer 9"),
         (["--per-condition", "-1"], "--per-condition must be 0"),

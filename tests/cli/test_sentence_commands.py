@@ -19,7 +19,7 @@ SMALL = f"--word-dim 8 --char-dim 0 --hidden 12 --dropout 0 {QUICK}"
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a classifier, a model of labelled pairs and one of scores, which have learnt all there is."""
+    """A folder with a classifier, a model of labelled pairs and one of scores, which have learned all there is."""
     folder = tmp_path_factory.mktemp("models")
     for name, make, kind, more in (
         ("reviews", reviews, "classifier", ""),

@@ -311,7 +311,7 @@ def test_a_number_that_is_not_finite_is_refused() -> None:
     ("sections", "message"),
     [
         ({"model": {"tied": True, "softmax": "adaptive"}}, "tied does not go with softmax adaptive"),
-        ({"model": {"cutoffs": [3]}}, "cutoffs has a meaning for softmax adaptive only"),
+        ({"model": {"cutoffs": [3]}}, "cutoffs is for softmax adaptive only"),
         ({"model": {"softmax": "adaptive", "cutoffs": [3, 3]}}, "cutoffs must rise"),
         ({"model": {"softmax": "adaptive", "cutoffs": [5, 3]}}, "cutoffs must rise"),
         ({"model": {"softmax": "adaptive", "cutoffs": [0, 3]}}, "cutoffs must rise"),

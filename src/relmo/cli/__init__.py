@@ -111,9 +111,9 @@ def _explain(error: Exception) -> str | None:
         return f"{_place_of(error)}: {reason(error)}"
     if isinstance(error, UnicodeEncodeError):
         unsayable = error.object[error.start : error.end]
-        return f"a name or a text has {unsayable!r} in it, which {error.encoding} cannot say"
+        return f"a name or a text has {unsayable!r} in it, which the encoding {error.encoding} does not have"
     if isinstance(error, MemoryError) or any(sign in f"{type(error).__name__}: {error}" for sign in OUT_OF_MEMORY):
-        return f"the memory is not enough for what was asked ({error or 'none is left'}); ask for less at once"
+        return f"there is not enough memory for what was asked ({error or 'none is left'}); ask for less at once"
     return f"a file cannot be opened: {reason(error)}" if "embedded null" in str(error) else None
 
 

@@ -16,14 +16,14 @@ RESTART = {"bash": "exec bash", "zsh": "exec zsh", "fish": "exec fish"}
 def install_completion(app: App, *, shell: Literal["bash", "zsh", "fish"] | None = None) -> None:
     """Let the Tab key complete relmo's verbs, flags and files, in bash, zsh and fish.
 
-    The shell's startup file is told where the completion is.
+    It writes a script for the shell, and a line in the shell's startup file that reads it.
 
         relmo --install-completion
 
     Parameters
     ----------
     shell
-        The shell to do it for; the one that runs relmo where it is not given.
+        The shell to do it for. The default is the one that runs relmo.
     """
     chosen = shell or _running_shell()
     script = app.install_completion(shell=chosen)
@@ -40,7 +40,7 @@ def _running_shell() -> Literal["bash", "zsh", "fish"]:
     except ShellDetectionError:
         found = None
     if found not in ("bash", "zsh", "fish"):
-        raise SettingError("it is not known which shell this is; say --shell bash, zsh or fish")
+        raise SettingError("relmo cannot tell which shell this is; add --shell bash, zsh or fish")
     return found
 
 

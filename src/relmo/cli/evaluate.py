@@ -51,7 +51,7 @@ def evaluate(
     confusion
         Tasks: show how often each label was taken for each.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object.
     quiet

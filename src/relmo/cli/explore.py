@@ -30,13 +30,14 @@ class More:
     """What the page has beside the model."""
 
     beside: tuple[str, ...] = ()
-    """Another model, or a folder of models, such as the checkpoints of a run: to compare with, and to see when a unit
-    appeared. Of a trained task with ELMo its mix of layers is shown. Beside a model that translates, another such."""
+    """Another model, or a folder of models, such as the checkpoints of a run: to compare with, and to see when a
+    unit appeared. For a trained task with ELMo its mix of layers is shown. A model that translates takes another
+    such model."""
     train: Path | None = None
-    """The text the model was trained on: what samples have copied from it."""
+    """The text that the model was trained on: the page shows what samples have copied from it."""
     data: Path | None = None
-    """A folder with minimal pairs: BLiMP's .jsonl, Lakretz's .txt, Linzen's .gold, .tab, or .csv of your own. Where
-    none is named, that of RELMO_DATA, or data/ here."""
+    """A folder with minimal pairs: BLiMP's .jsonl, Lakretz's .txt, Linzen's .gold, .tab, or .csv of your own. The
+    default is the folder that RELMO_DATA names, or data/ here."""
     figures: Path | None = None
     """What relmo analyse meaning --measure printed with --json: parts of speech and senses by layer."""
 
@@ -75,8 +76,8 @@ def explore(
 ) -> None:
     """Look into a model in a browser: its units over a text, what they stand for, and how far back it remembers.
 
-    Of a sequence-to-sequence model the page shows what it writes, and what it looks at while it writes. The page is
-    served by this machine to this machine alone, until Ctrl-C.
+    For a sequence-to-sequence model the page shows what it writes, and what it looks at while it writes. Only this
+    machine can open the page. Ctrl-C ends it.
 
         relmo explore
 
@@ -96,7 +97,7 @@ def explore(
         one, prose is opened, and the page offers the others. An n-gram or feed-forward model can be seen writing.
     text
         A file to look at: plain text, source code, or .conllu; - for standard input. There are others in the page, and
-        room for your own. Of a sequence-to-sequence model a file of pairs, as relmo train seq2seq takes them.
+        room for your own. For a sequence-to-sequence model it is a file of pairs, as relmo train seq2seq takes them.
     port
         Where to listen; 0 takes any that is free.
     host
@@ -108,13 +109,13 @@ def explore(
     browser
         Open a browser.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     quiet
         Print the address alone, and no progress.
     """
     if export is not None:
         if export.suffix.lower() not in (".html", ".htm"):
-            raise SettingError(f"{export}: the page is written as .html; name the file so")
+            raise SettingError(f"{export}: the name of the page must end in .html")
         from relmo.explorer.align import is_seq2seq
 
         refuse_existing(export, overwrite=overwrite)

@@ -47,7 +47,7 @@ def published(
     seed
         The seed of the untrained network's weights.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object with all figures.
     quiet

@@ -52,13 +52,13 @@ def surprisal(
     model
         The folder of a language model of any kind, or small, which ships with relmo.
     file
-        Text (.gz, .xz, .zst too), a sentence a line; .conllu; or a table, .csv or .tsv. Standard input where it is not
-        given.
+        Text (.gz, .xz, .zst too), a sentence a line; .conllu; or a table, .csv or .tsv. By default standard input is
+        read.
     out
-        Where to; its ending says the format: .tsv, .csv or .parquet. Where it is not given, the table is printed with
-        tabs between its columns.
+        The file to write. Its ending says the format: .tsv, .csv or .parquet. By default the table is printed with tabs
+        between its columns.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object: words, unknown, word_bits, end_bits, bits, bits_per_word, and out or the rows.
     quiet

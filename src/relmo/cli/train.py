@@ -33,18 +33,18 @@ class RunOptions:
     out: Path
     """The folder to write the model to."""
     resume: bool = False
-    """Go on with the run in --out from its last checkpoint; it needs no other arguments."""
+    """Go on with the run in --out from its last checkpoint. No other arguments are needed."""
     overwrite: Annotated[bool, Parameter(negative="")] = False
-    """Begin anew where --out holds a model or a run already, in its place."""
+    """Begin anew if --out holds a model or a run already, and replace it."""
     dry_run: bool = False
     """Print the plan (the size of the training part, steps, parameters, memory, time) and stop."""
     preset: str | None = None
-    """Begin from the settings of this name that ship with relmo."""
+    """Begin from settings that ship with relmo, by their name."""
     config: Path | None = None
-    """Settings from a TOML file, over the preset's."""
+    """Settings from a TOML file. They go over the preset's."""
     set: tuple[str, ...] = ()
-    """One setting as section.key=value, over the file's; may be given several times. The flags below are over all of
-    these."""
+    """One setting as section.key=value, which goes over the file's; may be given several times. The flags below go over
+    all of these."""
     json: bool = False
     """Print the results as one JSON object."""
     quiet: bool = False

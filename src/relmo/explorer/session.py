@@ -394,7 +394,7 @@ class Session:
         return {"cards": cards()}
 
     def mixes(self, asked: Asked) -> Answer:
-        """What trained tasks that were given have learnt to take of each layer."""
+        """What trained tasks that were given have learned to take of each layer."""
         return {"tasks": self.extras.mixes()}
 
 

@@ -80,7 +80,7 @@ def keyword_settings(kind: str, layers: Iterable[Layer], keywords: Mapping[str, 
         if name not in flags:
             near = IN_PYTHON.get(name) or _meant(name, [*flags, *others])
             raise SettingError(
-                f"{shown(name)} is no setting of kind {kind}; {near or f'`relmo train {kind} --help` lists all'}"
+                f"{shown(name)} is not a setting of kind {kind}; {near or f'`relmo train {kind} --help` lists all'}"
             )
         given.setdefault(flags[name].section, {})[name] = _plain(value)
     return build(settings_class(kind), *layers, given)

@@ -156,7 +156,9 @@ def train_task(
 def _read_data(run: TaskRun, start: Any, *, dry_run: bool) -> Data:
     """Reads the examples, counts labels and words, opens the models that the settings name, and encodes."""
     if STDIN in run.files:
-        raise SettingError("a task is trained on files, which are read again when a run goes on; not standard input")
+        raise SettingError(
+            "a task cannot learn from standard input, since its files are read again when a run goes on; give a file"
+        )
     text = run.settings.text
     train = [example for file in run.files for example in run.task.read(file, text, training=True)]
     if text.valid is not None:

@@ -30,7 +30,7 @@ class UnitOptions:
     trace: str | None = None
     """Show the states and gates of this unit over the sentences, by condition."""
     state: str = "h"
-    """Whose units --sweep sets to zero: those of h, what others read, or of c, an LSTM's memory."""
+    """Whose units --sweep sets to zero: those of h, which other layers read, or of c, an LSTM's memory."""
     how: Literal["zero", "mean"] = "zero"
     """Set units to zero, or to their mean over the pairs."""
     per_condition: int = 100
@@ -109,7 +109,7 @@ def agreement(
     seed
         The seed of the untrained network, and of what is drawn.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object.
     quiet
@@ -150,6 +150,6 @@ def _parse_units(given: str | None) -> "list[Unit]":
     for name in (given or "").split(",") if given else []:
         match = re.fullmatch(r"\s*([hc])(\d+)\.(\d+)\s*", name)
         if match is None:
-            raise SettingError(f"{name!r} is no unit; write state, layer and number, such as h1.126 or c0.3")
+            raise SettingError(f"{name!r} is not a unit; write state, layer and number, such as h1.126 or c0.3")
         found.append(Unit(match[1], int(match[2]), int(match[3])))
     return found

@@ -33,8 +33,8 @@ class Beside:
     temperature: float = 1.0
     """Lower is safer, higher is bolder."""
     feature: str | None = None
-    """A feature (relmo analyse cells --list-features): show how well units go with it in each model, in the order
-    given, such as the checkpoints of a run."""
+    """A feature (relmo analyse cells --list-features): show how well the units of each model follow it. The models keep
+    their order, such as that of a run's checkpoints."""
 
     def check(self) -> None:
         """Raises where an option makes no sense."""
@@ -79,7 +79,7 @@ def compare(
     seed
         The seed of the samples.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object.
     quiet

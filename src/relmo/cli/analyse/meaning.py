@@ -92,7 +92,7 @@ def meaning(
     model
         A bidirectional language model; by default the one that ships with relmo.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object.
     quiet
@@ -133,7 +133,7 @@ def _check(sentence: str | None, word: str | None, corpus: CorpusOptions, layers
     if (sentence is None) != (word is None):
         raise SettingError("a sentence and a word of it are needed: relmo analyse meaning SENTENCE WORD --index DIR")
     if (sentence is not None or corpus.build) and corpus.index is None:
-        raise SettingError("say where the corpus is, or is to be written: --index DIR")
+        raise SettingError("say where the corpus is, or where it goes: --index DIR")
     if sentence is None and not (corpus.build or layers.mix or layers.measure):
         raise SettingError("nothing is asked for: give a sentence and a word, or --build, --mix or --measure")
     if corpus.k < 1:

@@ -23,9 +23,9 @@ class Numbers:
     """How number units are looked for."""
 
     states: tuple[str, ...] = ()
-    """Look at units of h, what others read, or of c, an LSTM's memory; by default both."""
+    """Look at units of h, which other layers read, or of c, an LSTM's memory; by default both."""
     subject: int | None = None
-    """The subject's place from 0, where it cannot be found from the words."""
+    """The subject's place, from 0, if it cannot be found from the words."""
     every: bool = False
     """Set every unit to zero, not only random ones and those that tell the number."""
     how: Literal["zero", "mean"] = "zero"
@@ -110,7 +110,7 @@ def number_units(
     seed
         The seed of the untrained network, and of what is drawn.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object.
     quiet

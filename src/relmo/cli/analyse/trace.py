@@ -46,7 +46,8 @@ def trace(
     file
         Plain text, source code, or .conllu; - for standard input. A bidirectional model takes each line for a sentence.
     state
-        What to show: h, what others read; c, an LSTM's memory; its gates i, f, o and candidate g; a GRU's r, z and n.
+        What to show: h, which other layers read; c, an LSTM's memory; its gates i, f, o and candidate g; a GRU's r, z
+        and n.
     layer
         Which recurrent layer, from 0.
     unit
@@ -60,7 +61,7 @@ def trace(
     plot
         Draw the unit's values and, of an LSTM, its gates over the text, to this .png or .svg file.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object: the symbols and the unit's values.
     quiet

@@ -47,7 +47,7 @@ def truncation(
     seed
         The seed that draws the places.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object.
     quiet
