@@ -46,8 +46,7 @@ def trace(
     file
         Plain text, source code, or .conllu; - for standard input. A bidirectional model takes each line for a sentence.
     state
-        What to show: h, which other layers read; c, an LSTM's memory; its gates i, f, o and candidate g; a GRU's r, z
-        and n.
+        What to show: h, the layer's output; c, an LSTM's memory; its gates i, f, o and candidate g; a GRU's r, z and n.
     layer
         Which recurrent layer, from 0.
     unit
