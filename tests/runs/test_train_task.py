@@ -337,7 +337,7 @@ def test_learning_curves_are_a_picture(files: tuple[str, str], tmp_path: Path) -
         ({"input": {"vectors_tune": True}}, "vectors_tune has no meaning"),
         ({"input": {"word_dim": 0, "min_count": 2}}, "min_count has no meaning for word_dim 0"),
         ({"input": {"filters": ("60x2",)}}, "do not fit into max_characters"),
-        ({"text": {"task": "column"}}, "task column needs the column"),
+        ({"text": {"task": "column"}}, "task column needs a column"),
         ({"model": {"encoding": "bio"}}, "encoding has no meaning for task pos"),
         ({"train": {"unroll": 5}}, "unroll has no meaning for a task"),
         ({"train": {"seeds": 0}}, "seeds must be from 1"),
@@ -357,7 +357,7 @@ def test_mistakes_in_the_data_leave_no_folder(files: tuple[str, str], tmp_path: 
     for file, text, says in (
         (files[0], {"task": "ner"}, "'DET' is not a tag of a span"),
         (str(tmp_path / "one.conllu"), {}, "1 label, '.*'; two are needed"),
-        ("<stdin>", {}, "not standard input"),
+        ("<stdin>", {}, "cannot learn from standard input"),
     ):
         with pytest.raises((CorpusError, SettingError), match=says):
             train_task(Tagger, [file], settings(text=text), tmp_path / "out")

@@ -249,7 +249,7 @@ def test_subwords_on_both_sides_overfit_a_slice_of_multi30k(tmp_path: Path) -> N
         ({"model": {"sampling_steps": 5}}, "sampling_steps has no meaning"),
         ({"text": {"subwords": 100}}, "subwords has no meaning for words and characters"),
         ({"text": {"source_unit": "bpe", "target_unit": "unigram"}}, "both sides must have the same kind of subwords"),
-        ({"text": CHARS, "input": {"elmo": "small"}}, "elmo and vectors are of words"),
+        ({"text": CHARS, "input": {"elmo": "small"}}, "elmo and vectors need words"),
         ({"search": {"beams": 0}}, "beams must be from 1 to 1,000, not 0"),
         ({"model": {"attention": "none"}, "search": {"coverage": 0.1}}, "coverage has no meaning"),
     ],
