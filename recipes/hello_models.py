@@ -43,7 +43,7 @@ def made(cell: str) -> LanguageModel:
 
 
 def trained(cell: str, seed: int) -> LanguageModel:
-    """A network that has learnt the text, with rounded weights."""
+    """A network that has learned the text, with rounded weights."""
     torch.manual_seed(seed)
     model = made(cell)
     network = model.network

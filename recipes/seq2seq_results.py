@@ -25,7 +25,7 @@ FIXED = "--attention none --context every"
 
 
 class Pairs(NamedTuple):
-    """What is learnt: its title, files and settings, the networks that are compared (a name and their settings), and
+    """What is learned: its title, files and settings, the networks that are compared (a name and their settings), and
     whether `relmo make` writes longer sources too."""
 
     title: str
@@ -65,8 +65,8 @@ MADE = {"addition": "arithmetic --size 4", "copy": "copy --size 10", "reverse": 
 HELD_OUT = "2000"  # of Tatoeba's sources
 SHIPPED = {"english-french": "tatoeba-attention", "addition": "addition-attention"}
 CARDS = {
-    "english-french": "English to French, learnt from the sentence pairs of Tatoeba (CC BY 2.0 FR, tatoeba.org)",
-    "addition": "Sums of numbers of up to four digits, written as text and learnt from 50,000 that `relmo make` wrote",
+    "english-french": "English to French, learned from the sentence pairs of Tatoeba (CC BY 2.0 FR, tatoeba.org)",
+    "addition": "Sums of numbers of up to four digits, written as text and learned from 50,000 that `relmo make` wrote",
 }
 
 
@@ -97,7 +97,7 @@ def relmo(*arguments: str) -> str:
 
 
 def run(data: Path, out: Path, names: Sequence[str], *, jobs: int, minutes: float | None) -> int:
-    """Trains those whose names begin so, all where none is given; then scores sources that are longer than any learnt
+    """Trains those whose names begin so, all where none is given; then scores sources that are longer than any learned
     from. -> how many trainings failed"""
     write_data(data, out / "own")
     places = {"data": Whereabouts(str(data)), "own": Whereabouts(str(out / "own"))}

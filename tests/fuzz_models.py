@@ -109,7 +109,7 @@ def use_original(folder: Path) -> str:
 
 
 def make_task(kind: type[Task[Any, Any]], settings: Any, folder: Path, **vocabularies: Vocabulary) -> None:
-    """A task's model that has learnt nothing."""
+    """A task's model that has learned nothing."""
     torch.manual_seed(4)
     features = WordFeatures.begin(settings.input, [WORDS], torch.device("cpu"))
     named = {name.replace("_", "-"): vocabulary for name, vocabulary in vocabularies.items()}

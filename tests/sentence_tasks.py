@@ -90,7 +90,7 @@ def pairs_settings(**sections: dict[str, Any]) -> PairsSettings:
 def language_model(
     folder: Path, *, text: dict[str, Any] | None = None, symbols: list[str] | None = None, **model: Any
 ) -> LanguageModel:
-    """A language model of words that has learnt nothing, saved."""
+    """A language model of words that has learned nothing, saved."""
     torch.manual_seed(7)
     settings = LMSettings(
         text=TextSettings(**{"unit": "word"} | (text or {})), model=LanguageModelSettings(**{"hidden": 8} | model)

@@ -73,7 +73,7 @@ def settings(
 
 
 def tiny_bilm(seed: int = 0, *, lowercase: bool = False) -> BiLM:
-    """A bidirectional language model that has learnt nothing."""
+    """A bidirectional language model that has learned nothing."""
     torch.manual_seed(seed)
     model = BiLMModelSettings(char_dim=4, filters=("1x4", "2x4"), max_characters=12, hidden=6, projection=3)
     made = BiLMSettings(model=model)

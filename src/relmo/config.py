@@ -25,6 +25,29 @@ from relmo.errors import SettingError, shown
 S = TypeVar("S")
 
 MOST_ITEMS = 1000  # of a list
+TYPES: dict[Any, str] = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}
+"""The types of settings, in words."""
+
+
+OTHER_NAMES = {
+    "learning_rate": "lr",
+    "output_dir": "out",
+    "dev": "valid",
+    "validation": "valid",
+    "gpu": "cuda",
+    "label": "column",
+    "labels": "column",
+    "label_column": "column",
+}
+"""Settings and values as other tools call them, and as they are called here."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The name that was probably meant; nothing where none is near."""
+    known = list(known)
+    if (other := OTHER_NAMES.get(name.lower())) in known:
+        return str(other)
+    return next(iter(difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.65)), "")
 
 
 def build(cls: type[S], *layers: Mapping[str, Any], source: str = "settings") -> S:
@@ -79,7 +102,9 @@ def _convert(section: Any, key: str, value: Any, name: str) -> Any:
     if origin is Literal:
         if any(type(value) is type(known) and value == known for known in arguments):
             return value
-        raise SettingError(f"{name} must be one of {', '.join(map(str, arguments))}, not {shown(value)}")
+        near = nearest(value, map(str, arguments)) if isinstance(value, str) else ""
+        hint = f"; did you mean {near}?" if near else ""
+        raise SettingError(f"{name} must be one of {', '.join(map(str, arguments))}, not {shown(value)}{hint}")
     if origin in (typing.Union, types.UnionType):
         hint = next(option for option in arguments if option is not type(None))
         return None if value is None else _scalar(hint, value, name)
@@ -99,7 +124,7 @@ def _scalar(kind: type, value: Any, name: str) -> Any:
         except OverflowError:
             raise SettingError(f"{name} is too large: {shown(value)}") from None
     if type(value) is not kind:
-        raise SettingError(f"{name} must be {kind.__name__}, not {shown(value)}")
+        raise SettingError(f"{name} must be {TYPES[kind]}, not {shown(value)}")
     return value
 
 
@@ -108,17 +133,25 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return parse_toml(read_small(path, LARGEST_TOML))
     except ValueError as error:
-        raise SettingError(f"{path}: cannot read settings: {error}") from error
+        raise SettingError(
+            f"{path}: cannot read settings: {error}; settings are TOML: a line [train], below it lr = 0.001"
+        ) from error
 
 
 def read_preset(name: str, prefix: str) -> dict[str, Any]:
     """The tables of a preset that ships with relmo: `presets/PREFIX-NAME.toml`."""
     folder = resources.files("relmo") / "presets"
-    names = sorted(
-        p.name.removeprefix(f"{prefix}-").removesuffix(".toml") for p in folder.iterdir() if p.name.startswith(prefix)
-    )
+    if not isinstance(name, str):
+        raise SettingError(f"a preset is given by its name, not {shown(name)}")
+    files = sorted(path.name.removesuffix(".toml") for path in folder.iterdir() if path.name.endswith(".toml"))
+    names = [file.removeprefix(f"{prefix}-") for file in files if file.startswith(f"{prefix}-")]
     if name not in names:
-        raise SettingError(f"unknown preset '{name}'; there are {', '.join(names)}")
+        there = f"there are {', '.join(names)}" if names else f"{prefix} has no presets"
+        owners = [file.removesuffix(f"-{name}") for file in files if file.endswith(f"-{name}") and name]
+        near = nearest(name, names)
+        hint = f"; {name} is a preset of {' and '.join(owners)}" if owners else ""
+        hint = f"; did you mean {near}?" if near else hint
+        raise SettingError(f"unknown preset {shown(name)}; {there}{hint}")
     return parse_toml((folder / f"{prefix}-{name}.toml").read_text(encoding="utf-8"))
 
 

@@ -14,7 +14,7 @@ from relmo.store.allennlp import is_saved, read_saved
 from relmo.store.folder import pick_device, read_config
 from relmo.store.many_langs import is_many_langs, read_many_langs
 from relmo.store.original import PairOrPath, locate, read_original
-from relmo.store.references import DEFAULT, bundled
+from relmo.store.references import DEFAULT, SHIPPED, bundled
 
 if TYPE_CHECKING:  # the classes themselves are imported when a model of their kind is loaded
     from relmo.models.bilm import BiLM
@@ -133,7 +133,7 @@ def _load(
     assert isinstance(place, str | Path)  # a pair is taken for original files, or is an error
     if str(place).startswith(("http://", "https://")):
         raise ModelError(f"{place}: relmo does not download; fetch the files yourself and give their place")
-    kind = read_config(Path(place))["kind"]
+    kind = read_config(Path(place), [name for name in SHIPPED if kinds is None or SHIPPED[name] in kinds])["kind"]
     if kind not in KINDS:
         raise ModelError(
             f"{place}: is of kind {shown(kind)}, which this relmo does not know; it knows {', '.join(KINDS)}"

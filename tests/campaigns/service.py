@@ -397,7 +397,7 @@ def trained(folder: Path, kind: str, file: str, *more: str) -> Path:
 
 
 def original(folder: Path) -> Path:
-    """A biLM of the size of the original ELMo, which has learnt nothing."""
+    """A biLM of the size of the original ELMo, which has learned nothing."""
     import torch
 
     from relmo.config import build, read_preset

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from small_models import bilm
+from small_models import bilm, language_model
 
 Run = Callable[..., tuple[int, str, str]]
 COMMAND = "analyse agreement"
@@ -43,10 +43,24 @@ def test_tables_are_printed(run: Run, folder: Path) -> None:
     assert "<svg" in (folder / "a.svg").read_text()
 
 
+def test_raw_sentences_are_split_as_asked(run: Run, folder: Path) -> None:
+    (folder / "raw.csv").write_text("condition,good,bad\none,the (sat,the (mat\n")
+
+    def known(*options: str) -> int:
+        status, out, _ = run(folder / "bilm", folder / "raw.csv", *options, "--no-control", "--json", "--quiet")
+        assert status == 0
+        return json.loads(out)["agreement"]["conditions"][0]["known_pairs"]
+
+    assert (known(), known("--tokenizer", "words"), known("--tokenizer", "whitespace")) == (1, 1, 0)
+    language_model().save_pretrained(folder / "letters")
+    status, _, err = run(folder / "letters", folder / "raw.csv", "--tokenizer", "words", "--quiet")
+    assert (status, "has no meaning for a model that does not read words" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--together", "x1"], "'x1' is no unit; write state, layer and number"),
+        (["--together", "x1"], "'x1' is not a unit; write state, layer and number"),
         (["--trace", "h0.1,h0.2"], "takes one unit"),
         (["--together", "h9.1"], "no h of layer 9"),
         (["--per-condition", "-1"], "--per-condition must be 0"),

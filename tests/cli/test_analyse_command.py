@@ -139,7 +139,7 @@ def test_features_are_listed(run: Run) -> None:
         (["cells", "{}/lm", "{}/a.txt", "--conllu-column", "upos=NOUN"], "give a .conllu file"),
         (["cells", "{}/lm", "{}/a.txt", "--function", "no_such_module:f"], "cannot be imported"),
         (["cells", "{}/lm", "{}/a.txt", "--function", "math"], "MODULE:NAME"),
-        (["cells", "{}/lm", "{}/a.txt", "--function", "math:pi"], "is no function"),
+        (["cells", "{}/lm", "{}/a.txt", "--function", "math:pi"], "is not a function"),
         (["cells", "{}/lm", "{}/a.txt", "--marks", "{}/a.txt"], "a.txt:1: a mark is a line"),
         (["cells", "{}/lm", "{}/a.txt", "--plot", "a.gif"], ".png or .svg"),
         (["cells", "{}/lm", "{}/a.txt", "--symbols", "0"], "--symbols must be 1 or more"),

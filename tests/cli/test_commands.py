@@ -341,7 +341,7 @@ def test_a_bilm_is_scored_in_both_directions_as_a_table_as_json_and_as_one_numbe
     assert score["total"]["tokens"] == row["tokens"] + other["tokens"]
     table = run("evaluate", bilm, held_out)
     header, figures = table.splitlines()
-    assert header.split() == ["file", "tokens", "unknown", "forward", "backward", "joint", "average"]
+    assert header.split() == ["file", "words", "unknown", "forward", "backward", "joint", "average"]
     for name in ("perplexity", "forward_perplexity", "backward_perplexity", "average_perplexity"):
         assert f"{row[name]:,.3f}" in figures
     assert float(run("evaluate", bilm, held_out, "--quiet", "--batch", 1)) == pytest.approx(row["perplexity"], rel=1e-3)

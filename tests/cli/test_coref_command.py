@@ -19,7 +19,7 @@ TEXT = "Anna has <a dog>. It barks when she comes home.\n"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that has learnt a little."""
+    """A model that has learned a little."""
     out = tmp_path_factory.mktemp("coref") / "m"
     with pytest.raises(SystemExit) as end:
         main(["train", "coref", str(PEOPLE), "--valid", str(PEOPLE), *f"{SMALL} --quiet --out {out}".split()])

@@ -2,9 +2,12 @@
 
 import inspect
 import os
+import pty
 import re
+import select
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,11 +45,14 @@ def test_the_help_of_a_verb_has_examples_that_are_understood(verb: tuple[str, ..
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("trian", 'Did you mean "train"?'),
-        ("train tager text.txt", 'Did you mean "tagger"?'),
-        ("embed text.txt --out vectors.h5 --laeyrs top", "Did you mean --layers?"),
-        ("embed text.txt", "relmo embed: --out needs a value; relmo embed --help shows an example"),
-        ("generate", "relmo generate: MODEL needs a value; relmo generate --help shows an example"),
+        ("trian", "relmo: there is no command 'trian'; did you mean train?"),
+        ("train tager text.txt", "there is no kind 'tager'; did you mean 'tagger'?"),
+        (
+            "embed text.txt --out vectors.h5 --laeyrs top",
+            "there is no option --laeyrs; did you mean --layers?",
+        ),
+        ("embed text.txt", "relmo embed: --out is missing; relmo embed --help shows an example"),
+        ("generate", "relmo generate: MODEL is missing; relmo generate --help shows an example"),
     ],
 )
 def test_a_mistyped_command_is_told_what_to_type(given: str, told: str) -> None:
@@ -55,13 +61,30 @@ def test_a_mistyped_command_is_told_what_to_type(given: str, told: str) -> None:
     assert told in done.stderr
 
 
-def test_bash_completes_verbs_flags_and_choices(tmp_path: Path) -> None:
-    bash = shutil.which("bash")
-    if bash is None:
-        pytest.skip("there is no bash")
-    home = os.environ | {"HOME": str(tmp_path), "SHELL": bash}
-    command = [sys.executable, "-m", "relmo", "--install-completion", "--shell", "bash"]
-    subprocess.run(command, env=home, check=True, capture_output=True)
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home for a shell, and in it a text."""
+    for name in ("ZDOTDIR", "ZSH", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    (tmp_path / "alice.txt").write_text("Alice")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def installed(shell: str) -> str:
+    """The shell, told how to complete; the test is skipped where there is none."""
+    found = shutil.which(shell)
+    if found is None:
+        pytest.skip(f"there is no {shell}")
+    command = [sys.executable, "-m", "relmo", "--install-completion", "--shell", shell]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert said.endswith(f"or type: exec {shell}\n")
+    return found
+
+
+def test_bash_completes_verbs_flags_choices_and_files(home: Path) -> None:
     asked = """
     . "$HOME/.bashrc"
     function=$(complete -p relmo | sed -E 's/.*-F ([^ ]+).*/\\1/')
@@ -70,13 +93,49 @@ def test_bash_completes_verbs_flags_and_choices(tmp_path: Path) -> None:
     ask relmo train tag
     ask relmo train tagger --elmo-a
     ask relmo embed --pooling ""
+    ask relmo train lm al
+    ask relmo train lm --valid al
     """
-    done = subprocess.run([bash, "-c", asked], env=home, check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["train", "tagger", "--elmo-at", "mean max"]
+    done = subprocess.run([installed("bash"), "-c", asked], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["train", "tagger", "--elmo-at", "mean max", "alice.txt", "alice.txt"]
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_completion_can_be_written_for_other_shells(shell: str) -> None:
-    script = app.generate_completion(shell=shell)  # type: ignore[arg-type]
-    assert "tagger" in script
-    assert "elmo-at" in script
+def test_fish_completes_verbs_flags_choices_and_files(home: Path) -> None:
+    typed = ["relmo tr", "relmo train tag", "relmo train tagger --elmo-a", "relmo embed --pooling ", "relmo embed al"]
+    asked = "; ".join(f"complete -C '{line}'" for line in typed)
+    done = subprocess.run([installed("fish"), "-c", asked], check=True, capture_output=True, text=True)
+    found = [line.split("\t")[0] for line in done.stdout.splitlines()]
+    assert found == ["train", "tagger", "--elmo-at", "max", "mean", "alice.txt"]
+
+
+def test_zsh_completes_verbs_flags_and_files_when_tab_is_pressed(home: Path) -> None:
+    (home / ".zshrc").write_text("PROMPT='ready> '\n")
+    zsh = installed("zsh")
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ["TERM"] = "dumb"
+        os.execv(zsh, ["zsh", "-i"])
+    try:
+        until(terminal, "ready> ")
+        for typed, completed in (
+            ("relmo trai", "relmo train "),
+            ("relmo train tagg", "relmo train tagger "),
+            ("relmo train tagger --elmo-a", "relmo train tagger --elmo-at "),
+            ("relmo train lm ali", "relmo train lm alice.txt "),
+        ):
+            os.write(terminal, f"{typed}\t".encode())
+            until(terminal, completed)
+            os.write(terminal, b"\x15")  # which empties the line
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(terminal)
+
+
+def until(terminal: int, expected: str) -> None:
+    """Reads what a terminal shows until it is what is expected; fails where nothing more comes."""
+    shown = ""
+    while expected not in shown:
+        ready, _, _ = select.select([terminal], [], [], 60)
+        assert ready, f"{expected!r} did not come, but {shown!r}"
+        shown += os.read(terminal, 1 << 16).decode(errors="replace")

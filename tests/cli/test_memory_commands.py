@@ -89,7 +89,7 @@ def test_counting_trains_judges_and_saves_networks_that_other_commands_take(run:
     ("arguments", "message"),
     [
         (("gradients", "--forget-bias", "one"), "numbers with commas"),
-        (("gradients", "--untrained"), "--untrained goes with models"),
+        (("gradients", "--untrained"), "--untrained needs a model"),
         (("gradients", "--fresh", "tree"), "elman, gru, lstm"),
         (("gradients", "--plot", "memory.gif"), "pictures are .png or .svg"),
         (("gradients", "--jacobian", "-1"), "0 or more"),

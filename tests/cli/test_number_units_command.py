@@ -48,6 +48,20 @@ def test_everything_at_once_is_one_json_object(run: Run, folder: Path) -> None:
     assert "<svg" in (folder / "b.svg").read_text()
 
 
+def test_raw_sentences_are_split_as_asked(run: Run, folder: Path) -> None:
+    rows = [row.split(",") for row in (folder / "pairs.csv").read_text().splitlines()[1:]]
+    raw = [f"{condition},{context} ({right},{context} ({wrong}" for condition, context, right, wrong in rows]
+    (folder / "raw.csv").write_text("\n".join(["condition,good,bad", *raw]) + "\n")
+
+    def margins(*options: str) -> list[float]:
+        options = ("--subject", "1", "--draws", "2", "--no-control", "--json", *options)
+        status, out, _ = run(folder / "bilm", folder / "raw.csv", *options)
+        assert status == 0
+        return json.loads(out)["number"]["sweep"]["margin"]
+
+    assert margins() == margins("--tokenizer", "words") != margins("--tokenizer", "whitespace")
+
+
 def test_tables_are_printed(run: Run, folder: Path) -> None:
     options = ["--every", "--how", "mean", "--no-control", "--trees", folder / "trees.txt", "--depth", "depth"]
     status, out, _ = run(folder / "bilm", folder / "pairs.csv", *options, "--draws", 3)

@@ -27,7 +27,7 @@ SMALL = "--word-dim 8 --char-dim 4 --filters 2x6 --hidden 8 --dropout 0.1 --batc
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tagger that has learnt all there is to learn."""
+    """A tagger that has learned all there is to learn."""
     folder = tmp_path_factory.mktemp("tagger")
     train, dev = conllu(folder / "train.conllu", 40), conllu(folder / "dev.conllu", 15, seed=1)
     with pytest.raises(SystemExit) as end:
@@ -39,7 +39,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_options_of_another_kind_of_model_are_refused(command: Relmo, model: Path, tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("A dog\n")
     error = command("predict", model, tmp_path / "t.txt", "--length-penalty", 1, code=2)
-    assert "--length-penalty has a meaning for a sequence-to-sequence model alone; this is a tagger" in error
+    assert "--length-penalty is for a sequence-to-sequence model only; this is a tagger" in error
 
 
 def test_training_prints_its_results(command: Relmo, tmp_path: Path) -> None:

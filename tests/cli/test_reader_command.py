@@ -101,10 +101,10 @@ def test_mistakes_are_one_line(command: Relmo, folder: Path, tmp_path: Path) -> 
     both = "a reader and a sequence-to-sequence model"
     for whose, *options in ((both, "--best", 2), ("a reader", "--passage", folder / "town.txt")):
         said = command("predict", tmp_path / "tagger", *options, code=2)
-        assert f"{options[0]} has a meaning for {whose} alone; this is a tagger" in said
+        assert f"{options[0]} is for {whose} only; this is a tagger" in said
     for options in (["--format", "conll"], ["--html", tmp_path / "a.html"]):
         said = command("predict", folder / "m", *options, code=2)
-        assert f"{options[0]} has a meaning for a model of coreference alone; this is a reader" in said
+        assert f"{options[0]} is for a model of coreference only; this is a reader" in said
     assert "best must be from 1" in command("predict", folder / "m", "--best", 0, code=2)
     assert "no such file" in command("predict", folder / "m", "--passage", tmp_path / "none.txt", code=2)
     (tmp_path / "one.txt").write_text("Who?\n")

@@ -19,7 +19,7 @@ SMALL = f"--word-dim 8 --char-dim 0 --hidden 12 --dropout 0 {QUICK}"
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a classifier, a model of labelled pairs and one of scores, which have learnt all there is."""
+    """A folder with a classifier, a model of labelled pairs and one of scores, which have learned all there is."""
     folder = tmp_path_factory.mktemp("models")
     for name, make, kind, more in (
         ("reviews", reviews, "classifier", ""),
@@ -128,7 +128,7 @@ def test_a_classifier_starts_from_a_language_model(command: Relmo, tmp_path: Pat
     [
         (["predict", "same", "ONE"], "one.txt:2: expected two texts with a tab between them, found 1"),
         (["evaluate", "alike", "same-dev"], "same-dev:2: 'different' is not a number"),
-        (["evaluate", "reviews", "same-dev"], "there is no text or sentence or review"),
+        (["evaluate", "reviews", "same-dev"], "there is no column text or sentence or review"),
         (["train", "classifier", "reviews-dev", "--preset", "stsb", "--out", "x"], "unknown preset 'stsb'"),
         (["train", "pairs", "alike-dev", "--network", "cosine", "--out", "x"], "task label does not go with network"),
         (["train", "classifier", "reviews-dev", "--init", "none", "--out", "x"], "none"),
@@ -159,7 +159,7 @@ def test_a_users_own_table_is_learnt_from_scored_and_answered(command: Relmo, tm
     assert len(command("predict", tmp_path / "model", tmp_path / "new.csv", "--column", "other").splitlines()) == 2
     (tmp_path / "old.csv").write_text("words\nLovely\n")
     said = command("predict", tmp_path / "model", tmp_path / "old.csv", code=2)
-    assert "old.csv:2: there is no comment; there is words; say which it is with --column" in said
+    assert "old.csv:2: there is no column comment; the columns (from the first line) are words; say which it is" in said
 
 
 def test_pairs_are_taken_from_two_columns_of_a_table(command: Relmo, models: Path, tmp_path: Path) -> None:

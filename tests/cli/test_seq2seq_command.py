@@ -1,4 +1,4 @@
-"""Sequence to sequence on the command line: pairs made, learnt, scored, predicted, drawn."""
+"""Sequence to sequence on the command line: pairs made, learned, scored, predicted, drawn."""
 
 import io
 import json
@@ -17,7 +17,7 @@ MORE = "--metric exact --limit 12 --validate-every 64 --lr 0.02 --device cpu --q
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Strings and a model that copies them; another without attention that has learnt nothing."""
+    """Strings and a model that copies them; another without attention that has learned nothing."""
     folder = tmp_path_factory.mktemp("copy")
     make = f"make copy --size 3 --letters 4 --count 60 --held-out 20 --longer 4 --out {folder} --quiet"
     tsv = f"{folder}/train.tsv --valid {folder}/held-out.tsv"
@@ -98,6 +98,6 @@ def test_info_convert_and_what_makes_no_sense(folder: Path, run: Run, tmp_path: 
     for flags, message in (
         ("--attention", "has no attention"),
         ("--coverage 1", "coverage goes with attention"),
-        ("--best 3 --beams 2", "best is 3, more than beams, 2"),
+        ("--best 3 --beams 2", "best 3 is more than beams 2"),
     ):
         assert message in run("predict", folder / "fixed", tmp_path / "lines.txt", *flags.split())[2]

@@ -24,7 +24,7 @@ Anna sees Bob today who hears Carl .
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files, and a labeller that has learnt all there is to learn."""
+    """Files, and a labeller that has learned all there is to learn."""
     folder = tmp_path_factory.mktemp("srl")
     train, dev = roles(folder / "train.jsonl", 60), roles(folder / "dev.jsonl", 20, seed=1)
     with pytest.raises(SystemExit) as end:

@@ -86,7 +86,7 @@ def test_dots_in_a_comment_are_no_key() -> None:
 @pytest.mark.parametrize(
     ("section", "key", "value", "message"),
     [
-        ("train", "lr", float("inf"), "lr must be from .* not inf"),
+        ("train", "lr", float("inf"), "lr must be above 0 .* not inf"),
         ("train", "lr", 10**400, r"train\.lr is too large: 1000"),
         ("train", "seed", 10**30, "seed must be from 0 to"),
         ("train", "seed", -1, "seed must be from 0 to"),
@@ -95,7 +95,7 @@ def test_dots_in_a_comment_are_no_key() -> None:
         ("model", "hidden", 16**5000, "hidden must be from .* not a int that is too large"),
         ("model", "cutoffs", [1] * 1001, "cutoffs must have at most 1000 items"),
         ("model", "cell", ["lstm"] * 2000, r"model\.cell must be one of lstm, .* not \['lstm', "),
-        ("model", "residual", [[[]]] * 2000, r"model\.residual must be bool, not \[\[\[\]\], "),
+        ("model", "residual", [[[]]] * 2000, r"model\.residual must be true or false, not \[\[\[\]\], "),
     ],
     ids=["inf", "float", "seed", "negative", "clip", "bias", "digits", "items", "choice", "list"],
 )

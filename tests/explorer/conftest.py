@@ -1,5 +1,5 @@
 """Two small models that reverse strings, for tests of what is shown of such models: one with attention, which has
-learnt it, and one without, which has not."""
+learned it, and one without, which has not."""
 
 from pathlib import Path
 

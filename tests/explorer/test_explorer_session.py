@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -160,6 +161,20 @@ def test_a_model_without_recurrent_layers_is_opened_to_write_and_has_no_page_to_
         make_bundle(session)
     with pytest.raises(ModelError, match="not a language model"):
         Session.open("words")
+
+
+def test_texts_are_split_into_words_as_asked(tmp_path: Path) -> None:
+    bilm().save_pretrained(tmp_path / "bilm")
+
+    def symbols(**options: Any) -> list[str]:
+        opened = Session.open(str(tmp_path / "bilm"), device="cpu", **options)
+        opened.give("mine", "the cat (sat)")
+        return opened.reader("given").document.symbols
+
+    assert symbols() == symbols(tokenizer="words") == ["the", "cat", "(", "sat", ")"]
+    assert symbols(tokenizer="whitespace") == ["the", "cat", "(sat)"]
+    with pytest.raises(SettingError, match="has no meaning for a model that does not read words"):
+        Session.open("prose", device="cpu", tokenizer="words")
 
 
 def test_the_examples_that_ship_open_with_their_text_and_unit_and_are_small() -> None:

@@ -294,7 +294,7 @@ def kenlm_bits(
 def test_options_that_mean_nothing_for_a_model_are_errors() -> None:
     word, char = model_of("lstm", "word"), model_of("lstm", "char")
     for model, options, message in [
-        (word, {"space": "after"}, "space has a meaning for models of characters only"),
+        (word, {"space": "after"}, "space is for models of characters only"),
         (char, {"context": "page"}, "context is 'page'; it can be 'text' or 'sentence'"),
         (model_of("lstm", "word", tokenizer="whitespace"), {"rows": "words"}, "rows words are smaller"),
     ]:

@@ -141,7 +141,7 @@ def test_a_dry_run_tells_the_plan_and_leaves_nothing(corpus: str, tmp_path: Path
         ("train", {"clip_norm": 1.0}, "clip_norm"),
         ("train", {"weight_decay": 0.1}, "weight_decay"),
         ("model", {"window": 0}, "window must be from 1"),
-        ("model", {"subsample": 0.0}, "subsample must be from"),
+        ("model", {"subsample": 0.0}, "subsample must be above 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_errors(tmp_path: Path, section: str, change: dict, says: str) -> None:

@@ -329,7 +329,7 @@ def test_learning_curves_are_a_picture(files: tuple[str, str], tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"input": {"word_dim": 0, "char_dim": 0, "filters": ("3x128",)}}, "nothing is read of a word"),
+        ({"input": {"word_dim": 0, "char_dim": 0, "filters": ("3x128",)}}, "the network reads nothing of a word"),
         ({"input": {"char_dim": 0}}, "filters has no meaning for char_dim 0"),
         ({"input": {"elmo_at": "both"}}, "elmo_at has no meaning for a run without elmo"),
         ({"input": {"elmo": "x", "elmo_tune": True, "cache": "none"}}, "cache has no meaning for elmo_tune"),
@@ -337,7 +337,7 @@ def test_learning_curves_are_a_picture(files: tuple[str, str], tmp_path: Path) -
         ({"input": {"vectors_tune": True}}, "vectors_tune has no meaning"),
         ({"input": {"word_dim": 0, "min_count": 2}}, "min_count has no meaning for word_dim 0"),
         ({"input": {"filters": ("60x2",)}}, "do not fit into max_characters"),
-        ({"text": {"task": "column"}}, "task column needs the column"),
+        ({"text": {"task": "column"}}, "task column needs a column"),
         ({"model": {"encoding": "bio"}}, "encoding has no meaning for task pos"),
         ({"train": {"unroll": 5}}, "unroll has no meaning for a task"),
         ({"train": {"seeds": 0}}, "seeds must be from 1"),
@@ -355,9 +355,9 @@ def test_settings_that_make_no_sense_are_errors_before_anything_is_read(
 def test_mistakes_in_the_data_leave_no_folder(files: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "one.conllu").write_text("1\ta\t_\tX\t_\t_\t0\t_\t_\t_\n\n" * 20)
     for file, text, says in (
-        (files[0], {"task": "ner"}, "'DET' is no tag of a span"),
-        (str(tmp_path / "one.conllu"), {}, "1 label; two are needed"),
-        ("<stdin>", {}, "not standard input"),
+        (files[0], {"task": "ner"}, "'DET' is not a tag of a span"),
+        (str(tmp_path / "one.conllu"), {}, "1 label, '.*'; two are needed"),
+        ("<stdin>", {}, "cannot learn from standard input"),
     ):
         with pytest.raises((CorpusError, SettingError), match=says):
             train_task(Tagger, [file], settings(text=text), tmp_path / "out")

@@ -281,7 +281,7 @@ BAD_OPTIONS: dict[str, tuple[Edit, str]] = {
     "embedding": (lambda o: o["char_cnn"].pop("embedding"), r"char_cnn.embedding is missing"),
     "embedding a number": (lambda o: o["char_cnn"].update(embedding=4), r"embedding must be an object, not 4"),
     "n_characters": (lambda o: o["char_cnn"].update(n_characters=60), r"n_characters is 60; it is 261 or 262"),
-    "layers": (lambda o: o["lstm"].update(n_layers=10**6), r"layers must be from 1 to 1000"),
+    "layers": (lambda o: o["lstm"].update(n_layers=10**6), r"layers must be from 1 to 1,000"),
 }
 
 

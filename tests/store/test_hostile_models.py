@@ -81,8 +81,8 @@ def test_numbers_and_depths_that_python_does_not_read(bilm: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "changes", "word"),
     [
-        ("train", {"lr": float("inf")}, "lr must be from"),
-        ("train", {"lr": float("nan")}, "lr must be from"),
+        ("train", {"lr": float("inf")}, "lr must be above 0"),
+        ("train", {"lr": float("nan")}, "lr must be above 0"),
         ("train", {"seed": 10**30}, "seed must be from"),
         ("model", {"cell_clip": float("inf")}, "cell_clip must be from"),
         ("model", {"filters": ["1x1"] * 200_000}, "at most 1000 items"),

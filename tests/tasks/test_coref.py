@@ -46,7 +46,7 @@ def settings(**sections: dict[str, Any]) -> CorefSettings:
 
 
 def untrained(*, bilm: bool = False, **sections: dict[str, Any]) -> Coreference:
-    """A model that has learnt nothing, and links much."""
+    """A model that has learned nothing, and links much."""
     made = settings(**sections)
     torch.manual_seed(0)
     words = [words for document in read_documents(PEOPLE) for words in document.sentences]

@@ -61,7 +61,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make(models: Path, inputs: str, body: str) -> Task[Any, Any]:
-    """A model that has learnt nothing."""
+    """A model that has learned nothing."""
     torch.manual_seed(0)
     kind, model = BODIES[body]
     makers: dict[Any, Any] = {

@@ -51,13 +51,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, files: tuple[str, str]) -> Path:
-    """A reader that has learnt all there is to learn, from questions some of which cannot be answered."""
+    """A reader that has learned all there is to learn, from questions some of which cannot be answered."""
     out, listener = tmp_path_factory.mktemp("reader") / "out", Listener()
     made = reader_settings(text={"valid": files[1]}, train={"epochs": 6})
     results = train_task(PassageReader, [files[0]], made, out, reporter=listener)
     assert results["metric"] == "f1"
     assert results["valid_f1"] == results["valid_exact_match"] == 1.0
-    assert "24 of 72 questions left out: they have no answer" in listener.heard
+    assert "24 of 72 questions have no answer and are left out" in listener.heard
     return out
 
 
@@ -92,8 +92,8 @@ def test_training_cuts_passages_and_leaves_out_what_lies_beyond_and_answering_cu
     assert encoded.spans.tolist() == [[3, 3], [0, 0]]
     assert encoded.predictions == 4
     assert said == [
-        "1 of 4 questions left out: they have no answer",
-        "1 of 4 questions left out: the answer is beyond the first 5 words",
+        "1 of 4 questions have no answer and are left out",
+        "1 of 4 questions have no answer in the first 5 words and are left out",
     ]
     assert model.encode(examples).lengths.tolist() == [len(model.split(PASSAGE))] * 4
     with pytest.raises(CorpusError, match="no question has an answer within the first 5 words"):

@@ -1,4 +1,4 @@
-"""Sequence to sequence as a user has it: learnt, saved, loaded; searched in batches and one by one; attention."""
+"""Sequence to sequence as a user has it: learned, saved, loaded; searched in batches and one by one; attention."""
 
 import json
 from collections.abc import Sequence
@@ -248,9 +248,9 @@ def test_subwords_on_both_sides_overfit_a_slice_of_multi30k(tmp_path: Path) -> N
         ({"model": {"context": "every"}}, "context has no meaning for a network with attention"),
         ({"model": {"sampling_steps": 5}}, "sampling_steps has no meaning"),
         ({"text": {"subwords": 100}}, "subwords has no meaning for words and characters"),
-        ({"text": {"source_unit": "bpe", "target_unit": "unigram"}}, "the subwords of both sides are bpe"),
-        ({"text": CHARS, "input": {"elmo": "small"}}, "elmo and vectors are of words"),
-        ({"search": {"beams": 0}}, "beams must be from 1 to 1000, not 0"),
+        ({"text": {"source_unit": "bpe", "target_unit": "unigram"}}, "both sides must have the same kind of subwords"),
+        ({"text": CHARS, "input": {"elmo": "small"}}, "elmo and vectors need words"),
+        ({"search": {"beams": 0}}, "beams must be from 1 to 1,000, not 0"),
         ({"model": {"attention": "none"}, "search": {"coverage": 0.1}}, "coverage has no meaning"),
     ],
 )
@@ -262,7 +262,7 @@ def test_settings_that_make_no_sense_are_errors(sections: dict[str, Any], messag
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"best": 3, "beams": 2}, "best is 3, more than beams, 2"),
+        ({"best": 3, "beams": 2}, "best 3 is more than beams 2"),
         ({"width": 3}, "a search has no width"),
         ({"beams": 0}, "beams must be from 1"),
         ({"best": 0}, "best must be 1 or more"),

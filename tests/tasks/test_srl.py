@@ -26,7 +26,7 @@ SENTENCE = "Anna sees Bob today who hears Carl ."
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with files and a labeller that has learnt all there is to learn."""
+    """A folder with files and a labeller that has learned all there is to learn."""
     folder = tmp_path_factory.mktemp("srl")
     train, dev = roles(folder / "train.jsonl", 60), roles(folder / "dev.jsonl", 20, seed=1)
     made = settings(text={"valid": str(dev)}, train={"epochs": 6})

@@ -154,7 +154,7 @@ def test_files_that_cannot_be_opened_are_told_in_one_line(
 ) -> None:
     assert "no such file" in error_of(tmp_path / "absent.txt", open_bytes)
     assert "no such file" in error_of(tmp_path / "absent.zst", open_bytes)
-    assert f"{tmp_path} is a directory; give its files, for example {tmp_path}/*.txt" in error_of(tmp_path, open_bytes)
+    assert f"{tmp_path}: is a folder; give its files, for example {tmp_path}/*.txt" in error_of(tmp_path, open_bytes)
 
     def refuse(*_: object) -> None:
         raise PermissionError
@@ -165,7 +165,7 @@ def test_files_that_cannot_be_opened_are_told_in_one_line(
 
 def test_a_bad_byte_is_named_with_line_and_column(write: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(b"fine\n" * 122 + "été".encode() + b"x\xff y\n")
-    assert f"{path}:123: byte 0xff at column 5 is not UTF-8; re-encode" in error_of(path)
+    assert f"{path}:123: byte 0xff at column 5 is not UTF-8; save the file as UTF-8" in error_of(path)
     monkeypatch.setattr(corpus, "LONGEST_LINE", 16)
     assert f"{path}:123: byte 0xff at column 5 " in error_of(path)
     path = write(b"one\n" + b"four " * 20 + b"\xe6\xbc\n")

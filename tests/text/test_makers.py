@@ -1,4 +1,4 @@
-"""Makers of pairs: every answer is right, nothing that is held out is learnt from, longer ones are longer."""
+"""Makers of pairs: every answer is right, nothing that is held out is learned from, longer ones are longer."""
 
 import re
 from datetime import date, datetime

@@ -44,7 +44,12 @@ def test_columns_by_name_and_number_and_the_other_way_round(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("name", "text", "columns", "message"),
     [
-        ("t.tsv", "a\tb\nc\n", None, "t.tsv:2: has 1 columns; column 2 is asked for"),
+        (
+            "t.tsv",
+            "a\tb\nc\n",
+            None,
+            "t.tsv:2: expected a source and a target with a tab",
+        ),
         ("t.tsv", "a\tb\n \tc\n", None, "t.tsv:2: the text is empty; remove the pair"),
         ("t.tsv", "", None, "t.tsv: there is no pair in it"),
         ("t.tsv", "a\tb\n", "x,y", "t.tsv:1: there is no column 'x'; there is a, b"),
@@ -52,7 +57,7 @@ def test_columns_by_name_and_number_and_the_other_way_round(tmp_path: Path) -> N
         ("t.csv", 'a,b\n"c,d\n', None, "t.csv:2: is no row of a table with commas"),
         ("t.jsonl", '{"source": 3, "target": "x"}', None, "t.jsonl:1: a text is a string or a list of strings, not 3"),
         ("t.jsonl", '{"source": "a", "target": []}', None, "t.jsonl:1: a text is a string or a list of strings"),
-        ("t.jsonl", '{"source": "a"}', None, "t.jsonl:1: there is no target or tgt"),
+        ("t.jsonl", '{"source": "a"}', None, "t.jsonl:1: there is no key target or tgt"),
     ],
 )
 def test_what_is_wrong_has_a_place(name: str, text: str, columns: str, message: str, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_tables_and_json_lines_need_no_places(tmp_path: Path) -> None:
     assert [asked.key for asked in found] == ["", "7", "", ""]
     lines.write_text(json.dumps({"passage": PASSAGE, "question": "Where?", "mine": "Oslo"}) + "\n", encoding="utf-8")
     assert next(read_questions(lines, column="mine")).answers == (AnswerText("Oslo", 14),)
-    with pytest.raises(CorpusError, match=r"mine.jsonl:1: there is no answers or answer.*with --column"):
+    with pytest.raises(CorpusError, match=r"mine.jsonl:1: there is no key answers or answer.*with --column"):
         list(read_questions(lines))
 
 

@@ -112,12 +112,12 @@ def test_json_lines_hold_lists_of_words_and_tags(tmp_path: Path) -> None:
         ("a.conllu", CONLLU, {"column": "11"}, "no column '11'"),
         ("a.conllu", "# only a comment\n", {}, "there is no sentence"),
         ("a.conllu", "1\ta\t_\t \t_\t_\t_\t_\t_\t_\n", {}, "a.conllu:1: the tag is empty"),
-        ("a.iob2", "1\ta\tO\n\n2\tb\n", {}, "a.iob2:3: has 2 columns where the lines before have 3"),
+        ("a.iob2", "1\ta\tO\n\n2\tb\n", {}, "a.iob2:3: has 2 columns, the lines before have 3"),
         ("a.txt", "word\n", {}, "a.txt:1: expected a word and its tag"),
         ("a.txt", "a b\n", {"column": "3"}, "no column '3'; give a number from 1 to 2"),
         ("a.jsonl", '{"words": ["a"], "tags": []}\n', {}, "a.jsonl:1: expected as many tags as words"),
         ("a.jsonl", '{"words": "a", "tags": "b"}\n', {}, "both lists of strings"),
-        ("a.jsonl", '{"words": ["a"]}\n', {}, "there is no tags or ner_tags or labels; there is words"),
+        ("a.jsonl", '{"words": ["a"]}\n', {}, "there is no key tags or ner_tags or labels; the keys are words"),
         ("a.jsonl", "[1]\n", {}, "expected a JSON object"),
         ("a.jsonl", "{\n", {}, "a.jsonl:1: is not a JSON object"),
         ("a.jsonl", "[" * 100_000, {}, "a.jsonl:1: is not a JSON object"),
@@ -176,7 +176,7 @@ def test_tables_cola_json_and_folders_give_labelled_texts(tmp_path: Path) -> Non
     for path in (cola, tmp_path / "imdb"):
         with pytest.raises(CorpusError, match="column has no meaning for the format"):
             list(read_labelled(path, split=words, column="label"))
-    with pytest.raises(CorpusError, match=r"a.tsv:2: there is no stars; .* with --column"):
+    with pytest.raises(CorpusError, match=r"a.tsv:2: there is no column stars; .* with --column"):
         list(read_labelled(table, split=words, column="stars"))
     empty = write(tmp_path, "c.tsv", "label\ttext\npos\ta\n \tb\n")
     with pytest.raises(CorpusError, match=r"c.tsv:3: the label is empty"):
@@ -209,12 +209,12 @@ def test_pairs_come_from_snli_sick_sts_and_json(tmp_path: Path) -> None:
     ("text", "numbers", "says"),
     [
         ("label\tsentence1\n", False, "there is no pair"),
-        ("label\tsentence1\nx\ta\n", False, "p.tsv:2: there is no sentence2 or"),
+        ("label\tsentence1\nx\ta\n", False, "p.tsv:2: there is no column sentence2 or"),
         ("label\tsentence1\tsentence2\nx\ta\n", False, "p.tsv:2: has 2 columns, the first line has 3"),
         ("label\tsentence1\tsentence2\nx\ta\t \n", False, "p.tsv:2: the text is empty"),
         ("label\tsentence1\tsentence2\nx\ta\tb\n", True, "p.tsv:2: 'x' is not a number"),
         ("label\tsentence1\tsentence2\nnan\ta\tb\n", True, "p.tsv:2: 'nan' is not a number"),
-        ("one column\n", False, "p.tsv:1: expected the names of columns"),
+        ("one column\n", False, "p.tsv:1: expected the first line of a table"),
     ],
 )
 def test_a_mistake_in_a_table_of_pairs_is_one_line_with_its_place(

@@ -77,7 +77,7 @@ def test_brackets_are_written_as_they_are_read() -> None:
         (line(words="Anna has seen Bob"), "the words are a list"),
         (line(frames={}), "the frames are a list"),
         (line(frames=[1]), "a frame is an object"),
-        (line(frames=[{"tags": SEEN}]), "there is no verb_index or predicate"),
+        (line(frames=[{"tags": SEEN}]), "there is no key verb_index or predicate"),
         (line(frames=[{"verb_index": 4, "tags": SEEN}]), "from 0 to 3, not 4"),
         (line(frames=[{"verb_index": True, "tags": SEEN}]), "from 0 to 3, not True"),
         (line(frames=[{"verb_index": 2, "tags": SEEN[:3]}]), "as many tags as words for the predicate 'seen'"),

@@ -137,7 +137,7 @@ def assert_close(out: Path, expected: Path) -> None:
         assert a.keys() == b.keys()
         for key in a.keys() - {"symbols_per_second"}:
             assert a[key] == pytest.approx(b[key], abs=1e-4), (a["step"], key)
-    assert wanted[0]["loss"] - wanted[-1]["loss"] > 0.1, "nothing was learnt that could differ"
+    assert wanted[0]["loss"] - wanted[-1]["loss"] > 0.1, "nothing was learned that could differ"
     tensors, others = weights(out), weights(expected)
     assert tensors.keys() == others.keys()
     for name in others:

@@ -7,12 +7,14 @@ What a user did wrong comes out as one line on standard error and exit status 2,
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 
-from cyclopts import App, CycloptsError, MissingArgumentError
+from cyclopts import App, CycloptsError
 
 import relmo
 from relmo.cli.analyse import analyse
 from relmo.cli.bench import bench
+from relmo.cli.completion import install_completion
 from relmo.cli.convert import convert
 from relmo.cli.embed import embed
 from relmo.cli.evaluate import evaluate
@@ -20,6 +22,7 @@ from relmo.cli.explore import explore
 from relmo.cli.generate import generate
 from relmo.cli.info import info
 from relmo.cli.make import make
+from relmo.cli.mistakes import explained
 from relmo.cli.numbers import check_numbers
 from relmo.cli.predict import predict
 from relmo.cli.reproduce import reproduce
@@ -60,9 +63,7 @@ app.command(convert)
 app.command(analyse)
 app.command(reproduce)
 app.command(bench)
-app.register_install_completion_command(
-    help="Let the Tab key complete relmo's verbs and flags, in bash, zsh and fish; the shell's startup file is told."
-)
+app.command(partial(install_completion, app), name="--install-completion")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -102,19 +103,17 @@ def run(given: Sequence[str]) -> None:
 
 def _explain(error: Exception) -> str | None:
     """What a user can be told of an error; None of a mistake of ours, which a traceback is for."""
-    if isinstance(error, MissingArgumentError) and error.argument is not None and error.command_chain:
-        verb, argument = " ".join(["relmo", *error.command_chain]), error.argument
-        name = argument.name.removeprefix("--").upper() if argument.index is not None else argument.name
-        return f"{verb}: {name} needs a value; {verb} --help shows an example"
-    if isinstance(error, RelmoError | CycloptsError):
+    if isinstance(error, CycloptsError):
+        return explained(error)
+    if isinstance(error, RelmoError):
         return str(error)
     if isinstance(error, OSError) and error.errno is not None:
         return f"{_place_of(error)}: {reason(error)}"
     if isinstance(error, UnicodeEncodeError):
         unsayable = error.object[error.start : error.end]
-        return f"a name or a text has {unsayable!r} in it, which {error.encoding} cannot say"
+        return f"a name or a text has {unsayable!r} in it, which the encoding {error.encoding} does not have"
     if isinstance(error, MemoryError) or any(sign in f"{type(error).__name__}: {error}" for sign in OUT_OF_MEMORY):
-        return f"the memory is not enough for what was asked ({error or 'none is left'}); ask for less at once"
+        return f"there is not enough memory for what was asked ({error or 'none is left'}); ask for less at once"
     return f"a file cannot be opened: {reason(error)}" if "embedded null" in str(error) else None
 
 

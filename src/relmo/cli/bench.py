@@ -27,7 +27,7 @@ def bench(
 
         relmo bench --what embed --geometry original --dtype float32,int8 --text corpus.txt --tokens 25000
 
-    Everything is timed in rounds, one after the other; the figures are medians. docs/benchmarks.md says how to read it.
+    Everything is timed in rounds, one after the other, and the figures are medians. docs/benchmarks.md explains them.
 
     Parameters
     ----------

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from relmo.cli.output import Overwrite
 from relmo.cli.terminal import print_json
+from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.loading import Model
@@ -13,7 +14,7 @@ MOST_POINTS = 10_000  # as many as TensorBoard's projector shows in its default 
 
 
 def convert(
-    source: str,
+    source: PathName,
     destination: Path,
     *,
     to: Literal["onnx", "gensim", "projector", "hub"] | None = None,
@@ -54,15 +55,15 @@ def convert(
         KeyedVectors.load); projector (the same, for tensorboard --logdir); hub (any relmo folder, with a card for the
         Hugging Face hub).
     weights
-        The original weights, where they do not lie beside the options.
+        The original weights, if they are not beside the options.
     precision
         How a relmo folder stores its weights: float32, half of that, or int8, a quarter (whole numbers, a float16 scale
         for each 512 of a row; biases in float16). They are float32 again when they are loaded.
     shard_mb
         Store the weights in several files, each of at most this many megabytes.
     card
-        A file to become the folder's model card, README.md; the card of a relmo folder comes along where it is not
-        given. A section with the checksums of the weights is added.
+        A file to become the folder's model card, README.md. By default the card of a relmo folder is
+        kept. A section with the checksums of the weights is added.
     json
         Print one JSON object.
     quiet
@@ -79,7 +80,7 @@ def convert(
         return _say(_to_library(where, destination, to, overwrite=overwrite), destination, json=json, quiet=quiet)
     original = is_foreign(where if weights is None else (where, weights))
     if not original and weights is not None:
-        raise SettingError("weights goes with original ELMo files only; leave it out")
+        raise SettingError("--weights goes with original ELMo files only; leave it out")
     if not original and precision is None:
         if shard_mb is not None or card is not None:
             raise SettingError("--shard-mb and --card are for a relmo folder: give a --precision too, such as float32")

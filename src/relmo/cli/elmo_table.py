@@ -52,21 +52,21 @@ def elmo_table(
     model
         A biLM, or NAME=FOLDER to name its column; may be given several times.
     rows
-        Which of squad, snli, srl, coref, ner, sst5, with commas between them; all where not given.
+        Which of squad, snli, srl, coref, ner, sst5, with commas between them; by default all.
     tables
-        Which of 1, 2, placement, weights, with commas between them; all where not given.
+        Which of 1, 2, placement, weights, with commas between them; by default all.
     seeds
-        How often each network is trained; where not given, more often the cheaper it is.
+        How often each network is trained. By default cheap networks are trained more often.
     jobs
         How many networks are trained at a time; 0 trains nothing and shows what is finished.
     minutes
-        Stop after this time; what is not finished goes on with the same command.
+        Stop after this time. The same command goes on with what is not finished.
     reduced
         Train tiny networks on the beginning of each file, to see that everything runs; minutes on a CPU.
     dry_run
         Print the commands that train, one a line, and stop.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object with all figures.
     quiet

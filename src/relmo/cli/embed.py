@@ -12,6 +12,7 @@ from relmo.cli.output import Overwrite
 from relmo.cli.sources import SourceOptions, Tokenizer
 from relmo.cli.terminal import EmbedReporter, duration, print_json, say
 from relmo.errors import SettingError, StorageError
+from relmo.settings.arguments import PathName
 from relmo.settings.embedding import EmbedOptions
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ class StoredVectors:
     dtype: Literal["float32", "float16"] = "float32"
     """How numbers are stored."""
     precision: Literal["float32", "bfloat16", "int8"] = "float32"
-    """Of the LSTMs' products. bfloat16 and, on a CPU, int8 are faster; vectors then differ a little from float32's."""
+    """The precision of the LSTMs' products. bfloat16 and, on a CPU, int8 are faster; the vectors then differ a little
+    from those of float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,18 +40,18 @@ class EngineOptions:
     """Who computes."""
 
     engine: Literal["here", "ray"] = "here"
-    """here: this process. ray: workers on this machine or on a cluster (needs relmo[ray]); FILE may be a folder of
-    files then, and OUT is a folder of .parquet files."""
+    """here: this process. ray: workers on this machine or on a cluster (needs relmo[ray]). With ray FILE may be a
+    folder of files, and OUT is a folder of .parquet files."""
     workers: int | None = None
-    """Ray only: how many workers; all CPUs, or all GPUs, where it is not given."""
+    """Ray only: how many workers. The default is one for each CPU, or for each GPU."""
 
 
 def embed(
-    file: str | None = None,
+    file: PathName | None = None,
     /,
     *,
     out: Path,
-    model: str = "small",
+    model: PathName = "small",
     options: Annotated[EmbedOptions, Parameter(name="*")] = EmbedOptions(),  # noqa: B008
     stored: Annotated[StoredVectors, Parameter(name="*")] = StoredVectors(),  # noqa: B008
     source: Annotated[SourceOptions, Parameter(name="*")] = SourceOptions(),  # noqa: B008
@@ -78,18 +80,18 @@ def embed(
     Parameters
     ----------
     file
-        Text (.gz, .xz, .zst too), a sentence a line; .conllu; or a table, .csv, .tsv or .parquet. Standard input where
-        it is not given.
+        Text (.gz, .xz, .zst too), a sentence a line; .conllu; or a table, .csv, .tsv or .parquet. By default standard
+        input is read.
     out
-        Where to; its ending says the format: .h5, .parquet, .npz or .safetensors. Sentences are numbered from 0; .h5,
-        .npz and .safetensors hold an array for each, .parquet has a row for each word. .h5 and .parquet have the words
-        and where they stand, too.
+        The file to write. Its ending says the format: .h5, .parquet, .npz or .safetensors. Sentences are numbered from
+        0. .h5, .npz and .safetensors have an array for each sentence, .parquet has a row for each word. .h5 and
+        .parquet also have the words and their places.
     model
         A model's folder, or original ELMo files; small ships with relmo.
     resume
-        Go on with a run that was broken off.
+        Go on with a run that was stopped.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object: sentences, tokens, seconds, tokens_per_second, precision, out.
     quiet
@@ -101,7 +103,7 @@ def embed(
         job = _shard_job(model, tokenizer, device, options, stored, source)
         return _embed_on_ray(job, file, out, engine.workers, resume, overwrite, json=json, quiet=quiet)
     if engine.workers is not None:
-        raise SettingError("--workers is for --engine ray")
+        raise SettingError("--workers is for --engine ray only; leave it out, or add --engine ray")
     asked = {"pooling": stored.pooling, "dtype": stored.dtype, **source.reading()}
     asked |= {"resume": resume, "overwrite": overwrite}
     loaded = load(model, kinds="bilm", device=device, dtype=stored.precision).splitting(tokenizer)

@@ -8,6 +8,7 @@ from cyclopts import Parameter
 from relmo.cli.sources import BuiltOn, Tokenizer
 from relmo.cli.terminal import print_json, print_label_table, print_length_table, print_table, progress_bar
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.models.evaluate import BiScore, Score
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    model: str,
-    *files: str,
+    model: PathName,
+    *files: PathName,
     batch: int = 16,
     confusion: bool = False,
     tokenizer: Tokenizer = None,
@@ -29,8 +30,9 @@ def evaluate(
     """Score a model on files: the perplexity of a language model, the accuracy or F1 of a task's model.
 
     A language model also gets its negative log-likelihood and bits per character; a bidirectional one the perplexity of
-    each direction; a task's model the figures of each label. A language model predicts every symbol of a file exactly
-    once (in each direction) and carries its state from the beginning to the end.
+    each direction; a task's model the figures of each label. A language model predicts every character or word of a
+    file once. A bidirectional one predicts every word and sentence end once in each direction. The state is carried
+    from the beginning to the end of a file.
 
         echo "Natasha was going to the ball." | relmo evaluate prose -
 
@@ -49,7 +51,7 @@ def evaluate(
     confusion
         Tasks: show how often each label was taken for each.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object.
     quiet
@@ -78,7 +80,8 @@ def evaluate(
     if confusion:
         raise SettingError("--confusion goes with a task's model, such as a tagger")
     scores: dict[str, Score | BiScore] = {}
-    with progress_bar(quiet=quiet) as bar:
+    unit = "character" if getattr(loaded.settings.text, "unit", "word") == "char" else "word"
+    with progress_bar(unit, quiet=quiet) as bar:
         for file in files:
             scores[file] = loaded.evaluate(file, lanes=batch, watch=bar(file))
     total = sum(list(scores.values())[1:], start=next(iter(scores.values())))
@@ -89,17 +92,17 @@ def evaluate(
         print(*(f"{score.perplexity:.4f}" for score in scores.values()), sep="\n")
     else:
         shown = {**scores, **({"all": total} if len(scores) > 1 else {})}
-        tables = [{"file": file} | (_columns(score)) for file, score in shown.items()]
+        tables = [{"file": file} | _columns(score, unit) for file, score in shown.items()]
         print_table(list(tables[0]), [list(row.values()) for row in tables])
 
 
-def _columns(score: "Score | BiScore") -> dict[str, str]:
-    """A row of the table, by column."""
+def _columns(score: "Score | BiScore", unit: str) -> dict[str, str]:
+    """A row of the table, by column; the unit is what a language model predicts, a word or a character."""
     from relmo.models.evaluate import BiScore
 
     if isinstance(score, BiScore):
         return {
-            "tokens": f"{score.tokens:,}",
+            "words": f"{score.tokens:,}",
             "unknown": f"{score.unknown:,} ({score.unknown / score.tokens:.2%})",
             "forward": f"{score.forward_perplexity:,.3f}",
             "backward": f"{score.backward_perplexity:,.3f}",
@@ -107,11 +110,11 @@ def _columns(score: "Score | BiScore") -> dict[str, str]:
             "average": f"{score.average_perplexity:,.3f}",
         }
     return {
-        "symbols": f"{score.symbols:,}",
+        f"{unit}s": f"{score.symbols:,}",
         "unknown": f"{score.unknown:,} ({score.unknown / score.symbols:.2%})",
         "perplexity": f"{score.perplexity:,.3f}",
         "bits/character": f"{score.bits_per_character:.4f}",
-        "nats/symbol": f"{score.nats:.4f}",
+        f"nats/{unit}": f"{score.nats:.4f}",
         "nll": f"{score.nll:,.1f}",
     }
 

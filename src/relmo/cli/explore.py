@@ -10,9 +10,11 @@ from urllib.parse import urlencode
 from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite
+from relmo.cli.sources import Tokenizer
 from relmo.cli.terminal import say, share_bar
 from relmo.disk.outputs import refuse_existing
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.explorer.align import AlignSession
@@ -28,23 +30,26 @@ class More:
     """What the page has beside the model."""
 
     beside: tuple[str, ...] = ()
-    """Another model, or a folder of models, such as the checkpoints of a run: to compare with, and to see when a unit
-    appeared. Of a trained task with ELMo its mix of layers is shown. Beside a model that translates, another such."""
+    """Another model, or a folder of models, such as the checkpoints of a run: to compare with, and to see when a
+    unit appeared. For a trained task with ELMo its mix of layers is shown. A model that translates takes another
+    such model."""
     train: Path | None = None
-    """The text the model was trained on: what samples have copied from it."""
+    """The text that the model was trained on: the page shows what samples have copied from it."""
     data: Path | None = None
-    """A folder with minimal pairs: BLiMP's .jsonl, Lakretz's .txt, Linzen's .gold, .tab, or .csv of your own. Where
-    none is named, that of RELMO_DATA, or data/ here."""
+    """A folder with minimal pairs: BLiMP's .jsonl, Lakretz's .txt, Linzen's .gold, .tab, or .csv of your own. The
+    default is the folder that RELMO_DATA names, or data/ here."""
     figures: Path | None = None
     """What relmo analyse meaning --measure printed with --json: parts of speech and senses by layer."""
 
-    def extras(self, device: str) -> "Extras":
+    def extras(self, device: str, tokenizer: Literal["words", "whitespace"] | None) -> "Extras":
         """All of it, checked."""
         from relmo.explorer.extras import Extras
         from relmo.reproduce.data import data_folder
 
         data = self.data or (usual if (usual := data_folder()).is_dir() else None)
-        return Extras.of(self.beside, train=self.train, data=data, figures=self.figures, device=device)
+        found = Extras.of(self.beside, train=self.train, data=data, figures=self.figures, device=device)
+        found.tokenizer = tokenizer
+        return found
 
     def only_beside(self) -> tuple[str, ...]:
         """Other models alone, which is all that a model that translates has beside it."""
@@ -55,8 +60,8 @@ class More:
 
 
 def explore(
-    model: str | None = None,
-    text: str | None = None,
+    model: PathName | None = None,
+    text: PathName | None = None,
     *,
     more: Annotated[More, Parameter(name="*", group="Beside the model")] = More(),  # noqa: B008
     port: int = 8321,
@@ -65,13 +70,14 @@ def explore(
     export: Path | None = None,
     overwrite: Overwrite = False,
     browser: bool = True,
+    tokenizer: Tokenizer = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     quiet: bool = False,
 ) -> None:
     """Look into a model in a browser: its units over a text, what they stand for, and how far back it remembers.
 
-    Of a sequence-to-sequence model the page shows what it writes, and what it looks at while it writes. The page is
-    served by this machine to this machine alone, until Ctrl-C.
+    For a sequence-to-sequence model the page shows what it writes, and what it looks at while it writes. Only this
+    machine can open the page. Ctrl-C ends it.
 
         relmo explore
 
@@ -91,7 +97,7 @@ def explore(
         one, prose is opened, and the page offers the others. An n-gram or feed-forward model can be seen writing.
     text
         A file to look at: plain text, source code, or .conllu; - for standard input. There are others in the page, and
-        room for your own. Of a sequence-to-sequence model a file of pairs, as relmo train seq2seq takes them.
+        room for your own. For a sequence-to-sequence model it is a file of pairs, as relmo train seq2seq takes them.
     port
         Where to listen; 0 takes any that is free.
     host
@@ -103,15 +109,18 @@ def explore(
     browser
         Open a browser.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     quiet
         Print the address alone, and no progress.
     """
     if export is not None:
         if export.suffix.lower() not in (".html", ".htm"):
-            raise SettingError(f"{export}: the page is written as .html; name the file so")
+            raise SettingError(f"{export}: the name of the page must end in .html")
+        from relmo.explorer.align import is_seq2seq
+
         refuse_existing(export, overwrite=overwrite)
-        _write(model or FIRST, text, export, device, more, quiet=quiet)
+        name = model or FIRST
+        _write(opened(name, text, device, more if is_seq2seq(name) else None, tokenizer), export, quiet=quiet)
         return
     if not 0 <= port <= 65535:
         raise SettingError(f"--port is from 0 to 65535, not {port}")
@@ -123,7 +132,7 @@ def explore(
         raise SettingError(INSTALL) from None
     check_address(host, token)
     names = _offered(model)
-    models = Models(names, lambda name: opened(name, text, device, more, first=name == names[0]))
+    models = Models(names, lambda name: opened(name, text, device, more, tokenizer, first=name == names[0]))
     app = make_app(models, token=token, hosts=LOOPBACK if host in LOOPBACK else None)
     listener = listen(host, port)
     address = link(host, listener.getsockname()[1], token)
@@ -140,30 +149,34 @@ def _offered(model: str | None) -> list[str]:
 
 
 def opened(
-    name: str, text: str | None, device: str, more: More | None = None, *, first: bool = True
+    name: str,
+    text: str | None,
+    device: str,
+    more: More | None = None,
+    tokenizer: Literal["words", "whitespace"] | None = None,
+    *,
+    first: bool = True,
 ) -> "Session | AlignSession":
-    """A session with a model, with more beside, and with a text where one is given and the model is the first."""
+    """A session with a model, with more beside; a text, and a way to split it, are for the first model alone."""
     from relmo.explorer.align import AlignSession, is_seq2seq
     from relmo.explorer.session import Session
 
-    given = text if first else None
+    given, split = (text, tokenizer) if first else (None, None)
     if is_seq2seq(name):
         beside = more.only_beside() if more is not None and first else ()
-        return AlignSession.open(name, given, beside=beside, device=device)
-    session = Session.open(name, device=device)
+        return AlignSession.open(name, given, beside=beside, device=device, tokenizer=split)
+    session = Session.open(name, device=device, tokenizer=split)
     if more is not None:
-        learnt, session.extras = session.extras.learnt, more.extras(device)
+        learnt, session.extras = session.extras.learnt, more.extras(device, split)
         session.extras.learnt |= learnt
     if given is not None:
         session.give_file(given)
     return session
 
 
-def _write(model: str, text: str | None, path: Path, device: str, more: More, *, quiet: bool) -> None:
-    from relmo.explorer.align import is_seq2seq
+def _write(session: "Session | AlignSession", path: Path, *, quiet: bool) -> None:
     from relmo.explorer.page import write_page
 
-    session = opened(model, text, device, more if is_seq2seq(model) else None)
     with share_bar("looking into the model", quiet=quiet) as progress:
         note = write_page(session, path, progress)
     if not quiet:

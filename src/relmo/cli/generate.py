@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from relmo.cli.terminal import make_console, print_json
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.models.lm import Text
@@ -20,7 +21,7 @@ class DecodingOptions:
     """How the next symbol is chosen."""
 
     temperature: float = 1.0
-    """Below 1 the probable becomes more probable, above 1 everything evens out; 0 is greedy."""
+    """Below 1, probable symbols become more probable. Above 1, all symbols become more alike. 0 is greedy."""
     greedy: bool = False
     """Always take the most probable symbol; the same as --temperature 0."""
     top_k: int | None = None
@@ -28,14 +29,14 @@ class DecodingOptions:
     top_p: float | None = None
     """Choose among the most probable symbols that together hold probability p."""
     beams: int | None = None
-    """Search for the most probable text with this many beams instead of sampling; prints --samples of them, best first.
-    """
+    """Search for the most probable text with this many beams instead of sampling. The --samples best texts are
+    printed."""
     unknown: bool = False
-    """Let `<unk>` come up too."""
+    """Also allow `<unk>`."""
 
 
 def generate(
-    model: str,
+    model: PathName,
     *,
     prompt: str = "",
     limit: int = 500,
@@ -59,7 +60,7 @@ def generate(
     model
         The model's folder.
     prompt
-        What the text begins with; nothing where not given.
+        What the text begins with; by default nothing.
     limit
         Stop after this many symbols (characters or words).
     samples
@@ -67,7 +68,7 @@ def generate(
     seed
         The same seed gives the same text.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object: the texts with their log-probabilities.
     quiet

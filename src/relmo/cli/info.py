@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relmo.cli.terminal import print_json, print_table
+from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.store.original import Original
 
 ENGLISH = "76.6 million words of English: Wikipedia, Wikinews, textbooks and novels"
+HELLO = 'the word "hello", with weights that are simple enough to compute by hand'
 SHIPPED = {
     "small": ENGLISH,
     "words": ENGLISH,
@@ -17,6 +19,9 @@ SHIPPED = {
     "code": "modules of Python's standard library, 4.8 million characters",
     "anbn-lstm": "strings of the form aaabbb, which it has learned to count",
     "anbn-gru": "strings of the form aaabbb, which it has learned to count",
+    "hello": HELLO,
+    "hello-gru": HELLO,
+    "hello-lstm": HELLO,
 }
 COUNTS = {"train_symbols": "symbols", "train_tokens": "words", "train_words": "words", "train_examples": "examples"}
 SENTENCE = 'echo "Anna moved from Berlin to Oslo." | relmo predict {model}'
@@ -35,7 +40,7 @@ NEXT = {  # a command for each kind of model
 TRAINING = ("dropout", "tied", "softmax", "samples")  # settings that original files do not have
 
 
-def info(model: str = "small", *, json: bool = False, quiet: bool = False) -> None:
+def info(model: PathName = "small", *, json: bool = False, quiet: bool = False) -> None:
     """Say what a model is, what it was trained on and what to do with it; then its settings, results and checksums.
 
     The weights are read and checked.

@@ -32,8 +32,8 @@ def make(
 
         relmo train seq2seq sums/train.tsv --valid sums/held-out.tsv --preset addition --out models/sums
 
-    It writes tables with two columns, source and target: train.tsv; held-out.tsv, pairs of the same lengths that are
-    not learnt from; longer.tsv, pairs that are longer than any that is learnt from (of dates, days before 1900).
+    It writes tables with two columns, source and target. train.tsv is to learn from. held-out.tsv has other pairs of
+    the same lengths. longer.tsv has pairs that are longer than those of train.tsv; for dates, days before 1900.
 
     Parameters
     ----------

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from relmo.disk.outputs import refuse_existing
 from relmo.errors import SettingError
 
-Overwrite = Annotated[bool, Parameter(negative="", help="Replace the output where it exists already.")]
+Overwrite = Annotated[bool, Parameter(negative="", help="Replace the output if it exists already.")]
 
 
 def check_plot(path: Path | None, *, overwrite: bool) -> None:
@@ -31,5 +31,5 @@ def say_wrote(path: Path, *, quiet: bool = False) -> None:
 def check_out(path: Path, kinds: tuple[str, ...], *, overwrite: bool) -> None:
     """Raises at once where the name of an output file says no kind that can be written, or the file exists."""
     if path.suffix.lower() not in kinds:
-        raise SettingError(f"{path}: can be written as {' or '.join(kinds)}; name the file so")
+        raise SettingError(f"{path}: the name of this file must end in {' or '.join(kinds)}")
     refuse_existing(path, overwrite=overwrite)

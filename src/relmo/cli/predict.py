@@ -15,6 +15,7 @@ from relmo.cli.sources import BuiltOn, Tokenizer
 from relmo.cli.terminal import coloured, json_line, say
 from relmo.disk.outputs import atomic, refuse_existing
 from relmo.errors import CorpusError, SettingError
+from relmo.settings.arguments import PathName
 from relmo.settings.kinds import KINDS, TASKS
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class AnswerOptions:
     format: Literal["text", "conll"] = "text"
     """coref: print text, or the columns of CoNLL-2012."""
     html: Path | None = None
-    """coref: write a page with coloured clusters, which needs nothing else, to this file, and print no text."""
+    """coref: write a self-contained page with coloured clusters to this file, and print no text."""
 
 
 class Input(NamedTuple):
@@ -56,8 +57,8 @@ class Input(NamedTuple):
 
 
 def predict(
-    model: str,
-    file: str | None = None,
+    model: PathName,
+    file: PathName | None = None,
     *,
     column: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     tokenizer: Tokenizer = None,
@@ -95,17 +96,18 @@ def predict(
     model
         The model's folder.
     file
-        Text: plain, .gz, .xz, .zst; .conllu, whose words are kept; a table, .csv or .tsv. Else standard input is read.
+        Text: plain, .gz, .xz, .zst; .conllu, whose words are kept; a table, .csv or .tsv. By default standard input
+        is read.
     column
         Tables: the column that has the text or, given twice, the two of a pair; by default those of training.
     errors
-        What to do with bytes that are not UTF-8: stop with the place, or read them as U+FFFD.
+        What to do with bytes that are not UTF-8: stop and say where they are, or read them as U+FFFD.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print a JSON object a line: with the places of the words in the text, or the probability of each label.
     quiet
-        Say nothing of words that were cut, or of where a page is.
+        Do not mention words that were cut, or where a page is.
     """
     from relmo.loading import load
 
@@ -139,7 +141,7 @@ def _check_kind(kind: str, given: Sequence[str]) -> None:
         wanted = WHOSE.get(option, ("seq2seq",))
         if kind not in wanted:
             those = " and ".join(KINDS[name].called for name in wanted)
-            raise SettingError(f"{option} has a meaning for {those} alone; this is {KINDS[kind].called}")
+            raise SettingError(f"{option} is for {those} only; this is {KINDS[kind].called}")
 
 
 def _reader(

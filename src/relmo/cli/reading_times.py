@@ -38,9 +38,9 @@ def reading_times(
         The folder of a language model of any kind; may be given several times. By default the model that ships with
         relmo.
     train
-        Train the 5-gram and the LSTM; without, only the models that are given stand beside GPT-3.
+        Train the 5-gram and the LSTM. Otherwise only the models that are given are compared with GPT-3.
     keep
-        Keep the 5-gram and the LSTM in this folder, and take them from there where they are there already.
+        Keep the 5-gram and the LSTM in this folder. If they are there already, they are not trained again.
     data
         The folder that holds the data; by default the one that RELMO_DATA names, else data/ here.
     plot
@@ -48,7 +48,7 @@ def reading_times(
     seed
         The seed of the untrained network's weights.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object with all figures, and the differences of all pairs of models.
     quiet

@@ -8,6 +8,7 @@ from cyclopts import App
 from relmo.cli.elmo_table import elmo_table
 from relmo.cli.reading_times import reading_times
 from relmo.cli.terminal import print_json, print_reproduction, sayer, warnings_said
+from relmo.settings.arguments import PathName
 
 reproduce = App(name="reproduce")
 reproduce.command(elmo_table, name="elmo-table")
@@ -17,8 +18,8 @@ reproduce.command(reading_times, name="reading-times")
 @reproduce.default
 def published(
     *names: str,
-    model: str | None = None,
-    vectors: str | None = None,
+    model: PathName | None = None,
+    vectors: PathName | None = None,
     data: Path | None = None,
     seed: int = 0,
     device: Literal["auto", "cpu", "cuda"] = "auto",
@@ -46,7 +47,7 @@ def published(
     seed
         The seed of the untrained network's weights.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object with all figures.
     quiet

@@ -19,13 +19,13 @@ class SearchOptions:
     """How a text is looked for, and how attention is shown."""
 
     beams: int | None = None
-    """How many texts are kept open side by side; 1 is greedy. As the model's settings have it where not given."""
+    """How many texts are kept open side by side; 1 is greedy. The default is in the model's settings."""
     length_penalty: float | None = None
-    """Alpha: the greater, the longer the texts that are preferred."""
+    """Alpha: greater values prefer longer texts."""
     coverage: float | None = None
-    """Beta: the greater, the more every word of the source must have been attended to."""
+    """Beta: greater values prefer texts that attend to every word of the source."""
     limit: int | None = None
-    """The most units of a text; 0 for twice as many as the source has, and 50 more."""
+    """The largest number of units in a text; 0 allows twice as many as the source has, and 50 more."""
     attention: bool = False
     """Draw on the terminal what was attended to; with --json the weights are always there."""
     plot: Path | None = None

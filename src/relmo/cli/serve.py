@@ -8,13 +8,14 @@ from cyclopts import Parameter
 
 from relmo.cli.explore import link
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 from relmo.settings.serving import ServeLimits
 
 INSTALL = "relmo serve needs the packages starlette and uvicorn; try: pip install relmo[serve]"
 
 
 def serve(
-    models: Annotated[tuple[str, ...], Parameter(name="MODEL", negative=())],
+    models: Annotated[tuple[PathName, ...], Parameter(name="MODEL", negative=())],
     /,
     *,
     port: int = 8322,
@@ -40,21 +41,21 @@ def serve(
     Parameters
     ----------
     models
-        Folders of models, or names of models that ship. Clients call a model by its folder's name, or by that which
-        stands before a =.
+        Folders of models, or names of models that ship. Clients call a model by the name of its folder, or by the name
+        before a =.
     port
         Where to listen; 0 takes any that is free.
     host
         The address to listen on. Any but this machine's own needs a --token.
     token
         A secret of 8 or more characters that requests must bring in the header Authorization: Bearer TOKEN. Other users
-        of a machine can see its command lines; the variable RELMO_TOKEN they cannot.
+        of a machine can see its command lines. They cannot see the variable RELMO_TOKEN, which works too.
     precision
-        Of bidirectional models: bfloat16 is faster where the processor computes in it, int8 on any CPU.
+        Bidirectional models: bfloat16 is faster if the processor computes in it, int8 is faster on any CPU.
     threads
         Threads of the processor that one computation takes.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     quiet
         Print the address alone.
     """

@@ -13,6 +13,7 @@ from relmo.cli.sources import SourceOptions, Tokenizer
 from relmo.cli.terminal import count_bar, print_json
 from relmo.disk.outputs import refuse_existing
 from relmo.errors import CorpusError
+from relmo.settings.arguments import PathName
 from relmo.settings.surprisal import SurprisalOptions
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def surprisal(
-    model: str,
-    file: str | None = None,
+    model: PathName,
+    file: PathName | None = None,
     *,
     out: Path | None = None,
     options: Annotated[SurprisalOptions, Parameter(name="*")] = SurprisalOptions(),  # noqa: B008
@@ -51,13 +52,13 @@ def surprisal(
     model
         The folder of a language model of any kind, or small, which ships with relmo.
     file
-        Text (.gz, .xz, .zst too), a sentence a line; .conllu; or a table, .csv or .tsv. Standard input where it is not
-        given.
+        Text (.gz, .xz, .zst too), a sentence a line; .conllu; or a table, .csv or .tsv. By default standard input is
+        read.
     out
-        Where to; its ending says the format: .tsv, .csv or .parquet. Where it is not given, the table is printed with
-        tabs between its columns.
+        The file to write. Its ending says the format: .tsv, .csv or .parquet. By default the table is printed with tabs
+        between its columns.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object: words, unknown, word_bits, end_bits, bits, bits_per_word, and out or the rows.
     quiet

@@ -111,10 +111,11 @@ class EmbedReporter:
 
 
 @contextmanager
-def progress_bar(*, quiet: bool = False) -> Iterator[Callable[[str], Callable[[int, int], object]]]:
-    """A maker of bars: `bar(name)` gives a function that is told how many symbols more are done, and of how many."""
+def progress_bar(unit: str, *, quiet: bool = False) -> Iterator[Callable[[str], Callable[[int, int], object]]]:
+    """A maker of bars: `bar(name)` gives a function that is told how many units, such as words, more are done, and of
+    how many."""
     with make_bar(
-        make_console(quiet=quiet), "{task.description}", BarColumn(), RateColumn(), TimeRemainingColumn()
+        make_console(quiet=quiet), "{task.description}", BarColumn(), RateColumn(unit), TimeRemainingColumn()
     ) as bar:
 
         def add(name: str) -> Callable[[int, int], object]:
@@ -125,10 +126,14 @@ def progress_bar(*, quiet: bool = False) -> Iterator[Callable[[str], Callable[[i
 
 
 class RateColumn(ProgressColumn):
-    """Symbols a second."""
+    """Words, or other units, a second."""
+
+    def __init__(self, unit: str):
+        super().__init__()
+        self.unit = unit
 
     def render(self, task: Task) -> Text:
-        return Text("" if task.speed is None else f"{task.speed:,.0f} symbols/s")
+        return Text("" if task.speed is None else f"{task.speed:,.0f} {self.unit}s/s")
 
 
 @contextmanager

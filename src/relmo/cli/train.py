@@ -22,6 +22,7 @@ from relmo.config import build
 from relmo.errors import SettingError, StorageError
 from relmo.runs.progress import TrainingReporter, speaks
 from relmo.runs.settings import flags_of, settings_layers
+from relmo.settings.arguments import PathName
 from relmo.settings.kinds import settings_class, training_function
 
 
@@ -32,18 +33,18 @@ class RunOptions:
     out: Path
     """The folder to write the model to."""
     resume: bool = False
-    """Go on with the run in --out from its last checkpoint; it needs no other arguments."""
+    """Go on with the run in --out from its last checkpoint. No other arguments are needed."""
     overwrite: Annotated[bool, Parameter(negative="")] = False
-    """Begin anew where --out holds a model or a run already, in its place."""
+    """Begin anew if --out holds a model or a run already, and replace it."""
     dry_run: bool = False
     """Print the plan (the size of the training part, steps, parameters, memory, time) and stop."""
     preset: str | None = None
-    """Begin from the settings of this name that ship with relmo."""
+    """Begin from settings that ship with relmo, by their name."""
     config: Path | None = None
-    """Settings from a TOML file, over the preset's."""
+    """Settings from a TOML file. They go over the preset's."""
     set: tuple[str, ...] = ()
-    """One setting as section.key=value, over the file's; may be given several times. The flags below are over all of
-    these."""
+    """One setting as section.key=value, which goes over the file's; may be given several times. The flags below go over
+    all of these."""
     json: bool = False
     """Print the results as one JSON object."""
     quiet: bool = False
@@ -56,6 +57,8 @@ def settings_from_files(app: App, commands: tuple[str, ...], arguments: Argument
     kind = commands[-1]
     given = {a.name: [token.value for token in a.tokens] for a in arguments if a.tokens}
     out, preset, config = (given.get(flag, [None])[0] for flag in ("--out", "--preset", "--config"))
+    if out == "":
+        raise SettingError("--out is empty; name a folder, for example --out models/mine")
     layers = settings_layers(
         kind,
         resumed=Path(out) if out is not None and "--resume" in given else None,
@@ -87,9 +90,12 @@ def train_command(kind: str) -> Callable[..., None]:
         run(kind, list(files), settings_class(kind)(**sections), options)
 
     settings = settings_class(kind)
-    annotations: dict[str, Any] = {"files": str, "options": Annotated[RunOptions, Parameter(name="*", group="Run")]}
+    annotations: dict[str, Any] = {
+        "files": PathName,
+        "options": Annotated[RunOptions, Parameter(name="*", group="Run")],
+    }
     parameters = [
-        inspect.Parameter("files", inspect.Parameter.VAR_POSITIONAL, annotation=str),
+        inspect.Parameter("files", inspect.Parameter.VAR_POSITIONAL, annotation=PathName),
         inspect.Parameter("options", inspect.Parameter.KEYWORD_ONLY, annotation=annotations["options"]),
     ]
     for section in fields(settings):
@@ -116,14 +122,17 @@ def run(kind: str, files: list[str], settings: Any, options: RunOptions) -> None
     """Runs a kind's training function, shows its progress and prints its results."""
     from relmo.runs.folder import CHECKPOINT, RUN, read_run
     from relmo.runs.run import Stopped
+    from relmo.store.folder import CONFIG
     from relmo.training.parallel import restarted
 
     if options.resume and not files:
         files = read_run(options.out)["files"]
     if not files:
-        raise SettingError("no corpus: give one or more text files, or - for standard input")
+        raise SettingError(f"no corpus: give the files to train on; relmo train {kind} --help shows an example")
     reporter = TrainingReporter(quiet=options.quiet or not speaks())
     go_on = f"go on with: {_program()} train {kind} --out {options.out} --resume"
+    if options.resume and not (options.out / RUN).exists() and not (options.out / CONFIG).exists():
+        reporter.said(f"there is no run in {options.out} to go on with; a new one begins")
     how = {name: getattr(options, name) for name in ("resume", "overwrite", "dry_run")}
     if restarted() and (options.out / RUN).exists():  # torchrun gives the same arguments as at the first start
         how |= {"resume": True, "overwrite": False}

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -63,7 +63,13 @@ class AlignSession:
 
     @classmethod
     def open(
-        cls, source: str, text: str | None = None, *, beside: Sequence[str] = (), device: str = "auto"
+        cls,
+        source: str,
+        text: str | None = None,
+        *,
+        beside: Sequence[str] = (),
+        device: str = "auto",
+        tokenizer: Literal["words", "whitespace"] | None = None,
     ) -> "AlignSession":
         """The model of a folder or of an example, others beside it, and a file of pairs to take examples from. Where no
         file is given, examples.tsv in the model's folder is one, or the model's validation file where it is found."""
@@ -71,7 +77,7 @@ class AlignSession:
         folders = {source: known.folder if known else Path(source)}
         for folder in (each for given in beside for each in models_in(given)):
             folders[folder.name if folder.name not in folders else str(folder)] = folder
-        models = {name: _loaded(folder, device) for name, folder in folders.items()}
+        models = {name: _loaded(folder, device).splitting(tokenizer) for name, folder in folders.items()}
         return cls(source, models, _pairs_of(models[source], folders[source], text))
 
     def answer(self, what: str, asked: Asked) -> Answer:

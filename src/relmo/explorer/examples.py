@@ -36,7 +36,7 @@ EXAMPLES = (
     ShippedModel("prose", OWN / "prose", "a network that has read War and Peace, letter by letter", "story"),
     ShippedModel("code", OWN / "code", "a network that has read Python's library, letter by letter", "code"),
     ShippedModel(
-        "anbn-lstm", OWN / "anbn-lstm", "an LSTM that learnt to count a's and b's", "counting", alike="counting"
+        "anbn-lstm", OWN / "anbn-lstm", "an LSTM that learned to count a's and b's", "counting", alike="counting"
     ),
     ShippedModel("anbn-gru", OWN / "anbn-gru", "a GRU that was taught the same", "counting", alike="counting"),
     ShippedModel("hello", OWN / "hello", "an Elman network to compute by hand", "hello", alike="hello"),

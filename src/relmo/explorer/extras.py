@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from relmo.disk.files import parse_json, read_small
 from relmo.errors import CorpusError, ModelError, SettingError
@@ -32,6 +32,7 @@ class Extras:
     train      the text the model was trained on
     packs      minimal pairs by name
     figures    what was measured by layer
+    tokenizer  how the models split raw text into words; as each was trained where it is None
     """
 
     models: dict[str, Path] = field(default_factory=dict)
@@ -40,6 +41,7 @@ class Extras:
     packs: dict[str, Pack] = field(default_factory=dict)
     figures: list[dict[str, Any]] = field(default_factory=list)
     device: str = "cpu"
+    tokenizer: Literal["words", "whitespace"] | None = None
     learnt: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     opened: dict[str, Any] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -90,7 +92,8 @@ class Extras:
         """One of the models; opened once."""
         with self.lock:
             if name not in self.opened:
-                self.opened[name] = load(str(self.models[name]), device=self.device)
+                model = load(str(self.models[name]), device=self.device)
+                self.opened[name] = model.splitting(self.tokenizer)
             return self.opened[name]
 
     def mixes(self) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 import numpy as np
@@ -70,8 +70,10 @@ class Session:
         self.lock = threading.RLock()  # a network is run by one thread at a time, and readers fill themselves
 
     @classmethod
-    def open(cls, source: str, *, device: str = "auto") -> "Session":
-        """The model of a folder, or of an example that ships."""
+    def open(
+        cls, source: str, *, device: str = "auto", tokenizer: Literal["words", "whitespace"] | None = None
+    ) -> "Session":
+        """The model of a folder, or of an example that ships; `tokenizer` is how it splits raw text into words."""
         known = example(source)
         model = load(str(known.folder) if known else source, device=device)
         learnt = {}
@@ -79,6 +81,7 @@ class Session:
             learnt, model = {source: learnt_mixes(model)}, model.features.bilm
         if not isinstance(model, LanguageModel | BiLM):
             raise ModelError(f"{source}: is not a language model (lm, bilm), which relmo explore takes")
+        model = model.splitting(tokenizer)
         session = cls(model, source)
         session.extras.learnt |= learnt
         if session.recurrent:
@@ -391,7 +394,7 @@ class Session:
         return {"cards": cards()}
 
     def mixes(self, asked: Asked) -> Answer:
-        """What trained tasks that were given have learnt to take of each layer."""
+        """What trained tasks that were given have learned to take of each layer."""
         return {"tasks": self.extras.mixes()}
 
 

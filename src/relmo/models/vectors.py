@@ -258,7 +258,9 @@ def _parse_row(numbers: Iterable[str], place: str) -> np.ndarray:
     try:
         row = np.array([float(number) for number in numbers])
     except ValueError as error:
-        raise VocabularyError(f"{place}: {error}") from error
+        raise VocabularyError(
+            f"{place}: expected a word and its numbers ({error}); give word2vec's or GloVe's text format"
+        ) from error
     if not (np.abs(row) <= np.finfo(np.float32).max).all():
         raise VocabularyError(f"{place}: a number is not finite, or too large for a float32")
     return row.astype(np.float32)

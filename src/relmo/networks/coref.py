@@ -84,7 +84,7 @@ class SpanLinks(NamedTuple):
     scores: Tensor
 
 
-class Scorer(MLP):
+class SpanScorer(MLP):
     """A score of vectors that stand side by side: FFNN([a; b; …]). The parts of the first layer's weight, a part for
     each vector, may also be applied one by one."""
 
@@ -152,8 +152,8 @@ class CorefNetwork(nn.Module):
         size = self.recurrent.output_size + again_size
         span = [size, size, input_size, feature_dim]
         self.head = nn.Linear(size, 1, bias=False)
-        self.mention = Scorer(span, mlp, dropout=dropout)
-        self.pair = Scorer([sum(span)] * 3 + [feature_dim] * 3, mlp, dropout=dropout)
+        self.mention = SpanScorer(span, mlp, dropout=dropout)
+        self.pair = SpanScorer([sum(span)] * 3 + [feature_dim] * 3, mlp, dropout=dropout)
         self.widths = nn.Embedding(max_width, feature_dim)
         self.distances = nn.Embedding(BUCKETS, feature_dim)
         self.speakers = nn.Embedding(3, feature_dim)  # nobody knows, the same, another

@@ -2,7 +2,7 @@
 
     |M h - g|^2 / |g|^2        Romero et al. 2015, FitNets: hints for thin deep nets
 
-h and g are outputs of a layer of the student and of the teacher; M is a matrix that is learnt on the way. What the
+h and g are outputs of a layer of the student and of the teacher; M is a matrix that is learned on the way. What the
 student learns from the teacher's predictions is in `softmax.py`.
 """
 

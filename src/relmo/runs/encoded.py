@@ -94,7 +94,7 @@ def _as_written(path: Path) -> Iterator[None]:
     try:
         yield
     except (AttributeError, KeyError, OSError, OverflowError, TypeError, ValueError) as error:
-        raise ModelError(f"{path}: is no note of a run, though its checksum is right; {AGAIN}") from error
+        raise ModelError(f"{path}: is not the note of a run, though its checksum is right; {AGAIN}") from error
 
 
 def _write_corpus(files: Sequence[str], text: TextSettings, out: Path) -> None:

@@ -20,7 +20,7 @@ def listed_files(files: Files | None) -> list[str]:
     if files is None:
         return []
     if isinstance(files, bytes) or not isinstance(files, str | os.PathLike | Iterable):
-        raise SettingError(f"files are a path or a list of paths, not {typed(files)}")
+        raise SettingError(f"files must be a path or a list of paths, not {typed(files)}")
     return [one_file(file) for file in ([files] if isinstance(files, str | os.PathLike) else files)]
 
 
@@ -28,10 +28,12 @@ def one_file(file: Any) -> str:
     """The path of a file as a string; an error where it is a text."""
     if not isinstance(file, str | os.PathLike) or not isinstance(path := os.fspath(file), str):
         raise SettingError(f"a file is given by its path, a str or a Path, not {typed(file)}")
+    if not path.strip():
+        raise SettingError("the name of a file is empty; give the path of a file")
     if looks_like_text(path):
         raise SettingError(
-            f"{shown(path)} is a text and not the path of a file; write it to a file, a sentence or a paragraph a "
-            "line, and give that file's path"
+            f"{shown(path)} is a text and not the path of a file; write it to a file, one sentence or paragraph "
+            "a line, and give the path of that file"
         )
     return path
 

@@ -4,7 +4,6 @@ Each goes over the one before; the command line's flags, or Python's keywords, g
 It needs no torch, since `relmo train KIND --help` must not wait for it.
 """
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,9 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from relmo.config import build, check_keys, parse_override, read_preset, read_toml
+from relmo.config import build, check_keys, nearest, parse_override, read_preset, read_toml
 from relmo.errors import SettingError, shown
-from relmo.settings.kinds import KINDS, settings_class
+from relmo.settings.cells import CELLS
+from relmo.settings.kinds import ALSO_CALLED, KINDS, settings_class
 
 Layer = Mapping[str, Mapping[str, Any]]
 """Settings as section -> key -> value."""
@@ -78,9 +78,9 @@ def keyword_settings(kind: str, layers: Iterable[Layer], keywords: Mapping[str, 
     given: dict[str, dict[str, Any]] = {}
     for name, value in keywords.items():
         if name not in flags:
-            near = IN_PYTHON.get(name) or _nearest(name, [*flags, *others])
+            near = IN_PYTHON.get(name) or _meant(name, [*flags, *others])
             raise SettingError(
-                f"{shown(name)} is no setting of kind {kind}; {near or f'`relmo train {kind} --help` lists all'}"
+                f"{shown(name)} is not a setting of kind {kind}; {near or f'`relmo train {kind} --help` lists all'}"
             )
         given.setdefault(flags[name].section, {})[name] = _plain(value)
     return build(settings_class(kind), *layers, given)
@@ -89,13 +89,15 @@ def keyword_settings(kind: str, layers: Iterable[Layer], keywords: Mapping[str, 
 def check_kind(kind: Any) -> None:
     """An error where there is no such kind of model."""
     if not isinstance(kind, str) or kind not in KINDS:
-        near = _nearest(kind, KINDS) if isinstance(kind, str) else ""
+        named = ALSO_CALLED.get(kind.lower()) if isinstance(kind, str) else None
+        cell = f", with the cell {kind!r}" if isinstance(kind, str) and kind in CELLS else ""
+        near = f"did you mean {named!r}{cell}?" if named else _meant(kind, KINDS) if isinstance(kind, str) else ""
         raise SettingError(f"there is no kind {shown(kind)}; {near or 'take one of these:'} ({', '.join(KINDS)})")
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean {near[0]!r}?" if near else ""
+def _meant(name: str, known: Iterable[str]) -> str:
+    near = nearest(name, known)
+    return f"did you mean {near!r}?" if near else ""
 
 
 def _plain(value: Any) -> Any:

@@ -98,11 +98,16 @@ def train(
     check_kind(kind)
     if not isinstance(out, str | Path):
         raise SettingError(f"out is the path of a folder, not {typed(out)}")
+    if out == "":
+        raise SettingError('out is empty; name a folder, for example out="models/mine"')
     out = Path(out)
     go_on = f'relmo.train("{kind}", out="{out}", resume=True)'
     try:
         layers = settings_layers(
-            kind, resumed=out if resume else None, preset=preset, config=None if config is None else Path(config)
+            kind,
+            resumed=out if resume else None,
+            preset=preset,
+            config=None if config is None else Path(one_file(config)),
         )
         said = settings if valid is None else settings | {"valid": one_file(valid)}
         made = keyword_settings(kind, layers, said, OWN)

@@ -3,7 +3,7 @@ folder.
 
 With `init` the run starts from a model that is there already, whose geometry it keeps. Where the vocabulary stays the
 same, so does the output layer. Otherwise that is a fresh one, with the rows of the words that the old one has too, and
-it is trained alone for the first `softmax_first` epochs, so that its noise does not spoil what the rest has learnt.
+it is trained alone for the first `softmax_first` epochs, so that its noise does not spoil what the rest has learned.
 """
 
 import dataclasses

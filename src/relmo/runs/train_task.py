@@ -156,7 +156,9 @@ def train_task(
 def _read_data(run: TaskRun, start: Any, *, dry_run: bool) -> Data:
     """Reads the examples, counts labels and words, opens the models that the settings name, and encodes."""
     if STDIN in run.files:
-        raise SettingError("a task is trained on files, which are read again when a run goes on; not standard input")
+        raise SettingError(
+            "a task cannot learn from standard input, since its files are read again when a run goes on; give a file"
+        )
     text = run.settings.text
     train = [example for file in run.files for example in run.task.read(file, text, training=True)]
     if text.valid is not None:
@@ -179,7 +181,8 @@ def hold_out(
     count = round(share * len(examples))
     if not 0 < count < len(examples):
         raise CorpusError(
-            f"{share:g} of {len(examples)} examples leaves none on one side; give a file to validate on with --valid"
+            f"there are too few examples, {len(examples)}, to hold out a share of {share:g} for validation; give more, "
+            "or a file to validate on with --valid"
         )
     groups = _by_rarest_class([classes(example) for example in examples])
     order = [i for group in groups for i in group]

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from relmo.errors import SettingError, shown
 
@@ -11,6 +12,13 @@ MOST_THREADS = 4096
 
 Progress = Callable[[float], object]
 """What a caller gives to long work: a function that is told the share that is done."""
+
+
+if TYPE_CHECKING:
+    PathName = str
+else:
+    PathName = str | Path
+"""A string that is the path of a file, or may be one. Shells complete it as such, since Path is among its types."""
 
 
 def check_text(text: Any, what: str = "a text") -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 from relmo.settings.bounds import check_bounds, parse_filters, refuse
 from relmo.settings.training import TrainSettings, check_optimizer
 
@@ -13,23 +14,23 @@ class BiLMTextSettings:
     """How text becomes sentences of words; each line is one."""
 
     tokenizer: Literal["words", "whitespace"] = "words"
-    """How lines are split into words: by relmo's Unicode tokenizer, or at white space for text that is tokenised
+    """How lines are split into words: by relmo's Unicode tokenizer, or at white space if the text is tokenised
     already."""
     lowercase: bool = False
     """Fold the text to lower case first."""
-    vocabulary: str | None = None
-    """A file with the words to predict, one a line, the most frequent first; otherwise it is made from the training
-    part. Words are read by their characters whether they are in it or not."""
+    vocabulary: PathName | None = None
+    """A file with the words to predict, one a line, the most frequent first. By default it is made from the training
+    part. Words that are not in it are read by their characters too."""
     vocabulary_size: int | None = None
     """Predict at most this many words, the most frequent ones; the rest become `<UNK>`."""
     min_count: int = 1
     """Words seen fewer times than this in the training part become `<UNK>`."""
-    valid: str | None = None
-    """A file to validate on; otherwise the last part of the corpus is held out."""
+    valid: PathName | None = None
+    """A file to validate on. By default the last part of the corpus is held out."""
     valid_fraction: float = 0.01
-    """The share of the corpus held out for validation, where no validation file is given."""
+    """The share of the corpus that is held out for validation if there is no validation file."""
     errors: Literal["strict", "replace"] = "strict"
-    """What to do with bytes that are not UTF-8: stop with the place, or read them as U+FFFD."""
+    """What to do with bytes that are not UTF-8: stop and say where they are, or read them as U+FFFD."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +38,17 @@ class BiLMModelSettings:
     """The network of a bidirectional language model; the defaults are the published small one."""
 
     input: Literal["char", "word", "dictionary"] = "char"
-    """What a word is read as: its characters, or a vector of its own (`<UNK>` where it is not in the vocabulary). A
-    model of ELMoForManyLangs reads both, by dictionaries of its own; such a model is loaded and never trained here."""
+    """What a word is read as: its characters, or a vector of its own (that of `<UNK>` if it is not in the
+    vocabulary). A model of ELMoForManyLangs reads both, by dictionaries of its own. relmo loads such models and does
+    not train them."""
     char_dim: int = 16
     """Size of a character's embedding."""
     filters: tuple[str, ...] = ("1x32", "2x32", "3x64", "4x128", "5x256", "6x512", "7x1024")
-    """The convolutions over a word's characters: width x how many, with commas between them."""
+    """The convolutions over a word's characters, with commas between them: 3x128 is 128 of them that are 3 wide."""
     activation: Literal["relu", "tanh"] = "relu"
     """The activation after the convolutions."""
     max_characters: int = 50
-    """Room for a word's bytes and two marks; the rest of a longer word is cut off."""
+    """Room for a word's bytes and two marks. The rest of a longer word is cut off."""
     highway: int = 1
     """How many highway layers follow the convolutions."""
     layers: int = 2
@@ -54,18 +56,20 @@ class BiLMModelSettings:
     hidden: int = 1024
     """Units of each LSTM."""
     projection: int = 128
-    """Size of a word's vector and of each LSTM's output, which is projected down to it (not where it equals hidden)."""
+    """Size of a word's vector and of each LSTM's output, which is projected down to it. There is no projection if it
+    equals hidden."""
     cell_clip: float = 3.0
-    """Hold the LSTM's cells within plus and minus this; 0 does not."""
+    """Keep the LSTM's cells between minus and plus this value; 0 turns this off."""
     projection_clip: float = 3.0
-    """Hold the LSTM's projected output within plus and minus this; 0 does not."""
+    """Keep the LSTM's projected output between minus and plus this value; 0 turns this off."""
     skip_connections: bool = True
-    """From the second on, layers add their input to their output."""
+    """Layers add their input to their output, from the second layer on."""
     dropout: float = 0.1
     """Dropout on the input of every LSTM and on the top one's output."""
     state_dropout: float = 0.01
-    """The share of the streams that in training begin each window without the state carried to it. Without any, a
-    network knows no beginnings, and read from none it may get stuck where its cells are clipped."""
+    """The share of streams that begin a training window with a zero state instead of the state carried to it. If
+    training never starts from a zero state, the network does not learn how sentences begin, and its cells can saturate
+    when it embeds one."""
     tied: bool = False
     """Word input only: the output layer uses the words' input vectors too."""
     softmax: Literal["full", "sampled"] = "sampled"
@@ -79,7 +83,7 @@ class BiLMTrainSettings(TrainSettings):
     """The training loop, with the original's recipe as its defaults."""
 
     batch: int = 128
-    """How many streams of sentences are read side by side (on each GPU, where there are several)."""
+    """How many streams of sentences are read side by side; with several GPUs, on each of them."""
     unroll: int = 20
     """Steps of back-propagation through time in one window; the state is carried to the next."""
     optimizer: Literal["adamw", "adam", "sgd", "adagrad"] = "adagrad"
@@ -94,23 +98,24 @@ class BiLMTrainSettings(TrainSettings):
     decay: Literal["cosine", "linear", "constant"] = "constant"
     """How the learning rate falls after warm-up."""
     clip_norm: float = 0.5
-    """Gradients whose global norm is above this are scaled down to it; 0 turns clipping off. (The original's 10, for
-    its multiplied loss.)"""
+    """Gradients whose global norm is above this are scaled down to it; 0 turns clipping off. The original has 10 for
+    its loss, which is 20 times as large."""
     average: float = 0.99
-    """Decay of an exponential moving average of the weights, used for validation and saved; 0 takes the last weights,
-    as the original does."""
+    """Decay of an exponential moving average of the weights, which is validated and saved; 0 takes the last weights, as
+    the original does."""
     shuffle: bool = True
     """Read the sentences in a new order every epoch, as the original does; otherwise in the order of the text."""
-    init: str | None = None
-    """Start from this model: a relmo folder or original ELMo files, whose geometry is kept."""
+    init: PathName | None = None
+    """Start from this model, a relmo folder or original ELMo files, and keep its geometry."""
     softmax_first: float = 0.1
-    """With init, where the output layer is a fresh one: train it alone for this many epochs first."""
-    teacher: str | None = None
-    """Learn from this model too, a larger one with the same vocabulary: a relmo folder."""
+    """With init and a new output layer: train that layer alone for this many epochs first."""
+    teacher: PathName | None = None
+    """Learn from this model too: the folder of a larger one with the same vocabulary."""
     teacher_share: float = 0.5
-    """With a teacher: how much of the loss is its predictions, the rest being the words that follow."""
+    """With a teacher: the share of the loss that comes from its predictions. The rest comes from the words that
+    follow."""
     teacher_layers: float = 0.0
-    """With a teacher: how much weight the distance of the layers from its own has, through a linear map."""
+    """With a teacher: the weight of the distance between its layers and those of the model, after a linear map."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +155,7 @@ def check_bilm_model(model: BiLMModelSettings) -> None:
     if model.input == "word":
         refuse(model, CHARACTER_SETTINGS, "input word")
     if model.tied and model.input != "word":
-        raise SettingError("tied has a meaning for input word only; leave it out")
+        raise SettingError("tied is for input word only; leave it out")
     if model.softmax != "sampled":
         refuse(model, ["samples"], f"softmax {model.softmax}")
 

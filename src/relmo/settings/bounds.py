@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from relmo.errors import SettingError, shown
 
+NEARLY_0, NEARLY_1 = 1e-5, 0.999999
 BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(
         ("layers", "hidden", "embedding", "projection", "samples", "batch", "unroll", "accumulate"), (1, 1 << 24)
@@ -21,7 +22,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
             "average",
             "momentum",
         ),
-        (0, 0.999999),
+        (0, NEARLY_1),
     ),
     **dict.fromkeys(("valid_fraction", "test_fraction"), (0, 0.5)),
     "layers": (1, 1000),
@@ -56,7 +57,13 @@ def check_bounds(*sections: object, bounds: Mapping[str, tuple[float, float]] = 
         for name, value in vars(section).items():
             low, high = bounds.get(name, (-float("inf"), float("inf")))
             if isinstance(value, int | float) and not low <= value <= high:
-                raise SettingError(f"{name} must be from {low:g} to {high:g}, not {shown(value)}")
+                raise SettingError(f"{name} must be {_range(low, high)}, not {shown(value)}")
+
+
+def _range(low: float, high: float) -> str:
+    """Bounds in words. A bound that only keeps out 0 or 1 is named by these."""
+    most = "below 1" if high == NEARLY_1 else f"{high:,.10g}"
+    return f"above 0 and at most {most}" if 0 < low < NEARLY_0 else f"from {low:,.10g} to {most}"
 
 
 def refuse(section: object, names: Iterable[str], where: str) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 from relmo.settings.bounds import check_bounds, refuse
 from relmo.settings.cells import cells_with
 from relmo.settings.task import (
@@ -23,12 +24,12 @@ class ClassifierTextSettings(TaskTextSettings):
     """Files of labelled texts."""
 
     format: Literal["auto", "trees", "cola", "tsv", "jsonl", "folder"] = "auto"
-    """How files are laid out, told by name and first line where it is auto: trees in brackets (SST), CoLA's columns, a
-    table with names in its first line (.csv, or with tabs), JSON lines, or a folder of texts for each label (IMDB)."""
+    """How files are laid out: trees in brackets (SST), CoLA's columns, a table with names in its first line (.csv, or
+    with tabs), JSON lines, or a folder of texts for each label (IMDB). auto looks at the name and the first line."""
     text_column: str | None = None
-    """Tables and JSON lines: the column, or key, that has the text; text, sentence or review where it is not given."""
+    """Tables and JSON lines: the column, or key, that has the text. By default it is text, sentence or review."""
     subtrees: bool = True
-    """Trees only: learn from every phrase that has a label; scores are of whole sentences always."""
+    """Trees only: learn from every phrase that has a label. Scores are always those of whole sentences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class ClassifierModelSettings(SentenceModelSettings):
     projection: int | None = None
     """LSTM only: project each layer's output down to this size."""
     residual: bool = False
-    """Layers add their input to their output where the sizes agree."""
+    """Layers add their input to their output if the sizes agree."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +50,8 @@ class ClassifierTrainSettings(TaskTrainSettings):
 
     metric: Literal["accuracy", "mcc", "f1"] = "accuracy"
     """What the best model is best in: accuracy, the Matthews correlation (CoLA's score), or the labels' mean F1."""
-    init: str | None = None
-    """Start from this language model of words (kind lm): its vocabulary, embedding and recurrent layers, whose geometry
+    init: PathName | None = None
+    """Start from this language model of words (kind lm): its vocabulary, embedding and recurrent layers. Its geometry
     is kept (Dai & Le 2015)."""
 
 

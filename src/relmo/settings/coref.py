@@ -21,8 +21,8 @@ class CorefTextSettings(TaskTextSettings):
     """What is read of the files."""
 
     singletons: Literal["keep", "drop"] = "keep"
-    """Mentions that are alone in their cluster, in files that have such. keep: they are scored and, with
-    `mention_weight`, learned. drop: files are read as if they had none."""
+    """What to do with mentions that are alone in their cluster. keep: they are scored and, with `mention_weight`,
+    learned. drop: files are read as if they had none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class CorefModelSettings:
     max_width: int = 10
     """Words of the longest span."""
     spans_per_word: float = 0.4
-    """Lambda: how many spans are kept for each word of a document; of a short one at least 24."""
+    """Lambda: how many spans are kept for each word of a document. At least 24 are kept of a short one."""
     antecedents: int = 250
     """How many of the kept spans before a span may be its antecedent."""
     mlp: tuple[int, ...] = (150, 150)
@@ -46,11 +46,11 @@ class CorefModelSettings:
     feature_dim: int = 20
     """Size of the vectors of widths, distances, speakers and genres."""
     mention_weight: float = 0.0
-    """The weight of a second loss, which teaches of every span whether it is a mention. With few documents the network
-    then learns sooner. The published network has none."""
+    """The weight of a second loss, which teaches whether a span is a mention. With few documents the network then
+    learns sooner. The published network has none."""
     output_singletons: bool = False
-    """Output a mention that is in no cluster with another, too, where its score is above 0. This is for files that have
-    such mentions, and needs `mention_weight`. The published network outputs none."""
+    """Also output a mention that is in no cluster with another if its score is above 0. This is for files that have
+    such mentions, and it needs `mention_weight`. The published network outputs none."""
     lexical_dropout: float = 0.5
     """Dropout on words."""
     dropout: float = 0.2
@@ -62,9 +62,9 @@ class CorefTrainSettings(TaskTrainSettings):
     """The training loop, with what suits documents."""
 
     batch: int = 1
-    """Most documents in a batch."""
+    """The largest number of documents in a batch."""
     max_sentences: int = 50
-    """Longer documents are cut into pieces of at most so many sentences, in training only; this bounds the memory."""
+    """In training, longer documents are cut into pieces of at most so many sentences. This bounds the memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ def check_coref(settings: CorefSettings) -> None:
         raise SettingError(f"mlp has sizes of one layer or more, from 1 to {most:g}, not {shown(settings.model.mlp)}")
     if settings.model.output_singletons and not settings.model.mention_weight:
         raise SettingError(
-            "output_singletons needs a loss that teaches what a mention is; give mention_weight 0.1, say"
+            "output_singletons needs a loss that teaches what a mention is; give a mention_weight such as 0.1"
         )
     if settings.model.output_singletons and settings.text.singletons == "drop":
         raise SettingError("output_singletons needs the singletons of the files; leave out singletons drop")

@@ -20,7 +20,7 @@ class EmbedOptions:
     where that row of the batch before ended, as in the original tools. warmup: carry, after a first batch that is run
     twice."""
     batch_size: int | None = None
-    """At most this many sentences side by side; to be given with carry and warmup."""
+    """At most this many sentences side by side; carry and warmup need it."""
     tokens_per_batch: int | None = None
     """At most this many words side by side."""
 

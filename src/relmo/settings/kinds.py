@@ -36,6 +36,18 @@ KINDS: dict[str, Kind] = {
     "coref": Kind("CorefSettings", "relmo.tasks.coref:Coreference", "a model of coreference"),
     "seq2seq": Kind("Seq2SeqSettings", "relmo.tasks.seq2seq:Seq2Seq", "a sequence-to-sequence model"),
 }
+ALSO_CALLED = {
+    **dict.fromkeys(("rnn", "lstm", "gru", "elman", "ngram", "language-model"), "lm"),
+    **dict.fromkeys(("elmo", "embeddings"), "bilm"),
+    **dict.fromkeys(("word2vec", "glove", "vectors", "words"), "skipgram"),
+    **dict.fromkeys(("sentiment", "classification", "text"), "classifier"),
+    **dict.fromkeys(("nli", "snli", "similarity", "paraphrase"), "pairs"),
+    **dict.fromkeys(("ner", "pos", "tags", "tagging"), "tagger"),
+    **dict.fromkeys(("qa", "squad", "questions"), "reader"),
+    **dict.fromkeys(("roles", "propbank"), "srl"),
+    **dict.fromkeys(("translation", "mt", "translate", "summaries"), "seq2seq"),
+}
+"""What people call a kind who do not know its name here."""
 TASKS = tuple(name for name, kind in KINDS.items() if kind.model.startswith("relmo.tasks."))
 
 

@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from relmo.errors import SettingError, shown
+from relmo.settings.arguments import PathName
 from relmo.settings.bounds import check_bounds, refuse
 from relmo.settings.cells import CELLS, cells_with
 from relmo.settings.training import TrainSettings, check_optimizer
@@ -24,28 +25,28 @@ class TextSettings:
     unit: Literal["char", "word"] = "char"
     """What the model reads and predicts: characters or words."""
     tokenizer: Literal["words", "whitespace"] = "words"
-    """How lines are split into words: by relmo's Unicode tokenizer, or at white space for text that is tokenised
+    """How lines are split into words: by relmo's Unicode tokenizer, or at white space if the text is tokenised
     already."""
     lowercase: bool = False
     """Fold the text to lower case first."""
     text_per: Literal["file", "line"] = "file"
     """What one text is: a whole file, or each line of it. The end-of-text symbol follows every text; line ends inside a
     text are symbols of their own."""
-    vocabulary: str | None = None
-    """A file with the vocabulary to use, one symbol a line; otherwise it is made from the training part."""
+    vocabulary: PathName | None = None
+    """A file with the vocabulary to use, one symbol a line. By default it is made from the training part."""
     vocabulary_size: int | None = None
     """Keep at most this many symbols, the most frequent ones; the rest become `<unk>`."""
     min_count: int = 1
     """Symbols seen fewer times than this in the training part become `<unk>`."""
-    valid: str | None = None
-    """A file to validate on; otherwise the last part of the corpus is held out."""
+    valid: PathName | None = None
+    """A file to validate on. By default the last part of the corpus is held out."""
     valid_fraction: float = 0.05
-    """The share of the corpus held out for validation, taken after the training part, where no validation file is
-    given."""
+    """The share of the corpus that is held out for validation if there is no validation file. It follows the training
+    part."""
     test_fraction: float = 0.0
-    """The share of the corpus at its very end that is only scored once, after training."""
+    """The share at the very end of the corpus that is scored once, after training."""
     errors: Literal["strict", "replace"] = "strict"
-    """What to do with bytes that are not UTF-8: stop with the place, or read them as U+FFFD."""
+    """What to do with bytes that are not UTF-8: stop and say where they are, or read them as U+FFFD."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +54,14 @@ class LanguageModelSettings:
     """The network of a language model."""
 
     cell: NetworkName = "lstm"
-    """The recurrent cell; or, to compare with, an interpolated Kneser-Ney n-gram model or Bengio's fixed-window
+    """The recurrent cell; or, for comparison, an interpolated Kneser-Ney n-gram model or Bengio's fixed-window
     network."""
     layers: int = 1
     """How many recurrent layers."""
     hidden: int = 512
     """Units of each layer (feedforward: of the hidden layer)."""
     embedding: int | None = None
-    """Size of the input embedding; as large as the hidden layer where not given."""
+    """Size of the input embedding. By default it is that of the hidden layer."""
     projection: int | None = None
     """LSTM only: project each layer's output down to this size."""
     nonlinearity: Literal["tanh", "relu"] = "tanh"
@@ -68,27 +69,27 @@ class LanguageModelSettings:
     forget_bias: float = 1.0
     """LSTM only: where the forget gate's bias starts."""
     residual: bool = False
-    """Layers add their input to their output where the sizes agree."""
+    """Layers add their input to their output if the sizes agree."""
     order: int = 5
     """N-gram and feedforward: predict from the last order - 1 symbols."""
     dropout: float = 0.0
-    """Dropout between layers, and on the top layer's output where output_dropout says nothing else."""
+    """Dropout between layers, and on the top layer's output unless output_dropout is given."""
     output_dropout: float | None = None
     """Dropout on the top layer's output."""
     input_dropout: float = 0.0
     """Dropout on the embedded input."""
     word_dropout: float = 0.0
-    """Drop whole symbols of the embedding, each wherever it occurs in the batch."""
+    """Drop whole symbols of the embedding. A symbol is dropped wherever it occurs in the batch."""
     weight_drop: float = 0.0
     """Drop recurrent weights (DropConnect)."""
     variational: bool = False
-    """Dropout holds one mask over all steps of a window instead of a new one at each step."""
+    """Dropout keeps one mask for all steps of a window instead of a new one at each step."""
     tied: bool = False
-    """Use the input embedding as the output layer's weights too."""
+    """Use the input embedding also as the weights of the output layer."""
     softmax: Literal["full", "adaptive", "sampled"] = "full"
     """The output layer in training: exact; adaptive (frequent symbols get more capacity); or a sampled estimate."""
     cutoffs: tuple[int, ...] = ()
-    """Adaptive softmax: the ranks at which its clusters end; chosen from the vocabulary's size where not given."""
+    """Adaptive softmax: the ranks at which its clusters end. By default they follow from the size of the vocabulary."""
     samples: int = 8192
     """Sampled softmax: how many symbols stand for the vocabulary in each step."""
 
@@ -147,7 +148,7 @@ def check_lm(settings: LMSettings) -> None:
     if model.tied and model.softmax == "adaptive":
         raise SettingError("tied does not go with softmax adaptive; use softmax full or sampled")
     if model.cutoffs and model.softmax != "adaptive":
-        raise SettingError("cutoffs has a meaning for softmax adaptive only; leave it out")
+        raise SettingError("cutoffs is for softmax adaptive only; leave it out")
     if any(low >= high for low, high in pairwise((0, *model.cutoffs))):
         raise SettingError(f"cutoffs must rise from 1 on, not {shown(model.cutoffs)}")
     if model.cell == "feedforward" and model.order < 2:

@@ -25,11 +25,11 @@ class PairsTextSettings(TaskTextSettings):
     """What holds between two texts: one of several labels, scored by accuracy; or a number, scored by Pearson's
     correlation."""
     format: Literal["auto", "tsv", "stsb", "jsonl"] = "auto"
-    """How files are laid out, told by name and first line where it is auto: a table with names in its first line (SNLI,
-    SICK, your own .csv), STS-B's columns, or JSON lines."""
+    """How files are laid out: a table with names in its first line (SNLI, SICK, your own .csv), STS-B's columns, or
+    JSON lines. auto looks at the name and the first line."""
     text_columns: tuple[str, ...] = ()
-    """Tables and JSON lines: the two columns, or keys, that have the texts, to be given one after the other; sentence1
-    and sentence2, premise and hypothesis and the like where they are not given."""
+    """Tables and JSON lines: the two columns, or keys, that have the texts; give the flag twice. By default they are
+    sentence1 and sentence2, premise and hypothesis, and the like."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,17 +37,18 @@ class PairsModelSettings(SentenceModelSettings):
     """The network that compares two sentences."""
 
     network: Literal["encoder", "esim", "decomposable", "cosine"] = "encoder"
-    """encoder: a vector of each sentence, then what they share and where they differ. esim, decomposable: words looking
-    at the other sentence's words. cosine: the angle between two vectors, for task score."""
+    """encoder: a vector for each sentence, then what they share and where they differ. esim, decomposable: words look
+    at the words of the other sentence. cosine: the angle between two vectors, for task score."""
     mlp: tuple[int, ...] = (300,)
     """Encoder only: sizes of the layers between a pair's vector and the labels; may be given several times."""
     dropout: float = 0.2
-    """Dropout on what the recurrent layers read, one mask for all words of a sentence, and on what follows them."""
+    """Dropout on what the recurrent layers read, with one mask for all words of a sentence, and on what follows
+    them."""
     low: float = -5.0
-    """Task score: the score of two sentences whose vectors point in opposite directions; none may be less. With -high,
-    those that have nothing in common have 0."""
+    """Task score: the score of two sentences whose vectors point in opposite directions; no score may be less. If it is
+    -high, sentences that have nothing in common have the score 0."""
     high: float = 5.0
-    """Task score: the score of two sentences whose vectors point in the same direction; none may be greater."""
+    """Task score: the score of two sentences whose vectors point in the same direction; no score may be greater."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,14 +80,20 @@ def check_pairs(settings: PairsSettings) -> None:
     model, task = settings.model, settings.text.task
     check_bounds(settings.text)
     if len(settings.text.text_columns) not in (0, 2):
-        raise SettingError(f"text_columns are two, not {len(settings.text.text_columns)}")
+        raise SettingError(
+            f"text_columns are two, not {len(settings.text.text_columns)}; a command has the flag twice, each time "
+            "with one name"
+        )
     if settings.text.format == "stsb":
         refuse(settings.text, ["text_columns"], "format stsb")
     check_sentences(model)
     check_inputs(settings.input)
     check_task_training(settings.train)
     if (task == "score") != (model.network == "cosine"):
-        raise SettingError(f"task {task} does not go with network {model.network}; task score goes with cosine alone")
+        raise SettingError(
+            f"task {task} does not go with network {model.network}; task score needs network cosine, as --preset stsb "
+            "has it, and cosine needs task score"
+        )
     if task == "label":
         refuse(model, ["low", "high"], "task label")
     elif not model.low < model.high:

@@ -20,10 +20,10 @@ class ReaderTextSettings(TaskTextSettings):
     """Files of passages, questions and answers."""
 
     format: Literal["auto", "squad", "jsonl", "tsv"] = "auto"
-    """How files are laid out; told by their names where it is auto: .json is SQuAD's, .jsonl JSON lines, others a table
-    with names in its first line."""
+    """How files are laid out: SQuAD's JSON (.json), JSON lines (.jsonl), or a table with names in its first line. auto
+    looks at the name."""
     max_words: int = 400
-    """In training, only so many words of a passage are read, and questions whose answer lies beyond are left out. When
+    """In training, only so many words of a passage are read, and questions whose answer comes later are left out. When
     a model answers or is scored, it reads the whole passage."""
 
 
@@ -36,9 +36,9 @@ class ReaderModelSettings:
     hidden: int = 90
     """Units of each recurrent layer in each direction."""
     dropout: float = 0.2
-    """Dropout before and after recurrent layers, one mask for all words of a text."""
+    """Dropout before and after recurrent layers, with one mask for all words of a text."""
     max_answer: int = 17
-    """The most words that an answer has."""
+    """The largest number of words in an answer."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,19 +24,19 @@ class Seq2SeqTextSettings(TaskTextSettings):
     """Files of pairs of texts, and the units in which they are read and written."""
 
     column: str | None = None
-    """The two columns, source and target, by name or number with a comma between them: 1,2 where not given. With 2,1
-    the model learns the other direction."""
+    """The two columns, source and target, by name or number with a comma between them. The default is 1,2. With 2,1 the
+    model learns the other direction."""
     source_unit: UnitName = "word"
-    """What the encoder reads: words, characters, or subwords by byte-pair encoding or by a unigram model, learnt from
-    the training texts (needs relmo[translate])."""
+    """What the encoder reads: words, characters, or subwords. Subwords are learned from the training texts by byte-pair
+    encoding or by a unigram model (needs relmo[translate])."""
     target_unit: UnitName = "word"
     """What the decoder writes."""
     subwords: int = 8000
-    """How many subwords there are; the two sides share them where both have them."""
+    """How many subwords there are. The two sides share them if both have them."""
     target_min_count: int = 1
     """Units seen fewer times than this in the training targets are unknown to the decoder."""
     longest: int | None = None
-    """Pairs with more units than this on a side are left out of training; all are kept where it is not given."""
+    """Pairs with more units than this on a side are left out of training. By default all are kept."""
     metric: Literal["bleu", "chrf", "rouge", "exact"] = "bleu"
     """The score to choose the best model by: BLEU and chrF (both need relmo[translate]), ROUGE-L, or the share of
     targets that are exactly right."""
@@ -68,7 +68,7 @@ class Seq2SeqModelSettings:
     """Units of each layer; of the encoder, in each direction."""
     attention: Literal["additive", "dot", "general", "concat", "none"] = "additive"
     """How the decoder scores what it looks at: additive (Bahdanau et al. 2015); dot, general, concat (Luong et al.
-    2015); or none: all it knows of the source is one vector."""
+    2015). With none, one vector is all it gets of the source."""
     context: Literal["start", "every"] = "start"
     """Attention none: where the vector goes in. start: it is the decoder's first state (Sutskever et al. 2014). every:
     each step of the decoder reads it too (Cho et al. 2014)."""
@@ -77,14 +77,14 @@ class Seq2SeqModelSettings:
     target_dim: int = 256
     """Size of the vectors of the target's units."""
     tied: bool = False
-    """The output layer's weights are those vectors (Press & Wolf 2017)."""
+    """Use the vectors of the target's units also as the weights of the output layer (Press & Wolf 2017)."""
     dropout: float = 0.3
     """Dropout on vectors of units, between layers, and before the output."""
     label_smoothing: float = 0.0
     """The share of a target's probability that goes to all units evenly (Szegedy et al. 2016)."""
     sampling: float = 0.0
-    """Scheduled sampling: the share of its own guesses that the decoder reads in training, in place of the right units
-    (Bengio et al. 2015)."""
+    """Scheduled sampling: in training, the share of units for which the decoder reads its own guess in place of the
+    right one (Bengio et al. 2015)."""
     sampling_steps: int = 10_000
     """Scheduled sampling: the steps of training over which that share rises evenly from 0."""
 
@@ -94,7 +94,7 @@ class Seq2SeqTrainSettings(TaskTrainSettings):
     """The training loop, with what suits pairs of texts."""
 
     batch: int = 64
-    """Most pairs in a batch; they are of about the same length."""
+    """The largest number of pairs in a batch; they are of about the same length."""
     clip_norm: float = 1.0
     """Gradients whose global norm is above this are scaled down to it; 0 turns clipping off."""
 
@@ -111,7 +111,7 @@ class SearchSettings:
     coverage: float = 0.0
     """Beta: the weight of the penalty for source units that got little attention (Wu et al. 2016)."""
     limit: int = 0
-    """The most units of a target; 0 for twice as many as the source has, and 50 more."""
+    """The largest number of units in a target; 0 allows twice as many as the source has, and 50 more."""
     replace_unknown: bool = True
     """Words: an unknown word in a target becomes the source word that got the most attention (Jean et al. 2015)."""
 
@@ -154,20 +154,20 @@ def check_seq2seq(settings: Seq2SeqSettings) -> None:
     if not {text.source_unit, text.target_unit} & set(OF_SUBWORDS):
         refuse(text, ["subwords"], "words and characters")
     elif text.source_unit in OF_SUBWORDS and text.target_unit in OF_SUBWORDS and text.source_unit != text.target_unit:
-        raise SettingError("the subwords of both sides are bpe, or those of both are unigram")
+        raise SettingError("both sides must have the same kind of subwords, bpe or unigram")
     if text.source_unit != "word" and (settings.input.elmo is not None or settings.input.vectors is not None):
-        raise SettingError("elmo and vectors are of words; the encoder reads words with --source-unit word")
+        raise SettingError("elmo and vectors need words; add --source-unit word")
     if model.attention == "none":
         refuse(model, ["input_feeding"], "attention none")
         refuse(settings.search, ["coverage"], "attention none")
         if settings.input.elmo is not None and settings.input.elmo_at != "input":
-            raise SettingError("elmo at the output goes into what is attended to; with attention none, --elmo-at input")
+            raise SettingError("elmo at the output needs attention; with attention none give --elmo-at input")
     else:
         refuse(model, ["context"], "a network with attention")
     if not model.sampling:
         refuse(model, ["sampling_steps"], "a run without scheduled sampling")
     if model.attention == "dot" and settings.input.elmo_at != "input":
-        raise SettingError("attention dot compares vectors of one size; with elmo at the output take general")
+        raise SettingError("attention dot compares vectors of one size; with elmo at the output give general")
 
 
 def check_search(settings: SearchSettings) -> None:

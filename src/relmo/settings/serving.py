@@ -15,20 +15,20 @@ class ServeLimits:
     max_bytes: int = 1 << 20
     """Bytes of a request; a larger one is answered with 413."""
     max_words: int = 4096
-    """Words of a request, given and asked for together; more are answered with 413."""
+    """Words of a request, given and asked for together. A request with more is answered with 413."""
     batch_words: int = 2048
     """Words of several requests that are computed together; fewer make others wait less for large requests."""
     queue: int = 256
-    """Requests that are in the house at once: waiting, computed, or answered and not yet read. More get 503. Of words,
-    16 times --max-words at most."""
+    """Requests that the server holds at once: waiting, computed, or answered and not yet read. More get 503. Together
+    they may have 16 times --max-words words."""
     rate: float = 0.0
     """Requests a second that one client may send, 0 for any number; more get 429."""
     connections: int = 1024
-    """Connections at once. For one more, the one that has waited longest for its client is closed."""
+    """Connections at once. If one more comes, the server closes the one that has waited longest for its client."""
     seconds: float = 10.0
     """Seconds that a client may take to send its request, or to read some of its answer."""
     grace: int = 30
-    """Seconds in which requests that were accepted are finished when the server is told to end."""
+    """Seconds that the server has to finish the requests it accepted when it is told to end."""
 
     @property
     def queue_words(self) -> int:

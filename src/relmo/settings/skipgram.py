@@ -22,7 +22,7 @@ class SkipgramTextSettings(TextSettings):
     text_per: Literal["file", "line"] = "line"
     """What one text is: a whole file, or each line of it. A word predicts no words of another text."""
     valid_fraction: float = 0.0
-    """The share of the corpus held out for validation, where no validation file is given."""
+    """The share of the corpus that is held out for validation if there is no validation file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class SkipgramModelSettings:
     window: int = 5
     """A word predicts the words up to this far away; each time the reach is drawn from 1 to this."""
     negatives: int = 5
-    """How much words drawn at random weigh against each true neighbour."""
+    """The weight of words drawn at random against each true neighbour."""
     subsample: float = 1e-3
     """Words that make up more than this share of the text are thinned; 1 keeps them all."""
 
@@ -46,9 +46,9 @@ class SkipgramTrainSettings(TrainSettings):
     epochs: float = 5.0
     """How often to go through the training data; may be a fraction."""
     batch: int = 4096
-    """How many symbols of running text make one step."""
+    """How many words of running text make one step."""
     optimizer: Literal["adamw", "adam", "sgd", "adagrad"] = "adagrad"
-    """The optimiser: adagrad; or sgd, as word2vec, with a learning rate of 0.025 and a batch of 1024 or fewer."""
+    """The optimiser: adagrad; or sgd, as in word2vec, with a learning rate of 0.025 and a batch of 1024 or fewer."""
     lr: float = 0.25
     """The learning rate after warm-up, for the sum over the pairs of a batch."""
     warmup: int = 0

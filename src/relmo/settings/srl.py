@@ -19,7 +19,7 @@ class SRLTextSettings(TaskTextSettings):
     """Which predicates to learn, and from what files."""
 
     format: Literal["auto", "jsonl", "columns"] = "auto"
-    """How files are laid out; told by their names where it is auto (.jsonl, columns otherwise)."""
+    """How files are laid out: JSON lines (.jsonl) or columns. auto looks at the name."""
     predicates: Literal["all", "verbs"] = "all"
     """all: every predicate of the files. verbs: those that are verbs by their part of speech and no auxiliaries (be.03,
     do.01, have.01), as in CoNLL-2012."""
@@ -36,10 +36,11 @@ class SRLModelSettings:
     mark_dim: int = 100
     """Size of the vector that tells the predicate from the other words."""
     dropout: float = 0.1
-    """Dropout on the layers' states, and on what the network that finds predicates reads and gives; one mask for all
-    words of a sentence."""
+    """Dropout on the layers' states, and on the input and output of the network that finds predicates; with one mask
+    for all words of a sentence."""
     detector: int = 100
-    """Units, in each direction, of the biLSTM that finds predicates in text; with 0 they must always be given."""
+    """Units, in each direction, of the biLSTM that finds predicates in text. With 0 the predicates must always be
+    given."""
 
 
 @dataclass(frozen=True, kw_only=True)

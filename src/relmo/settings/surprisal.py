@@ -12,16 +12,15 @@ class SurprisalOptions:
     """How much context a word has, and what counts to it."""
 
     context: Literal["text", "sentence"] = "text"
-    """text: the state is carried from line to line, as in `evaluate`. sentence: every line is read by itself; for lists
-    of sentences that have nothing to do with each other."""
+    """text: the state is carried from line to line, as in `evaluate`. sentence: every line is read by itself; this is
+    for lists of sentences that have nothing to do with each other."""
     direction: Literal["forward", "backward"] = "forward"
     """Bidirectional models: a word given the words before it, or given those after it."""
     rows: Literal["words", "whitespace"] | None = None
     """What a row of the table is: a word as relmo's tokenizer splits text, or whatever stands between white space, with
-    its punctuation. Several tokens of a model are summed to one row. The model's own tokenizer where not given."""
+    its punctuation. Several tokens of a model are summed to one row. The default is the model's own tokenizer."""
     space: Literal["after", "before"] | None = None
-    """Models of characters: the white space after a word counts to it (after, the default), or that before it
-    (before)."""
+    """Models of characters: which white space counts to a word, the one after it (the default) or the one before it."""
     ends: bool = False
     """Show the ends of lines and texts (backwards, the beginnings) as rows of their own."""
 
@@ -35,9 +34,9 @@ class SurprisalOptions:
         if self.direction == "backward" and not bidirectional:
             raise SettingError("direction backward goes with a bidirectional model; this one reads forwards only")
         if self.space is not None and not characters:
-            raise SettingError("space has a meaning for models of characters only; leave it out")
+            raise SettingError("space is for models of characters only; leave it out")
         if self.rows == "words" and tokenizer == "whitespace" and not characters:
-            raise SettingError("rows words are smaller than what this model predicts, which is split at white space")
+            raise SettingError("rows words are smaller than the units of this model, which are split at white space")
 
 
 def _values_of(hint: object) -> list[object]:

@@ -17,7 +17,7 @@ class TaggerTextSettings(TaskTextSettings):
     """pos: a tag for each word (of CoNLL-U the universal one), scored by accuracy. ner: spans, in BIO or its
     relatives, scored by F1. column: the tags of `column`, whatever they are, scored by accuracy."""
     format: Literal["auto", "conllu", "columns", "jsonl"] = "auto"
-    """How files are laid out; told by their names where it is auto (.conllu, .jsonl, columns otherwise)."""
+    """How files are laid out: CoNLL-U (.conllu), JSON lines (.jsonl), or columns. auto looks at the name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +31,11 @@ class TaggerModelSettings:
     hidden: int = 200
     """Units of each layer in each direction."""
     dropout: float = 0.5
-    """Dropout between layers and on the last one's output, one mask for all words of a sentence."""
+    """Dropout between layers and on the last one's output, with one mask for all words of a sentence."""
     decoder: Literal["softmax", "crf"] = "softmax"
     """How tags are chosen: each by itself, or all of a sentence together by a conditional random field."""
     encoding: Literal["bioul", "bio"] = "bioul"
-    """Spans only: the tags that the network learns; what it predicts is always written as BIO."""
+    """Spans only: the tags that the network learns. Its predictions are always written as BIO."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +68,6 @@ def check_tagger(settings: TaggerSettings) -> None:
     check_inputs(settings.input)
     check_task_training(settings.train)
     if settings.text.task == "column" and settings.text.column is None:
-        raise SettingError("task column needs the column: --column xpos, say, or its number")
+        raise SettingError("task column needs a column: its name, such as --column xpos, or its number")
     if settings.text.task != "ner":
         refuse(settings.model, ["encoding"], f"task {settings.text.task}")

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from relmo.errors import SettingError, shown
-from relmo.settings.bounds import BOUNDS, check_bounds, parse_filters, refuse
+from relmo.settings.arguments import PathName
+from relmo.settings.bounds import BOUNDS, NEARLY_1, check_bounds, parse_filters, refuse
 from relmo.settings.cells import CellName
 from relmo.settings.training import TrainSettings, check_optimizer
 
@@ -16,17 +17,16 @@ class TaskTextSettings:
     """What every task says of its files."""
 
     tokenizer: Literal["words", "whitespace"] = "words"
-    """How raw text is split into words: by relmo's Unicode tokenizer, or at white space for text that is tokenised
-    already. It is kept with the model."""
-    valid: str | None = None
-    """The file to choose the best model by; otherwise a part of the training examples is held out."""
+    """How raw text is split into words: by relmo's Unicode tokenizer, or at white space if the text is tokenised
+    already. The model keeps this setting."""
+    valid: PathName | None = None
+    """The file by which the best model is chosen. By default a part of the training examples is held out."""
     valid_fraction: float = 0.1
-    """The share of the training examples that is held out, taken at even distances, where no validation file is
-    given."""
+    """The share of the training examples that is held out, at even distances, if there is no validation file."""
     column: str | None = None
-    """The column, by name or number, or the key of JSON, that holds the labels, where it is not the usual one."""
+    """The column, by name or number, or the key of JSON, that has the labels, if it is not the usual one."""
     errors: Literal["strict", "replace"] = "strict"
-    """What to do with bytes that are not UTF-8: stop with the place, or read them as U+FFFD."""
+    """What to do with bytes that are not UTF-8: stop and say where they are, or read them as U+FFFD."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,41 +40,42 @@ class InputSettings:
     min_count: int = 1
     """Words seen fewer times than this in the training examples have no learned vector of their own."""
     word_dropout: float = 0.0
-    """While training, the share of words that are taken for unknown ones."""
-    vectors: str | None = None
+    """The share of words that are read as unknown ones in training."""
+    vectors: PathName | None = None
     """Static word vectors: `words`, which ship with relmo; a folder of kind skipgram; or a text file in word2vec's or
-    GloVe's format. A word that has none is looked up in lower case."""
+    GloVe's format. A word without a vector is looked up in lower case."""
     vectors_tune: bool = False
     """Let the static vectors of the training words change with the task; those of other words stay."""
     char_dim: int = 16
     """Size of a character's embedding; 0 reads no characters."""
     filters: tuple[str, ...] = ("3x128",)
-    """The convolutions over a word's characters: width x how many, with commas between them."""
+    """The convolutions over a word's characters, with commas between them: 3x128 is 128 of them that are 3 wide."""
     max_characters: int = 50
-    """Room for a word's bytes and two marks; the rest of a longer word is cut off."""
-    elmo: str | None = None
+    """Room for a word's bytes and two marks. The rest of a longer word is cut off."""
+    elmo: PathName | None = None
     """A bidirectional language model for contextual vectors: `small`, which ships with relmo; a folder; or original
     ELMo files."""
     elmo_at: Literal["input", "output", "both"] = "input"
-    """Where its vectors go in: beside the word's other vectors, beside the output of the (first) encoder, or both, each
-    with a mix of its own."""
+    """Where its vectors go in: beside the word's other vectors, beside the output of the (first) encoder, or both. Each
+    place has a mix of its own."""
     elmo_layers: Literal["all", "top"] = "all"
     """A learned mix of all layers, or the top one alone."""
     elmo_dropout: float = 0.2
-    """Dropout on the mixed vectors; 0.5 as published, which is much for vectors as small as those of `small`."""
+    """Dropout on the mixed vectors. The published value is 0.5, which is a lot for vectors as small as those of
+    `small`."""
     elmo_l2: float = 0.001
-    """Lambda, the weight of the penalty that draws the mix towards an even one: 1 makes it an average, 0.001 leaves it
-    free."""
+    """Lambda, the weight of the penalty that draws the mix towards equal weights: 1 makes it an average, 0.001 leaves
+    it free."""
     elmo_norm: bool = False
     """Normalise each layer before the mix."""
     elmo_tune: bool = False
-    """Train the biLM with the task; otherwise it is frozen, and its vectors are computed once and kept on disk."""
-    cache: str | None = None
-    """Where such vectors are kept: a folder ($RELMO_CACHE or ~/.cache/relmo where not given), or `none`, which computes
-    them anew every time."""
+    """Train the biLM with the task. Otherwise it is frozen, and its vectors are computed once and kept on disk."""
+    cache: PathName | None = None
+    """Where these vectors are kept: a folder, or `none`, which computes them anew every time. The default is
+    $RELMO_CACHE, or else ~/.cache/relmo."""
     copy: bool = False
-    """Put copies of the biLM and of the static vectors into the model's folder; otherwise it names them, with their
-    checksums."""
+    """Put copies of the biLM and of the static vectors into the model's folder. Otherwise the folder names them, with
+    their checksums."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +85,9 @@ class TaskTrainSettings(TrainSettings):
     epochs: float = 30.0
     """How often to go through the training data, at most; may be a fraction."""
     batch: int = 32
-    """Most examples in a batch; they are of about the same length."""
+    """The largest number of examples in a batch; they are of about the same length."""
     tokens_per_batch: int = 8192
-    """Most words in a batch, padding counted; a longer example makes a batch of its own."""
+    """The largest number of words in a batch, with padding. A longer example makes a batch of its own."""
     optimizer: Literal["adamw", "adam", "sgd", "adagrad"] = "adam"
     """The optimiser."""
     lr: float = 0.001
@@ -100,7 +101,7 @@ class TaskTrainSettings(TrainSettings):
     patience: int | None = 10
     """Stop after this many validations without a new best."""
     seeds: int = 1
-    """Train this many times, from `seed` on, each in a folder of its own; the best of them is the model."""
+    """Train this many times, from `seed` on, each time in a folder of its own. The best one is the model."""
     plot: bool = False
     """Draw the learning curves: curves.png in the model's folder (needs relmo[plot])."""
 
@@ -116,14 +117,15 @@ class SentenceModelSettings:
     directions: Literal[1, 2] = 2
     """1 reads a sentence from left to right, 2 both ways."""
     hidden: int = 200
-    """Units of each layer in each direction, and of the other layers that networks of their own shape have."""
+    """Units of each layer in each direction. Networks with other kinds of layers have as many units in those."""
     pool: Literal["final", "mean", "max", "attention"] = "max"
-    """What becomes of a sentence's words: where reading ended, their mean, their maximum, or a mean with learned
-    weights."""
+    """How the words of a sentence become one vector: the state where reading ended, their mean, their maximum, or a
+    mean with learned weights."""
     mlp: tuple[int, ...] = ()
     """Sizes of the layers between a sentence's vector, or a pair's, and the labels; may be given several times."""
     dropout: float = 0.5
-    """Dropout on what the recurrent layers read, one mask for all words of a sentence, and on what follows them."""
+    """Dropout on what the recurrent layers read, with one mask for all words of a sentence, and on what follows
+    them."""
 
 
 OF_SENTENCES = ("cell", "layers", "directions", "pool", "mlp")
@@ -132,7 +134,7 @@ OF_SENTENCES = ("cell", "layers", "directions", "pool", "mlp")
 TASK_BOUNDS = BOUNDS | {
     "word_dim": (0, 1 << 16),
     "char_dim": (0, 1 << 16),
-    "elmo_dropout": (0, 0.999999),
+    "elmo_dropout": (0, NEARLY_1),
     "elmo_l2": (0, 1e9),
     "tokens_per_batch": (1, 1 << 30),
     **dict.fromkeys(("low", "high"), (-1e9, 1e9)),
@@ -143,11 +145,11 @@ TASK_BOUNDS = BOUNDS | {
     "spans_per_word": (1e-6, 100),
     "antecedents": (1, 1 << 20),
     "feature_dim": (1, 1 << 16),
-    "lexical_dropout": (0, 0.999999),
+    "lexical_dropout": (0, NEARLY_1),
     "mention_weight": (0, 1e6),
     "max_sentences": (1, 1 << 40),
     **dict.fromkeys(("max_words", "max_answer"), (1, 1 << 24)),
-    **dict.fromkeys(("label_smoothing", "sampling"), (0, 0.999999)),
+    **dict.fromkeys(("label_smoothing", "sampling"), (0, NEARLY_1)),
     **dict.fromkeys(("sampling_steps", "target_min_count"), (1, 1 << 40)),
     "subwords": (32, 1 << 20),
     "longest": (1, 1 << 20),
@@ -185,7 +187,7 @@ def check_inputs(settings: InputSettings) -> None:
         refuse(settings, ["min_count", "lowercase"], "word_dim 0")
     at_input = settings.elmo is not None and settings.elmo_at != "output"
     if not (settings.word_dim or settings.char_dim or settings.vectors or at_input):
-        raise SettingError("nothing is read of a word; set word_dim or char_dim, or give vectors or elmo")
+        raise SettingError("the network reads nothing of a word; set word_dim or char_dim, or give vectors or elmo")
 
 
 def check_task_training(settings: TaskTrainSettings) -> None:
@@ -202,7 +204,7 @@ def check_sentences(model: SentenceModelSettings) -> None:
         refuse(model, ["cell", "directions"], "layers 0")
         if model.pool == "final":
             raise SettingError(
-                "pool final is where reading ended, and layers 0 reads nothing; give mean, max, attention"
+                "pool final takes the last state of the layers, and layers 0 has none; give pool mean, max or attention"
             )
     if wrong := [size for size in model.mlp if not 1 <= size <= BOUNDS["hidden"][1]]:
         raise SettingError(f"mlp has sizes of layers, from 1 to {BOUNDS['hidden'][1]:g}, not {shown(wrong[0])}")

@@ -13,7 +13,7 @@ class TrainSettings:
     epochs: float = 10.0
     """How often to go through the training data; may be a fraction."""
     batch: int = 32
-    """How many streams or examples are read side by side, by each process where there are several."""
+    """How many streams or examples are read side by side; with several processes, by each of them."""
     unroll: int = 128
     """Language models: steps of back-propagation through time in one window; the state is carried to the next."""
     accumulate: int = 1
@@ -25,9 +25,9 @@ class TrainSettings:
     weight_decay: float = 0.0
     """Weight decay (decoupled in adamw, an L2 penalty in the others)."""
     momentum: float = 0.0
-    """SGD only: momentum."""
+    """SGD only: the momentum."""
     initial_accumulator: float = 1.0
-    """Adagrad only: where the sums of squared gradients start; the smaller, the larger the first steps."""
+    """Adagrad only: where the sums of squared gradients start. Smaller values make the first steps larger."""
     warmup: int = 100
     """Steps over which the learning rate rises from zero; at most a tenth of the run."""
     decay: Literal["cosine", "linear", "constant"] = "cosine"
@@ -37,17 +37,17 @@ class TrainSettings:
     clip_norm: float = 1.0
     """Gradients whose global norm is above this are scaled down to it; 0 turns clipping off."""
     average: float = 0.0
-    """Decay of an exponential moving average of the weights (such as 0.999), used for validation and saved; 0 is off.
-    """
+    """Decay of an exponential moving average of the weights, such as 0.999, which is validated and saved; 0 turns this
+    off."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Compute in float32, or in mixed precision with bfloat16."""
     validate_every: int | None = None
-    """Steps between validations; at the end of every epoch where not given."""
+    """Steps between validations. By default there is one at the end of every epoch."""
     patience: int | None = None
     """Stop after this many validations without a new best."""
     checkpoint_every: float = 60.0
-    """Seconds between checkpoints, from which a killed run goes on; more where writing one takes long, 0 for every
-    step."""
+    """Seconds between checkpoints, from which a killed run goes on. If writing one takes long, there are fewer. 0
+    writes one at every step."""
     log_every: int = 50
     """Steps between lines of metrics.jsonl."""
     tensorboard: bool = False
@@ -55,9 +55,9 @@ class TrainSettings:
     seed: int = 1
     """Seed of every random choice."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute; auto takes a GPU where there is one."""
+    """Where to compute; auto takes a GPU if there is one."""
     threads: int | None = None
-    """CPU threads; as torch chooses where not given."""
+    """CPU threads. By default torch chooses."""
 
 
 def check_optimizer(settings: TrainSettings) -> None:

@@ -5,11 +5,12 @@ Nothing is unpickled. Every file is written under a temporary name and renamed (
 last, so a folder with one is whole. Files of tensors carry a digest of themselves; config.json has those of text files.
 """
 
+import difflib
 import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -140,16 +141,18 @@ def known_text(folder: Path, config: dict[str, Any], name: str) -> Path:
     return path
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """config.json, checked for what every kind has."""
+def read_config(folder: Path, ships: Sequence[str] = (*BUNDLED, *EXAMPLES)) -> dict[str, Any]:
+    """config.json, checked for what every kind has. `ships` are the names that could have been given in its place."""
     path = folder / CONFIG
     if not is_file(path):
         what = "is not a model folder (it has no config.json)" if os.path.lexists(folder) else "does not exist"
-        raise ModelError(
-            f"{folder}: {what}; give a folder that relmo has saved, or the name of a model that ships with it "
-            f"({', '.join((*BUNDLED, *EXAMPLES))}); embed, info, convert and relmo.load also take original ELMo files, "
-            "an options .json and a weights .hdf5"
-        )
+        near = difflib.get_close_matches(str(folder), ships, n=1)
+        if near and str(folder) not in ships:
+            raise ModelError(f"{folder}: {what}; did you mean {near[0]}, which ships with relmo?")
+        ways = ["a folder that relmo has saved", f"the name of a model that ships with it ({', '.join(ships)})"]
+        if BUNDLED[0] in ships:
+            ways.insert(1, "original ELMo files (an options .json and a weights .hdf5) where a biLM is needed")
+        raise ModelError(f"{folder}: {what}; give {', or '.join(ways if ships else ways[:1])}")
     try:
         config = read_json(path)
     except ValueError as error:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 M = TypeVar("M")
 CALLED = {"elmo": "biLM", "vectors": "static vectors"}
 DEFAULT = BUNDLED[0]
+SHIPPED = {**dict(zip(BUNDLED, ("bilm", "skipgram"), strict=True)), **dict.fromkeys(EXAMPLES, "lm")}
+"""The models that ship, by name, and their kinds."""
 EMBEDS = ("input", "activation", "max_characters", "skip_connections", "cell_clip", "projection_clip")
 """The settings of a biLM that its vectors depend on, beside its weights."""
 

@@ -141,7 +141,7 @@ class Classifier(Task[Labelled, ChosenLabel]):
         subtrees = layout == "trees" and text.subtrees and training
         if subtrees and text.valid is None:
             raise CorpusError(
-                f"{path}: phrases of one sentence would be on both sides of a part that is held out; give a file to "
+                f"{path}: phrases of one sentence would be on both sides of the held-out part; give a file to "
                 "validate on with --valid, or learn from whole sentences with --no-subtrees"
             )
         columns = {"column": text.column, "text_column": text.text_column}

@@ -316,9 +316,9 @@ def _learned(examples: Sequence[AskedQuestion], most: int, say: Say) -> tuple[li
     answered = [example for example in examples if example.answers]
     placed = [(example, span) for example in answered if (span := span_of(example)) and span[1] < most]
     if without := len(examples) - len(answered):
-        say(f"{without:,} of {len(examples):,} questions left out: they have no answer")
+        say(f"{without:,} of {len(examples):,} questions have no answer and are left out")
     if beyond := len(answered) - len(placed):
-        say(f"{beyond:,} of {len(examples):,} questions left out: the answer is beyond the first {most:,} words")
+        say(f"{beyond:,} of {len(examples):,} questions have no answer in the first {most:,} words and are left out")
     if not placed:
         raise CorpusError(f"no question has an answer within the first {most:,} words of its passage; see --max-words")
     return [example for example, _ in placed], np.array([span for _, span in placed], dtype=np.int64)

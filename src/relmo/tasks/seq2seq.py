@@ -183,7 +183,7 @@ class Seq2Seq(Task[TextToText, Rewritten]):
         if tokenizer is None:
             return self
         if self.settings.text.source_unit != "word":
-            raise SettingError(f"tokenizer {tokenizer} has no meaning for a model that reads no words but other units")
+            raise SettingError(f"tokenizer {tokenizer} has no meaning for a model that does not read words")
         text = super().splitting(tokenizer).settings.text
         return self.copy(source_units=Units("word", text, None))
 
@@ -196,7 +196,7 @@ class Seq2Seq(Task[TextToText, Rewritten]):
         check_search(chosen)
         check_whole("best", best)
         if best > chosen.beams:
-            raise SettingError(f"best is {best}, more than beams, {chosen.beams}; ask for as many beams")
+            raise SettingError(f"best {best} is more than beams {chosen.beams}; ask for as many beams")
         if chosen.coverage and not self.has_attention:
             raise SettingError("coverage goes with attention, which this model does not have")
         return self.copy(search=chosen, best=best, attend=attention)
@@ -320,7 +320,7 @@ class Seq2Seq(Task[TextToText, Rewritten]):
             short = [max(len(s), len(t)) <= longest for s, t in zip(sources, targets, strict=True)]
             sources, targets = ([x for x, kept in zip(side, short, strict=True) if kept] for side in (sources, targets))  # type: ignore[assignment]
             if len(sources) < len(short):
-                say(f"{len(short) - len(sources):,} of {len(short):,} pairs are longer than {longest} units: left out")
+                say(f"{len(short) - len(sources):,} of {len(short):,} pairs have over {longest} units and are left out")
             if not sources:
                 raise CorpusError(f"all training pairs are longer than {longest} units; give a larger --longest")
         return EncodedPairs(self.features.encode(sources, say), targets, self.targets.end)

@@ -227,7 +227,7 @@ class RoleLabeller(Task[RoleSentence, RoleText]):
     def make_network(self, inputs: WordInputs) -> RoleNetwork:
         model, known = self.settings.model, self.labels.index
         if not {OUTSIDE, BEGIN_VERB} <= known.keys():
-            raise ModelError(f"labels of semantic roles have {OUTSIDE} and {BEGIN_VERB} among them; these have not")
+            raise ModelError(f"labels of semantic roles must have {OUTSIDE} and {BEGIN_VERB} among them")
         body = SRLNetwork(
             input_size=inputs.size,
             legal=torch.from_numpy(legal_transitions(self.labels.symbols)),

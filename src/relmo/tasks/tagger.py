@@ -118,8 +118,8 @@ class Tagger(Task[TaggedWords, TaggedText]):
             for word, tag in zip(example.words, example.tags, strict=True):
                 if not is_span_tag(tag):
                     raise CorpusError(
-                        f"{path}: sentence {number}, '{word}': '{tag}' is no tag of a span such as B-PER, I-PER or O; "
-                        "give the column with --column, or take --task pos"
+                        f"{path}: sentence {number}, '{word}': '{tag}' is not a tag of a span such as B-PER, I-PER or "
+                        "O; give the column with --column, or take --task pos"
                     )
         return [example._replace(tags=bio(example.tags)) for example in examples]
 

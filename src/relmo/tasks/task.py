@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relmo.errors import CorpusError
+from relmo.errors import CorpusError, shown
 from relmo.models.saved import About, SavedFolder, SavedModel, layers_of
 from relmo.networks.inputs import IGNORED, TaskBatch, TaskNetwork, WordInputs
 from relmo.settings.arguments import check_sentence, check_text
@@ -35,6 +35,7 @@ from relmo.training.batch import on_device
 
 TOKENS_PER_BATCH, MOST = 4096, 256  # words and examples that are predicted side by side; they change the speed only
 AHEAD = 2048  # examples that are read ahead to be sorted by length
+FEW_LABELS = 20  # so few may be new with every example
 
 
 class Prediction(Protocol):
@@ -373,8 +374,16 @@ class Task(SavedModel, Generic[E, P]):
 def count_labels(answers: Iterable[Sequence[str]]) -> Labels:
     """All labels of the training examples."""
     counts = Counter(label for each in answers for label in each)
-    if len(counts) < 2:
-        raise CorpusError(f"the training examples have {len(counts)} label{'s' * (len(counts) != 1)}; two are needed")
+    if not counts:
+        raise CorpusError("the training examples have no labels; two are needed")
+    first, total = next(iter(counts)), counts.total()
+    if len(counts) == 1:
+        raise CorpusError(f"the training examples have 1 label, {shown(first)}; two are needed")
+    if len(counts) > max(FEW_LABELS, total // 2):
+        raise CorpusError(
+            f"the training examples have {len(counts):,} different labels among {total:,}, such as {shown(first)}, so "
+            "that none can be learned; say which column has the labels with --column"
+        )
     return Labels.from_counts(list(counts), np.array(list(counts.values())))
 
 

@@ -32,6 +32,16 @@ LONGEST_LINE = 1 << 20
 
 _BLOCK = 1 << 20
 _BOM = b"\xef\xbb\xbf"
+_PLAIN = "save it as plain text in UTF-8 (.txt), or a table as .csv"
+_NOT_TEXT = {
+    b"%PDF": f"is a PDF; {_PLAIN}",
+    b"PK\x03\x04": f"is a zip archive, as Word and Excel files are; {_PLAIN}",
+    b"\xd0\xcf\x11\xe0": f"is a Word or Excel file; {_PLAIN}",
+    b"{\\rtf": f"is an RTF file; {_PLAIN}",
+    b"\xff\xfe": "is UTF-16; save it as UTF-8, for example with iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "is UTF-16; save it as UTF-8, for example with iconv -f UTF-16 -t UTF-8",
+}
+"""How files begin that are no plain text, and what to do with them."""
 
 
 class Line(NamedTuple):
@@ -54,7 +64,7 @@ def open_bytes(path: str | Path) -> BinaryIO:
     except FileNotFoundError:
         raise CorpusError(f"{path}: no such file; check the name (relative to {Path.cwd()})") from None
     except IsADirectoryError:
-        raise CorpusError(f"{path} is a directory; give its files, for example {Path(path) / '*.txt'}") from None
+        raise CorpusError(f"{path}: is a folder; give its files, for example {Path(path) / '*.txt'}") from None
     except PermissionError:
         raise CorpusError(f"{path}: no permission to read it; try: chmod u+r {path}") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
@@ -201,22 +211,28 @@ class _Decoder:
 
     def decode(self, data: bytes) -> str:
         if self.at_start:
+            self._check_start(data)
             data, self.at_start = data.removeprefix(_BOM), False
         if b"\0" in data:
             if self.errors == "strict":
                 where = self._where(data, data.index(b"\0"))
-                raise CorpusError(
-                    f"{where} is NUL: the file looks binary, such as a Word document, or is UTF-16; "
-                    "save it as plain text in UTF-8"
-                )
+                raise CorpusError(f"{where} is NUL: the file looks binary, or is UTF-16; {_PLAIN}")
             data = data.replace(b"\0", "\ufffd".encode())
         try:
             text = data.decode("utf-8", self.errors)
         except UnicodeDecodeError as error:
             where = self._where(data, error.start)
-            raise CorpusError(f"{where} is not UTF-8; re-encode the file, or pass --errors replace") from None
+            raise CorpusError(
+                f"{where} is not UTF-8; save the file as UTF-8 (if it is Latin-1: iconv -f LATIN1 -t UTF-8), or pass "
+                "--errors replace"
+            ) from None
         self._advance(text)
         return text.replace("\r\n", "\n")
+
+    def _check_start(self, data: bytes) -> None:
+        for beginning, what in _NOT_TEXT.items():
+            if self.errors == "strict" and data.startswith(beginning):
+                raise CorpusError(f"{self.path}: {what}")
 
     def _advance(self, text: str) -> None:
         lines = text.count("\n")

@@ -5,9 +5,9 @@
     reverse      "fbaac"           -> "caabf"
     dates        "4 March 1999"    -> "1999-03-04"      several ways to write a day of 1900 to 2029
 
-`make_pairs` gives three lists: pairs to learn from; held-out ones of the same lengths, none of which is learnt from;
-and longer ones than are learnt from, up to ten times the length (numbers up to twice the digits), or for dates, days of
-other centuries.
+`make_pairs` gives three lists: pairs to learn from; held-out ones of the same lengths, none of which is learned from;
+and longer ones than are learned from, up to ten times the length (numbers up to twice the digits), or for dates, days
+of other centuries.
 
     Zaremba & Sutskever 2014, Learning to execute;  Lake & Baroni 2018, Generalization without systematicity
 """
@@ -44,7 +44,7 @@ class MakerOptions:
     """What pairs to make, and how many."""
 
     size: int = 4
-    """The most digits of a number, or letters of a string, that are learnt from."""
+    """The most digits of a number, or letters of a string, that are learned from."""
     operators: str = "+"
     """Of arithmetic: one or more of + - *."""
     letters: int = 10

@@ -1,4 +1,4 @@
-"""Subwords: pieces of words, learnt from text by sentencepiece and applied here, so that a model needs no library.
+"""Subwords: pieces of words, learned from text by sentencepiece and applied here, so that a model needs no library.
 
 A text is cut at white space, and each word begins with ▁. Its pieces put together, with spaces for ▁, are the text
 again. A piece is one of a list, in an order. Characters that no piece has are pieces by themselves.
@@ -137,7 +137,7 @@ def learn_subwords(texts: Iterable[str], *, kind: Literal["bpe", "unigram"], siz
             minloglevel=2,
         )
     except RuntimeError as error:  # such as more pieces than the texts have
-        raise CorpusError(f"{size} subwords cannot be learnt from these texts ({error}); ask for fewer") from error
+        raise CorpusError(f"{size} subwords cannot be learned from these texts ({error}); ask for fewer") from error
     learnt = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     found = [(learnt.id_to_piece(i), learnt.get_score(i)) for i in range(1, len(learnt))]
     return Pieces([piece if kind == "bpe" else f"{piece} {score:.6g}" for piece, score in found])

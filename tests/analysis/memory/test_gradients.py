@@ -158,6 +158,11 @@ def test_a_bidirectional_models_direction_is_measured_in_its_own_reading_order(d
     assert (flow.curve("c").median == other.curve("c").median) == (direction == "forward")
 
 
+def test_a_text_without_room_to_warm_up_is_read_from_no_state() -> None:
+    flow = gradient_flow(bilm(), SENTENCES, lags=4, positions=3, warm_up=0)
+    assert len(flow.curve("h").median) == 5
+
+
 def test_memory_is_bounded_by_pieces_that_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = language_model("lstm")
     whole = gradient_flow(model, TEXT, lags=8, positions=7, warm_up=4, name="x")

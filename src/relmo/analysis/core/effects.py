@@ -214,7 +214,7 @@ def ngram_predictions(ids: np.ndarray, features: np.ndarray, order: int) -> np.n
 
 
 def probe_predictions(rows: np.ndarray, features: np.ndarray) -> np.ndarray:
-    """Each feature (T, F) predicted by ridge regression on all standard rows (U, T), with weights learnt on the other
+    """Each feature (T, F) predicted by ridge regression on all standard rows (U, T), with weights learned on the other
     half of the text; (T, F)."""
     half = rows.shape[1] // 2
     found = np.empty(features.shape)

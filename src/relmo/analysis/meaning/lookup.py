@@ -136,7 +136,7 @@ def _place_of(words: Sequence[str], word: str | int) -> int:
 
 
 class Mix(NamedTuple):
-    """A scalar mix that a task has learnt: which, the layers' shares, which sum to one, and gamma."""
+    """A scalar mix that a task has learned: which, the layers' shares, which sum to one, and gamma."""
 
     name: str
     shares: list[float]

@@ -118,7 +118,7 @@ def counting_table(results: Sequence[Counting]) -> Table:
 
 def draw_counting(results: Sequence[Counting], path: str | Path) -> None:
     """For each network the sizes whose right and wrong words are accepted; and its counter over the longest word that
-    was learnt from and over one twice as long."""
+    was learned from and over one twice as long."""
     with picture(path, 11, 1.2 + 2.4 * len(results)) as drawn:
         for (left, right), each in zip(drawn.subplots(len(results), 2, squeeze=False), results, strict=True):
             bars = {"right words": each.accepted, **each.wrongly}
@@ -133,7 +133,7 @@ def draw_counting(results: Sequence[Counting], path: str | Path) -> None:
             left.axvline(each.limit, color="black", linestyle=":")
             left.set_xlim(0, each.tested + 1)
             left.set_ylim(-0.6, len(bars) - 0.4)
-            left.set_title(f"{each.language}, {each.cell}: n accepted (dotted: learnt to here)", fontsize=10)
+            left.set_title(f"{each.language}, {each.cell}: n accepted (dotted: learned to here)", fontsize=10)
             language, counter = language_of(each.language), each.counters[0]
             for n, style in ((each.limit, "-"), (2 * each.limit, "--")):
                 traced = trace(each.model, [language.right(n)[0]], keep=[counter.state])

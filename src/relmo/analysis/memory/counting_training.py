@@ -38,7 +38,7 @@ VALIDATED = 8  # sizes up to the limit that are validated on
 class CountingOptions:
     """How networks are trained and tested.
 
-    limit         the largest n that is learnt from
+    limit         the largest n that is learned from
     tested        the largest n that is tested; four times the limit where it is not given
     hidden        units
     steps         of training, for each seed
@@ -95,7 +95,7 @@ class PaddedWords:
 
 
 class WeightedBatch(NamedTuple):
-    """What some words are learnt from; (B, T) each."""
+    """What some words are learned from; (B, T) each."""
 
     inputs: Tensor
     targets: Tensor
@@ -162,7 +162,7 @@ def train(
 
 
 def _weights_of(words: PaddedWords, examples: Sequence[LearntWord]) -> Tensor:
-    """What each prediction weighs in the loss: its word's weight, 0 where it is not learnt; (B, T)."""
+    """What each prediction weighs in the loss: its word's weight, 0 where it is not learned; (B, T)."""
     own = torch.tensor([example.weight for example in examples])
     weight = words.inside * (own / own.mean()).unsqueeze(1)
     for row, example in zip(weight, examples, strict=True):

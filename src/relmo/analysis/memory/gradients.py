@@ -213,8 +213,10 @@ def measure(
     done = 0
     for vectors, loss in batches:
         assert vectors.shape[1] > lags
-        with torch.no_grad():
-            before = unroll(layers, vectors[:, : -lags - 1], initial_states(layers, len(vectors))).states
+        before, warming = initial_states(layers, len(vectors)), vectors[:, : -lags - 1]
+        if warming.shape[1]:
+            with torch.no_grad():
+                before = unroll(layers, warming, before).states
         window = vectors[:, -lags - 1 :]
         if jacobian_positions and not jacobians:
             some = [tuple(tensor[:jacobian_positions] for tensor in state) for state in before]

@@ -4,7 +4,7 @@ A language gives words to learn from, up to a size n; right words and wrong ones
 every n; and what a counter would have to show at each symbol. n is the number of a's, or how deep brackets are nested.
 
 Training words must not say where the limit is. So after n a's another a, or the first b, comes with the same
-probability for all n below the limit, and what follows the a's of the longest words is not learnt at all. A network
+probability for all n below the limit, and what follows the a's of the longest words is not learned at all. A network
 that goes on counting is never told that it is wrong.
 
     Chomsky & Schützenberger 1963, The algebraic theory of context-free languages (Dyck languages)
@@ -22,8 +22,8 @@ import numpy as np
 from relmo.errors import SettingError
 
 BRACKETS = ("()", "[]", "{}", "<>")
-RUN = 1 / 3  # of the limit: the mean number of a's learnt from
-DYCK_WORDS = 400  # learnt from
+RUN = 1 / 3  # of the limit: the mean number of a's learned from
+DYCK_WORDS = 400  # learned from
 CLOSE_AT_ZERO = 0.2  # the probability with which a word of brackets ends where it could
 MORE = 2  # words of brackets drawn for each depth, beside the nested one
 
@@ -31,7 +31,7 @@ MORE = 2  # words of brackets drawn for each depth, beside the nested one
 class LearntWord(NamedTuple):
     """A word to learn from, and its weight.
 
-    untold      the places whose prediction is not learnt; place i is before symbol i
+    untold      the places whose prediction is not learned; place i is before symbol i
     certain     the place from which on every symbol follows from those before; long words have little weight, but
                 these places weigh at least as much as in a word of mean weight
     """

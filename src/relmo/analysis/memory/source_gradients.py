@@ -12,7 +12,7 @@ path        the fewest recurrent steps between reading the first unit and writin
             from one vector, the steps of the encoder after the first unit, and of the decoder before that target unit.
             An encoder that also reads backwards ends at the first unit, and has no steps after it
 
-Fresh networks have random weights, and read random vectors: what is there before anything is learnt.
+Fresh networks have random weights, and read random vectors: what is there before anything is learned.
 
     Bahdanau, Cho & Bengio 2015;  Hochreiter et al. 2001, Gradient flow in recurrent nets (paths)
 """

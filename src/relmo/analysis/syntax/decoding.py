@@ -1,13 +1,13 @@
 """What units tell about a yes-or-no question at each word of many sentences of one length.
 
-What is learnt at one word is also asked at the others: generalisation across time.
+What is learned at one word is also asked at the others: generalisation across time.
 
     decoded = decode(traced, plural, groups=subjects)
     decoded.area[u, t], decoded.together[learnt_at, asked_at]
 
-- The sign of a unit, or the weights of all units, are learnt on the sentences of every second group, say of every
+- The sign of a unit, or the weights of all units, are learned on the sentences of every second group, say of every
   second noun. They are asked on the other sentences. Then the halves change places.
-- A unit's sign is learnt at the first word and kept. An area above 1/2 at a later word means that the unit still says
+- A unit's sign is learned at the first word and kept. An area above 1/2 at a later word means that the unit still says
   the same. An area near 0 means that it has come to say the opposite: it follows the noun that stands between.
 
     King & Dehaene 2014, Characterizing the dynamics of mental representations;  Lakretz et al. 2019, The emergence of
@@ -35,7 +35,7 @@ class Decoding:
     area            each unit at each place, with the sign that it has at the first; (U, T)
     own             each unit at the last place, with the sign that it has there; (U,)
     high            whether the unit is larger where the answer is yes, at the first place; (U,)
-    together        all units at once, learnt at a place (row) and asked at another; (T, T)
+    together        all units at once, learned at a place (row) and asked at another; (T, T)
     generalisation  for some units the share of right answers with the threshold of a place (row) at another; (T, T)
     """
 
@@ -84,7 +84,7 @@ def decode(
 ) -> Decoding:
     """The answers (N,) of bool, read off the trace of N texts of one length.
 
-    groups      a name for each text, such as its subject: the texts of a group are learnt from or asked together
+    groups      a name for each text, such as its subject: the texts of a group are learned from or asked together
     tested      (N,) which texts are asked; all where it is not given
     states      whose units: h and, of an LSTM, c
     first       the place to begin at

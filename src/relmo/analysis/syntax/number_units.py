@@ -182,7 +182,7 @@ class NumberReport:
             f"areas under the curve for the subject's number over {self.items} sentences in which the noun between has "
             f"the other one, of other subjects than the sign is from: at the subject, least, before the verb{left}",
             f"all units together: {together[0, 0]:.2f} at the subject, {together[-1, -1]:.2f} before the verb, "
-            f"{together[0, -1]:.2f} there as learnt at the subject{fresh}",
+            f"{together[0, -1]:.2f} there as learned at the subject{fresh}",
             f"cost: points of accuracy with the unit at {self.sweep.how}, against {null}; needed: costs {POINTS:.0f} "
             "points or more, and more than any of these",
         ]
@@ -199,7 +199,7 @@ class NumberReport:
             places = range(len(self.words))
             matrix.set_xticks(places, self.words, rotation=45, ha="right", fontsize=8)
             matrix.set_yticks(places, self.words, fontsize=8)
-            matrix.set(title="all units: learnt (row), asked (column)")
+            matrix.set(title="all units: learned (row), asked (column)")
             drawn.colorbar(image, ax=matrix, shrink=0.7, label="area")
             _draw_costs(costs, self)
 
@@ -209,7 +209,7 @@ def _draw_lines(axes: Any, report: NumberReport) -> None:
         for number, each in enumerate(report.of(reach)):
             label = f"{reach}: {each.unit}" if reach != "none" else str(each.unit)
             axes.plot(each.area, color=colour, linewidth=1, alpha=0.7, label=label if number < 2 else None)
-    axes.plot(report.decoding.together[0], "k--", linewidth=1.2, label="all units, learnt at the subject")
+    axes.plot(report.decoding.together[0], "k--", linewidth=1.2, label="all units, learned at the subject")
     axes.axhline(0.5, color="gray", linewidth=0.6, linestyle=":")
     axes.set_xticks(range(len(report.words)), report.words, rotation=45, ha="right", fontsize=8)
     axes.set(ylim=(-0.03, 1.03), ylabel="area, subject's number", title="the noun between has the other number")

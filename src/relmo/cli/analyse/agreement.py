@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite, check_plot, say_wrote
+from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.analysis.core.causal import Unit
@@ -28,7 +30,7 @@ class UnitOptions:
     trace: str | None = None
     """Show the states and gates of this unit over the sentences, by condition."""
     state: str = "h"
-    """Whose units --sweep sets to zero: those of h, what others read, or of c, an LSTM's memory."""
+    """Whose units --sweep sets to zero: those of h, which other layers read, or of c, an LSTM's memory."""
     how: Literal["zero", "mean"] = "zero"
     """Set units to zero, or to their mean over the pairs."""
     per_condition: int = 100
@@ -68,9 +70,10 @@ class UnitOptions:
 
 
 def agreement(
-    model: str,
+    model: PathName,
     *files: Path,
     asked: Annotated[UnitOptions, Parameter(name="*", group="Units")] = UnitOptions(),  # noqa: B008
+    tokenizer: Tokenizer = None,
     control: bool = True,
     plot: Path | None = None,
     overwrite: Overwrite = False,
@@ -106,7 +109,7 @@ def agreement(
     seed
         The seed of the untrained network, and of what is drawn.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object.
     quiet
@@ -122,7 +125,7 @@ def agreement(
         raise SettingError("minimal pairs are needed: relmo analyse agreement MODEL PAIRS…")
     asked.check()
     pairs = [pair for file in files for pair in read_pairs(file)]
-    loaded = load(model, kinds=FORWARDS, device=device)
+    loaded = load(model, kinds=FORWARDS, device=device).splitting(tokenizer)
     with warnings_said(sayer(quiet=quiet)):
         with share_bar("reading pairs", quiet=quiet) as progress:
             done: dict[str, Any] = {
@@ -147,6 +150,6 @@ def _parse_units(given: str | None) -> "list[Unit]":
     for name in (given or "").split(",") if given else []:
         match = re.fullmatch(r"\s*([hc])(\d+)\.(\d+)\s*", name)
         if match is None:
-            raise SettingError(f"{name!r} is no unit; write state, layer and number, such as h1.126 or c0.3")
+            raise SettingError(f"{name!r} is not a unit; write state, layer and number, such as h1.126 or c0.3")
         found.append(Unit(match[1], int(match[2]), int(match[3])))
     return found

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from relmo.cli.output import Overwrite, check_plot, say_wrote
 from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
-from relmo.settings.arguments import check_whole
+from relmo.settings.arguments import PathName, check_whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,8 +35,8 @@ class FeatureOptions:
     """A feature by name; may be given several times. --list-features says which there are. Without any, features that
     suit the file are taken."""
     regex: tuple[str, ...] = ()
-    """NAME=PATTERN: a feature of your own, which is on inside what a regular expression matches, or inside its groups
-    where it has any."""
+    """NAME=PATTERN: a feature of your own. It is on inside the matches of a regular expression, or inside its groups if
+    it has any."""
     conllu_column: tuple[str, ...] = ()
     """COLUMN=VALUE of a .conllu file, such as upos=NOUN or feats.Number=Plur. A column alone stands for all its
     frequent values."""
@@ -47,8 +47,8 @@ class FeatureOptions:
     """A file of stretches that you have marked, a line each: the first character, the one after the last, and a name,
     with tabs between."""
     language: Literal["python", "c"] | None = None
-    """The language of source code, for its strings, comments and if statements; where it is not given, the file's name
-    tells it."""
+    """The language of source code, for its strings, comments and if statements. By default the name of the file tells
+    it."""
 
     def tracks(self, document: "Document") -> "dict[str, np.ndarray]":
         """The features by name; where nothing was asked for, some that the document has."""
@@ -83,11 +83,11 @@ class Checks:
     """Change units one by one: set them to zero, set them to their mean, or hold them on. Show what each costs, by kind
     of symbol."""
     ablate_symbols: int | None = None
-    """Over how many of the first symbols --ablate measures; by default 20,000, or 1,000 words of a bidirectional
+    """How many of the first symbols --ablate measures on; by default 20,000, or 1,000 words of a bidirectional
     model."""
     among: int | None = None
-    """Among how many units to rank the best ones, drawn where there are more; by default 512, or 32 of a bidirectional
-    model."""
+    """How many units the best ones are ranked among. If there are more, some are drawn. The default is 512, or 32 of a
+    bidirectional model."""
     seed: int = 0
     """The seed of the untrained network, and of what is drawn."""
 
@@ -99,8 +99,8 @@ class Checks:
 
 
 def cells(
-    model: str | None = None,
-    file: str | None = None,
+    model: PathName | None = None,
+    file: PathName | None = None,
     *,
     asked: Annotated[FeatureOptions, Parameter(name="*", group="Features")] = FeatureOptions(),  # noqa: B008
     checks: Annotated[Checks, Parameter(name="*", group="Controls and ablation")] = Checks(),  # noqa: B008
@@ -135,7 +135,7 @@ def cells(
     file
         Plain text, source code, or .conllu; - for standard input. A bidirectional model takes each line for a sentence.
     symbols
-        How many of the text's first symbols to take; by default 120,000, or fewer where there are very many units.
+        How many of the text's first symbols to take; by default 120,000, or fewer if there are very many units.
     list_features
         List the features by name, and stop.
     name_cells
@@ -144,7 +144,7 @@ def cells(
     plot
         Draw units against features, and the controls, to this .png or .svg file.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object, with the scores of all units.
     quiet
@@ -253,7 +253,7 @@ def _imported(name: str) -> Callable[[str], Any]:
     finally:
         sys.path.pop(0)
     if not callable(function):
-        raise SettingError(f"--function {name}: is no function")
+        raise SettingError(f"--function {name}: is not a function")
     return function
 
 

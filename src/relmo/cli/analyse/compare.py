@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from relmo.cli.output import Overwrite, check_plot, say_wrote
 from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.models.lm import LanguageModel
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 class Beside:
     """What models are compared with, and in what."""
 
-    train: str | None = None
+    train: PathName | None = None
     """The text that the models were trained on. An n-gram model of it is compared too, and copies from it are looked
     for."""
     order: int = 20
@@ -32,8 +33,8 @@ class Beside:
     temperature: float = 1.0
     """Lower is safer, higher is bolder."""
     feature: str | None = None
-    """A feature (relmo analyse cells --list-features): show how well units go with it in each model, in the order
-    given, such as the checkpoints of a run."""
+    """A feature (relmo analyse cells --list-features): show how well the units of each model follow it. The models keep
+    their order, such as that of a run's checkpoints."""
 
     def check(self) -> None:
         """Raises where an option makes no sense."""
@@ -42,7 +43,7 @@ class Beside:
 
 
 def compare(
-    *models: str,
+    *models: PathName,
     text: str,
     beside: Annotated[Beside, Parameter(name="*", group="Comparison")] = Beside(),  # noqa: B008
     symbols: int = 100_000,
@@ -78,7 +79,7 @@ def compare(
     seed
         The seed of the samples.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object.
     quiet

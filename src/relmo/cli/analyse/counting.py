@@ -21,7 +21,7 @@ class Training:
     """How networks are trained and tested."""
 
     limit: int = 50
-    """The largest n that is learnt from."""
+    """The largest n that is learned from."""
     tested: int | None = None
     """The largest n that is tested; by default four times the limit."""
     hidden: int = 10
@@ -29,13 +29,13 @@ class Training:
     steps: int = 3000
     """How many steps each network is trained."""
     seeds: int = 3
-    """How many networks of each cell are tried at most. The first that makes no mistake in validation is the last."""
+    """How many networks of each cell to try at most. Trying ends with the first that makes no mistake in validation."""
     seed: int = 0
     """The first seed."""
     lr: float = 0.03
     """The learning rate."""
     threshold: float = 0.01
-    """The probability that every symbol of an accepted word has."""
+    """The least probability of a symbol in an accepted word."""
 
 
 def counting(
@@ -54,7 +54,7 @@ def counting(
 
     A network accepts a word if every symbol of it, and its end, is probable enough. The table says for which n right
     words are accepted, which n is the first failure, from which n on wrong words are accepted, and which unit counts.
-    Each network is the best of its seeds, chosen by words at most a quarter longer than those it learnt from.
+    Each network is the best of its seeds, chosen by words at most a quarter longer than those it learned from.
 
         relmo analyse counting anbn --plot counting.png
 

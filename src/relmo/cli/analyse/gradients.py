@@ -12,6 +12,7 @@ from relmo.cli.numbers import number_of
 from relmo.cli.output import Overwrite, check_plot, say_wrote
 from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 from relmo.settings.cells import CELLS
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ class FreshOptions:
 
 
 def gradients(
-    *models: str,
-    text: str | None = None,
+    *models: PathName,
+    text: PathName | None = None,
     lags: int = 100,
     positions: int = 64,
     jacobian: int = 0,
@@ -56,8 +57,8 @@ def gradients(
 ) -> None:
     """How far back a loss reaches: the norm of its gradient with respect to the states k symbols before, by k.
 
-    Of models side by side, and of fresh networks: what the forget gate's bias and the size of the recurrent weights do
-    before any training. Without models and --fresh, all cells as torch starts them.
+    It measures models side by side. Of fresh networks it shows what the forget gate's bias and the size of the
+    recurrent weights do before any training. Without models and --fresh, it takes all cells as torch starts them.
 
         relmo analyse gradients models/lstm models/gru models/elman --text book.txt --plot memory.png
 
@@ -83,7 +84,7 @@ def gradients(
     seed
         The seed that draws the places and the fresh weights.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object with all curves.
     quiet
@@ -125,7 +126,7 @@ def _fresh_networks(options: FreshOptions, seed: int, *, models: bool) -> "list[
     from relmo.analysis.memory.fresh import Fresh
 
     if options.untrained and not models:
-        raise SettingError("--untrained goes with models; for networks without one take --fresh elman,gru,lstm")
+        raise SettingError("--untrained needs a model; for networks without one give --fresh elman,gru,lstm")
     shared: dict[str, Any] = {"hidden": options.hidden, "start": options.start, "seed": seed}
     cells = [cell.strip() for cell in (options.fresh or "").split(",") if cell.strip()]
     found = [Fresh(cell=cell, **shared) for cell in cells]
@@ -186,7 +187,7 @@ def connectivity(
     top
         How many symbols the table shows.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object.
     """

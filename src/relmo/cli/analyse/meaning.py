@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from relmo.cli.output import Overwrite
 from relmo.cli.sources import Tokenizer
 from relmo.errors import ModelError, SettingError
+from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.analysis.core.show import Table
@@ -32,7 +33,7 @@ class CorpusOptions:
     """How many occurrences to show."""
     same_word: bool = False
     """Look only among other occurrences of the same word."""
-    vectors: str | None = None
+    vectors: PathName | None = None
     """Static word vectors to compare with; by default those that ship with relmo."""
 
     def look_up(self, model: "BiLM", sentence: str, word: str, say: Callable[[str], None]) -> "Meaning":
@@ -63,7 +64,7 @@ def meaning(
     sentence: str | None = None,
     word: str | None = None,
     *,
-    model: str | None = None,
+    model: PathName | None = None,
     corpus: Annotated[CorpusOptions, Parameter(name="*", group="Corpus")] = CorpusOptions(),  # noqa: B008
     layers: Annotated[Layers, Parameter(name="*", group="Layers")] = Layers(),  # noqa: B008
     tokenizer: Tokenizer = None,
@@ -91,7 +92,7 @@ def meaning(
     model
         A bidirectional language model; by default the one that ships with relmo.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object.
     quiet
@@ -132,7 +133,7 @@ def _check(sentence: str | None, word: str | None, corpus: CorpusOptions, layers
     if (sentence is None) != (word is None):
         raise SettingError("a sentence and a word of it are needed: relmo analyse meaning SENTENCE WORD --index DIR")
     if (sentence is not None or corpus.build) and corpus.index is None:
-        raise SettingError("say where the corpus is, or is to be written: --index DIR")
+        raise SettingError("say where the corpus is, or where it goes: --index DIR")
     if sentence is None and not (corpus.build or layers.mix or layers.measure):
         raise SettingError("nothing is asked for: give a sentence and a word, or --build, --mix or --measure")
     if corpus.k < 1:

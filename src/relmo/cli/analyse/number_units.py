@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite, check_plot, say_wrote
+from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.analysis.core.show import Table
@@ -21,9 +23,9 @@ class Numbers:
     """How number units are looked for."""
 
     states: tuple[str, ...] = ()
-    """Look at units of h, what others read, or of c, an LSTM's memory; by default both."""
+    """Look at units of h, which other layers read, or of c, an LSTM's memory; by default both."""
     subject: int | None = None
-    """The subject's place from 0, where it cannot be found from the words."""
+    """The subject's place, from 0, if it cannot be found from the words."""
     every: bool = False
     """Set every unit to zero, not only random ones and those that tell the number."""
     how: Literal["zero", "mean"] = "zero"
@@ -64,10 +66,11 @@ class Trees:
 
 
 def number_units(
-    model: str,
+    model: PathName,
     *files: Path,
     numbers: Annotated[Numbers, Parameter(name="*", group="Number units")] = Numbers(),  # noqa: B008
     trees: Annotated[Trees, Parameter(name="*", group="Syntax units")] = Trees(),  # noqa: B008
+    tokenizer: Tokenizer = None,
     control: bool = True,
     plot: Path | None = None,
     overwrite: Overwrite = False,
@@ -107,7 +110,7 @@ def number_units(
     seed
         The seed of the untrained network, and of what is drawn.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object.
     quiet
@@ -121,14 +124,13 @@ def number_units(
     check_plot(gates, overwrite=overwrite)
     numbers.check()
     sentences = _read_trees(trees)
-    loaded = load(model, kinds=FORWARDS, device=device)
+    loaded = load(model, kinds=FORWARDS, device=device).splitting(tokenizer)
     pairs = _read_or_make(files, loaded, numbers, seed)
-    done: dict[str, Any] = {}
     with warnings_said(sayer(quiet=quiet)):
         with share_bar("units off one by one", quiet=quiet) as progress:
             options = numbers.options | {"control": control, "seed": seed, "progress": progress}
             found = library.number_units(loaded, pairs, **options)
-        done |= {"number": found} | {f"together_{name}": each for name, each in found.together.items()}
+        done: dict[str, Any] = {"number": found, **{f"together_{name}": each for name, each in found.together.items()}}
         if sentences is not None:
             done |= _find_syntax(loaded, sentences, trees, control=control, seed=seed, quiet=quiet)
             done |= _syntax_off(loaded, pairs, done["syntax"], numbers, seed)
@@ -141,8 +143,8 @@ def number_units(
     if json:
         given = {"model": model, "files": [str(file) for file in files]}
         print_json(given | {name: each.as_dict() for name, each in done.items()})
-    else:
-        print_tables(*(titled(name, each.table()) for name, each in done.items()))
+        return
+    print_tables(*(titled(name, each.table()) for name, each in done.items()))
 
 
 def titled(name: str, table: "Table") -> "Table":

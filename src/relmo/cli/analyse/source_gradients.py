@@ -6,14 +6,15 @@ from typing import Any, Literal
 from relmo.cli.analyse.gradients import numbers
 from relmo.cli.output import Overwrite, check_plot, say_wrote
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 from relmo.settings.cells import CellName
 
 LENGTHS = "5,10,20,40,80"
 
 
 def source_gradients(
-    *models: str,
-    pairs: str | None = None,
+    *models: PathName,
+    pairs: PathName | None = None,
     most: int = 1000,
     unit: Literal["all", "first", "last"] = "all",
     lengths: str = LENGTHS,
@@ -29,8 +30,8 @@ def source_gradients(
     """What attention is for: the gradient that reaches the first word of the source, and the steps that it takes, by
     the source's length.
 
-    Of sequence-to-sequence models side by side, on pairs of texts; or, without models, of networks before training:
-    from one vector, from one vector at every step, and with attention.
+    It measures sequence-to-sequence models side by side, on pairs of texts. Without models, it measures three networks
+    before training: from one vector, from one vector at every step, and with attention.
 
         relmo analyse source-gradients --plot first-word.png
 
@@ -57,7 +58,7 @@ def source_gradients(
     seed
         Without models: the seed of the weights and vectors.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object.
     quiet

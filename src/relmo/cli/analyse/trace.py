@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Literal
 from relmo.cli.output import Overwrite, check_out, check_plot, say_wrote
 from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.analysis.core.trace import Trace
 
 
 def trace(
-    model: str,
-    file: str,
+    model: PathName,
+    file: PathName,
     *,
     state: str = "h",
     layer: int = 0,
@@ -45,7 +46,7 @@ def trace(
     file
         Plain text, source code, or .conllu; - for standard input. A bidirectional model takes each line for a sentence.
     state
-        What to show: h, what others read; c, an LSTM's memory; its gates i, f, o and candidate g; a GRU's r, z and n.
+        What to show: h, the layer's output; c, an LSTM's memory; its gates i, f, o and candidate g; a GRU's r, z and n.
     layer
         Which recurrent layer, from 0.
     unit
@@ -59,7 +60,7 @@ def trace(
     plot
         Draw the unit's values and, of an LSTM, its gates over the text, to this .png or .svg file.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object: the symbols and the unit's values.
     quiet

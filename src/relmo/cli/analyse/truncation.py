@@ -6,11 +6,12 @@ from typing import Literal
 from relmo.cli.output import Overwrite, check_plot, say_wrote
 from relmo.cli.sources import Tokenizer
 from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
 
 
 def truncation(
-    *models: str,
-    text: str | None = None,
+    *models: PathName,
+    text: PathName | None = None,
     lengths: str | None = None,
     positions: int = 1000,
     direction: Literal["forward", "backward"] = "forward",
@@ -46,7 +47,7 @@ def truncation(
     seed
         The seed that draws the places.
     device
-        Where to compute; auto takes a GPU where there is one.
+        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object.
     quiet

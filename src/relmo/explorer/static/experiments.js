@@ -49,11 +49,11 @@ export function showExperiments(root, view) {
     box.prepend(saving(box, "who can count"));
     const all = who.join(" and ");
     const claim = who.length ? `${all[0].toUpperCase()}${all.slice(1)} ${who.length > 1 ? "count" : "counts"}; ${found.networks.length > who.length ? "the others do not" : "all do"}` : "None of them counts";
-    if (letters) put(top, heading(claim, `Who counts has the blue bar full and the orange one empty up to n = ${found.limit}: right words accepted, wrong words rejected. Beyond it nothing was learnt.`));
+    if (letters) put(top, heading(claim, `Who counts has the blue bar full and the orange one empty up to n = ${found.limit}: right words accepted, wrong words rejected. Beyond it nothing was learned.`));
     const told = found.networks.map((network) => `${KINDS[network.cell] ?? network.cell}: ${exact(network, found) ? `no mistake up to n = ${exact(network, found)}` : "mistakes from n = 1 on"}`);
     put(result, make("p", { class: "verdict" }, `${claim}. ${told.join("; ")}.`), box,
       evidence("The numbers", grid(["network", "right words accepted", "wrong words rejected", "mean of the two", "accepts all right words for n =", "first right word rejected", "first wrong word accepted", "its best counting cell"], rows,
-        { caption: `learnt from n up to ${found.limit}, asked up to ${found.tested}` })));
+        { caption: `learned from n up to ${found.limit}, asked up to ${found.tested}` })));
   }
 
   // Two bars: for which n right words are accepted, and for which n some wrong word is.

@@ -1,4 +1,4 @@
-// Layers: how much of each layer of a biLM tasks have learnt to take.
+// Layers: how much of each layer of a biLM tasks have learned to take.
 
 import { ask } from "./data.js";
 import { choice, heading, labelled, make, put, say } from "./dom.js";
@@ -24,7 +24,7 @@ export function showLayers(root, view) {
     figure.append(saving(figure, "layers"));
     put(place, heading(`${most} of ${input.length} trained tasks take most from the first LSTM layer`,
       "A task that reads ELMo learns how much of each layer it needs. Look for the longest part of each bar, which is bold. Names and judgements of grammar (CoLA) want more of the second layer; after a task's own layers, lower layers lead."),
-    own.length ? make("section", { class: "panel" }, make("h3", {}, "Your tasks"), mixesOf("as they have learnt it", own)) : "",
+    own.length ? make("section", { class: "panel" }, make("h3", {}, "Your tasks"), mixesOf("as they have learned it", own)) : "",
     labelled("biLM", choice([["", "both"], ...models.map((each) => [each, each])], state.bilm, (bilm) => view.set({ bilm })), "short"),
     make("section", { class: "panel" }, figure),
     make("p", { class: "verdict" }, "Means over three to five trainings each, by recipes/task_results.py; the scores are in docs/results.md. After figure 2 of Peters et al. 2018, Deep contextualized word representations. ",

@@ -86,7 +86,7 @@ export function showMeaning(root, view) {
       planesOf(plane, names(plane.layers.length)));
   }
 
-  // What is known of the layers: measured before, learnt by tasks, or measured now on a text with tags.
+  // What is known of the layers: measured before, learned by tasks, or measured now on a text with tags.
   function layers() {
     const parts = about.figures.map((figure) => make("section", { class: "panel" },
       make("h3", {}, figure.name === "wsd" ? "Which layer tells senses apart?" : "Which layer knows parts of speech?"),
@@ -118,7 +118,7 @@ export function showMeaning(root, view) {
     const within = (each) => `${fixed(each.low, 1)} to ${fixed(each.high, 1)}`;
     const rows = found.rows.map((row) => [`${row.name ? `${row.name}, ` : ""}${row.layer ? `layer ${row.layer}` : "without context"}`, row.value, within(row)]);
     rows.push(["the word's most frequent tag", found.most_frequent.value, within(found.most_frequent)]);
-    return bars(rows, { label: `percent right of ${found.asked.toLocaleString("en")} words, with 95 % intervals; learnt from ${found.words.toLocaleString("en")}`, digits: 1 });
+    return bars(rows, { label: `percent right of ${found.asked.toLocaleString("en")} words, with 95 % intervals; learned from ${found.words.toLocaleString("en")}`, digits: 1 });
   }
 
   function mixPanel(tasks) {
@@ -126,7 +126,7 @@ export function showMeaning(root, view) {
       bars(mix.shares.map((share, i) => [i ? `layer ${i}` : "without context", share]), { label: `${task}, ELMo at the ${mix.name}: γ = ${fixed(mix.gamma, 3)}` })))
       : make("p", {}, `${task} was trained without ELMo.`)));
     return make("section", { class: "panel" }, make("h3", {}, "Which layers have tasks chosen?"),
-      make("p", {}, "What a task has learnt to take of each layer: shares that sum to one, times γ."), ...drawn);
+      make("p", {}, "What a task has learned to take of each layer: shares that sum to one, times γ."), ...drawn);
   }
 
   return { close: () => go.stop(), update: (changed) => (changed.some((name) => ["text", "model"].includes(name)) ? showMeaning(root, view) : null) };

@@ -10,7 +10,7 @@ const CARD = { wide: 300, tall: 120, dashes: ["", "6 3", "2 3", "8 3 2 3"] };
 export function showStart(root, view) {
   const place = make("div", { class: "starting" }, make("p", { class: "loading" }, "Looking for what there is to see…"));
   put(root, heading("What goes on inside a recurrent network?",
-    "Each card shows one thing that a network has learnt by itself. Press one to see it in a text."), place, ownThings(view));
+    "Each card shows one thing that a network has learned by itself. Press one to see it in a text."), place, ownThings(view));
   ask("start", { model: view.state.model }).then(({ cards }) => {
     const offered = cards.filter((card) => view.offers(card.link.screen));
     put(place, ...offered.map(cardOf));

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from relmo.disk.files import is_file
 from relmo.errors import CorpusError
-from relmo.text.corpus import Errors, read_lines
+from relmo.text.corpus import Errors, is_conllu, read_lines
 from relmo.text.readers.lines import filled, filled_lines, first_line, some
 from relmo.text.readers.tables import (
     LABELS,
@@ -26,6 +26,7 @@ from relmo.text.readers.tables import (
 TREE = re.compile(r"\s*(?:\(([^\s()]+)\s*|([^\s()]+)|(\)))")
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}", "``": '"', "''": '"'}
 COLA_COLUMNS = 4
+ADVICE = "say which has the text with --text-column"
 
 LabelledFormat = Literal["auto", "trees", "cola", "tsv", "jsonl", "folder"]
 
@@ -54,6 +55,11 @@ def read_labelled(
     column       the name of the column, or the key, with the label, where it is not one of LABELS or SCORES
     text_column  the same with the text, where it is not one of TEXT
     """
+    if is_conllu(path):
+        raise CorpusError(
+            f"{path}: is CoNLL-U, words with tags, which relmo train tagger learns from; a classifier learns from "
+            "texts with labels"
+        )
     if layout == "auto":
         layout = labelled_format(path, errors)
     if (column is not None or text_column is not None) and layout not in ("tsv", "jsonl"):
@@ -68,7 +74,8 @@ def read_labelled(
         rows = json_rows(path, errors) if layout == "jsonl" else table_rows(path, errors)
         texts = TEXT if text_column is None else (text_column,)
         found = (
-            Labelled(words_of(row, texts, split), filled(label_of(row, column), "label", row.place)) for row in rows
+            Labelled(words_of(row, texts, split, ADVICE), filled(label_of(row, column), "label", row.place))
+            for row in rows
         )
     yield from some(found, path, "text")
 
@@ -101,6 +108,10 @@ def _cola_examples(path: str | Path, split: Split, errors: Errors) -> Iterator[L
 def _folder_examples(folder: Path, split: Split, errors: Errors) -> Iterator[Labelled]:
     """A folder for each label, with a text in each .txt file, as the original IMDB reviews; `unsup` has no labels."""
     labels = sorted(path for path in folder.iterdir() if path.is_dir() and path.name != "unsup")
+    if not labels:
+        raise CorpusError(
+            f"{folder}: is a folder without folders; give a file, or a folder that has one for each label"
+        )
     for label in labels:
         for file in sorted(file for file in label.glob("*.txt") if is_file(file)):
             text = " ".join(line.text for line in read_lines(file, errors=errors))

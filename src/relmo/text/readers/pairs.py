@@ -14,6 +14,7 @@ FIRST = ("sentence1", "sentence_A", "premise", "first", "question1")
 SECOND = ("sentence2", "sentence_B", "hypothesis", "second", "question2")
 NO_LABEL = ("-", "")  # pairs on which the annotators of SNLI did not agree
 STSB_COLUMNS = 7
+ADVICE = "name the two that have the texts with --text-columns"
 
 PairFormat = Literal["auto", "tsv", "stsb", "jsonl"]
 
@@ -52,7 +53,7 @@ def read_pairs(
         rows = json_rows(path, errors) if layout == "jsonl" else table_rows(path, errors)
     first, second = ((text_columns[0],), (text_columns[1],)) if text_columns else (FIRST, SECOND)
     found = (
-        TextPair(words_of(row, first, split), words_of(row, second, split), label)
+        TextPair(words_of(row, first, split, ADVICE), words_of(row, second, split, ADVICE), label)
         for row, label in _labelled_rows(rows, column, numbers)
     )
     yield from some(found, path, "pair")
@@ -79,7 +80,8 @@ def _number_of(text: str, place: str) -> float:
         number = float("nan")
     if not abs(number) < float("inf"):
         raise CorpusError(
-            f"{place}: {shown(text)} is not a number; give the column with the scores, or compare by labels"
+            f"{place}: {shown(text)} is not a number; say which column has the scores with --column, or learn labels "
+            "with --task label and another --network"
         )
     return number
 

@@ -127,7 +127,10 @@ def _of_table(rows: Iterator[tuple[list[str], str]], names: tuple[str, str] | No
             if header:
                 continue
         if len(fields) <= max(places):
-            raise CorpusError(f"{where}: has {len(fields)} columns; column {max(places) + 1} is asked for")
+            raise CorpusError(
+                f"{where}: expected a source and a target with a tab between them, in columns {places[0] + 1} and "
+                f"{places[1] + 1}, found {shown(' '.join(fields))}; two files are given as one: SOURCE,TARGET"
+            )
         yield TextToText(_filled(fields[places[0]], where), [_filled(fields[places[1]], where)])
 
 

@@ -94,7 +94,7 @@ def _row_question(row: TableRow, column: str | None, answers: bool) -> PassageQu
     passage = _text(value_of(row, PASSAGE), "passage", row.place)
     question = _text(value_of(row, QUESTION), "question", row.place)
     names = ANSWER if column is None else (column,)
-    given = value_of(row, names, "give the column of answers with --column") if answers else []
+    given = value_of(row, names, "say which has the answers with --column") if answers else []
     if isinstance(given, str):
         given = [given] if given.strip() else []
     return PassageQuestion(passage, question, _answers(given or [], passage, row.place), str(row.values.get("id", "")))

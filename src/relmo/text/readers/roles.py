@@ -79,7 +79,7 @@ def _json_sentences(path: str | Path, errors: Errors) -> Iterator[RoleSentence]:
 def _json_frame(frame: Any, words: list[str], pos: list[Any], place: str) -> Proposition:
     if not isinstance(frame, dict):
         raise CorpusError(f"{place}: a frame is an object with {PLACE[0]} and {TAGS[0]}, not {str(frame)[:60]}")
-    row = TableRow(frame, place)
+    row = TableRow(frame, place, "key")
     at, tags = value_of(row, PLACE), value_of(row, TAGS)
     if type(at) is not int or not 0 <= at < len(words):
         raise CorpusError(

@@ -32,10 +32,11 @@ Split = Callable[[str], list[str]]
 
 
 class TableRow(NamedTuple):
-    """A line of a table or of JSON by its names, and where it stands."""
+    """A line of a table or of JSON by its names, where it stands, and what a name is called."""
 
     values: Mapping[str, Any]
     place: str
+    called: str = "column"
 
 
 def is_jsonl(path: str | Path) -> bool:
@@ -54,7 +55,7 @@ def json_rows(path: str | Path, errors: Errors) -> Iterator[TableRow]:
             raise CorpusError(f"{place}: expected a JSON object, found {text[:60]}")
         if "\\u" in text and SURROGATE.search(json.dumps(value, ensure_ascii=False)):
             raise CorpusError(f"{place}: has half of a character, such as \\ud83d alone; write the whole of it")
-        yield TableRow(value, place)
+        yield TableRow(value, place, "key")
 
 
 def is_csv(path: str | Path) -> bool:
@@ -80,7 +81,8 @@ def table_rows(path: str | Path, errors: Errors, *, fewest: int = 2) -> Iterator
                 between = "commas" if separated else "tabs"
                 found = " ".join(fields)[:60]
                 raise CorpusError(
-                    f"{place}: expected the names of columns with {between} between them, found '{found}'"
+                    f"{place}: expected the first line of a table, with the names of {fewest} columns or more and "
+                    f"{between} between them, found '{found}'"
                 )
             continue
         if len(fields) < len(names):
@@ -135,13 +137,16 @@ def _quoted_fields(text: str) -> list[str]:
         return []
 
 
-def value_of(row: TableRow, names: Sequence[str], advice: str = "name it so") -> Any:
-    """The value under the first of these names that is there; where none is, advice."""
+def value_of(row: TableRow, names: Sequence[str], advice: str = "rename one of them") -> Any:
+    """The value under the first of these names that is there. Where none is, the error has advice."""
     for name in names:
         if name in row.values:
             return row.values[name]
     there = ", ".join(map(str, list(row.values)[:12]))
-    raise CorpusError(f"{row.place}: there is no {' or '.join(names)}; there is {there}; {advice}")
+    header = " (from the first line)" if row.called == "column" else ""
+    raise CorpusError(
+        f"{row.place}: there is no {row.called} {' or '.join(names)}; the {row.called}s{header} are {there}; {advice}"
+    )
 
 
 def is_words(value: Any) -> bool:
@@ -149,9 +154,9 @@ def is_words(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(word, str) and word.strip() for word in value)
 
 
-def words_of(row: TableRow, names: Sequence[str], split: Split) -> list[str]:
+def words_of(row: TableRow, names: Sequence[str], split: Split, advice: str) -> list[str]:
     """A text, split into words, or a list of words as it is."""
-    value = value_of(row, names, "name it so, or say which column has the text")
+    value = value_of(row, names, advice)
     if is_words(value):
         return list(value)
     if not isinstance(value, str):
@@ -170,7 +175,9 @@ def some_words(text: str, split: Split, place: str) -> list[str]:
 def label_of(row: TableRow, column: str | None, numbers: bool = False) -> str:
     """A label as a string, whatever JSON has."""
     names = (*SCORES, *LABELS) if numbers else (*LABELS, *SCORES)
-    value = value_of(row, names if column is None else (column,), "give the column of labels with --column")
+    value = value_of(
+        row, names if column is None else (column,), f"say which {row.called} has the labels with --column"
+    )
     if isinstance(value, dict | list) or value is None:
         raise CorpusError(f"{row.place}: a label is a word or a number, not {str(value)[:60]}")
     return str(value).strip()

@@ -40,7 +40,9 @@ def read_tagged(
              words. JSON lines: a key
     """
     if is_csv(path):
-        raise CorpusError(f"{path}: is a table; tagged words are CoNLL-U, a word and its tag a line, or JSON lines")
+        raise CorpusError(
+            f"{path}: is a table; a tagger learns from CoNLL-U, from lines of a word and its tag, or from JSON lines"
+        )
     if layout == "auto":
         layout = "conllu" if is_conllu(path) else "jsonl" if is_jsonl(path) else "columns"
     if layout == "jsonl":
@@ -159,8 +161,15 @@ def _column_word(text: str, shape: "ColumnLayout", place: str) -> Word:
     """The word of a line of columns."""
     fields = text.split("\t") if shape.tabs else text.split()
     if len(fields) != shape.columns:
-        raise CorpusError(f"{place}: has {len(fields)} columns where the lines before have {shape.columns}")
+        raise CorpusError(
+            f"{place}: has {_columns(len(fields))}, the lines before have {shape.columns}; a line is a word and its "
+            "tag, and an empty line ends a sentence"
+        )
     return Word(filled(fields[int(shape.counted)], "word", place), filled(fields[shape.tag], "tag", place).strip())
+
+
+def _columns(count: int) -> str:
+    return "1 column" if count == 1 else f"{count} columns"
 
 
 def _may_be_comment(text: str) -> bool:
