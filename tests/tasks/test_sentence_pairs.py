@@ -153,7 +153,7 @@ def test_scores_beyond_their_range_are_an_error(tmp_path: Path) -> None:
         ({"text": {"task": "score"}}, "task score does not go with network encoder"),
         ({"model": {"network": "cosine"}}, "task label does not go with network cosine"),
         ({"model": {"layers": 0, "cell": "gru"}}, "cell has no meaning for layers 0"),
-        ({"model": {"layers": 0, "pool": "final"}}, "layers 0 reads nothing"),
+        ({"model": {"layers": 0, "pool": "final"}}, "layers 0 has none"),
         ({"model": {"low": 1.0}}, "low has no meaning for task label"),
         ({"model": {"network": "esim", "pool": "mean"}}, "pool has no meaning for network esim"),
         ({"model": {"network": "decomposable", "layers": 2}}, "layers has no meaning for network decomposable"),
