@@ -48,8 +48,8 @@ PAIRS = {
         {
             "attention": "",
             "general": "--attention general",
-            "no-feeding": "--no-input-feeding",
-            "one-vector": f"{FIXED} --no-input-feeding",
+            "input-feeding": "--input-feeding --dropout 0.3 --epochs 14",
+            "one-vector": f"{FIXED} --dropout 0.3",
         },
     ),
     "tatoeba": Pairs(
