@@ -12,7 +12,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +34,14 @@ class Pairs(NamedTuple):
     longer: bool = False
 
 
+class Length(NamedTuple):
+    """Of sources: whether they are longer than those learnt from, and the least and the most units."""
+
+    longer: bool
+    least: int
+    most: int | None
+
+
 def made(name: str) -> str:
     """The files that `relmo make` has written, and the preset for them."""
     preset = "addition" if name == "addition" else "strings"
@@ -48,8 +56,8 @@ PAIRS = {
         {
             "attention": "",
             "general": "--attention general",
-            "no-feeding": "--no-input-feeding",
-            "one-vector": f"{FIXED} --no-input-feeding",
+            "input-feeding": "--input-feeding --dropout 0.3 --epochs 14",
+            "one-vector": f"{FIXED} --dropout 0.3",
         },
     ),
     "tatoeba": Pairs(
@@ -138,24 +146,39 @@ def figures(results: dict[str, Any]) -> list[str]:
 
 
 def by_length(out: Path, name: str, pairs: Pairs) -> Table:
-    """The score that matters by the source's length in units, a column for each network: held-out pairs, and longer."""
-    columns: dict[str, dict[tuple[int, int | None], str]] = {}
+    """The score that matters by the source's length in units, a column for each network: held-out pairs, then sources
+    that are longer than any learnt from. Of those that `relmo make` writes, how much is right before the first mistake
+    stands behind it."""
+    texts: dict[Length, int] = {}
+    columns: dict[str, dict[Length, str]] = {}
     for network in pairs.networks:
-        folder = out / f"{name}-{network}"
-        files = [path for path in (folder / "report.json", folder / "longer.json") if path.exists()]
-        reports = [json.loads(path.read_text(encoding="utf-8")) for path in files]
-        parts = [part for report in reports for part in report.get("files", [report])]
-        rows = [row for part in parts for row in part["by_length"]]
-        columns[network] = {(row["least"], row["most"]): f"{100 * row['score']:.1f}" for row in rows}
-    every = sorted({length for column in columns.values() for length in column}, key=lambda length: length[0])
-    lines = [[shown(length), *(column.get(length, "") for column in columns.values())] for length in every]
-    return Table(["source units", *columns], lines, f"{pairs.title}: by the source's length")
+        column = columns[network] = {}
+        for length, row in found_lengths(out / f"{name}-{network}"):
+            texts[length] = row["texts"]
+            right = f"; {100 * row['prefix']:.1f}" if pairs.longer else ""
+            column[length] = f"{100 * row['score']:.1f}{right}"
+    columns = {network: column for network, column in columns.items() if column}
+    lines = [
+        [shown(length), f"{texts[length]:,}", *(column.get(length, "") for column in columns.values())]
+        for length in sorted(texts)
+    ]
+    title = f"{pairs.title}: by the source's length" + (" (exact; right before the first mistake)" * pairs.longer)
+    return Table(["source units", "texts", *columns], lines, title)
 
 
-def shown(length: tuple[int, int | None]) -> str:
+def found_lengths(folder: Path) -> Iterator[tuple[Length, dict[str, Any]]]:
+    """The rows of a model's reports by length."""
+    for longer, path in enumerate([folder / "report.json", folder / "longer.json"]):
+        report = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"by_length": []}
+        for part in report.get("files", [report]):
+            for row in part["by_length"]:
+                yield Length(bool(longer), row["least"], row["most"]), row
+
+
+def shown(length: Length) -> str:
     """A range of lengths."""
-    least, most = length
-    return f"{least} and more" if most is None else f"{least} to {most}"
+    units = f"{length.least} and more" if length.most is None else f"{length.least} to {length.most}"
+    return f"{units}, longer than learnt" if length.longer else units
 
 
 def pack(out: Path, folder: Path) -> None:

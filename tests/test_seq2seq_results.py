@@ -39,7 +39,7 @@ def test_the_models_that_ship_are_among_those_that_are_trained(recipe: ModuleTyp
 
 def rows(*scores: tuple[int, int, float]) -> dict[str, Any]:
     """A report with scores by length."""
-    return {"by_length": [{"least": a, "most": b, "texts": 9, "score": score} for a, b, score in scores]}
+    return {"by_length": [{"least": a, "most": b, "texts": 9, "score": score, "prefix": 0.5} for a, b, score in scores]}
 
 
 def test_tables_hold_scores_of_what_is_finished_and_lengths_beyond_those_learnt(
@@ -52,9 +52,9 @@ def test_tables_hold_scores_of_what_is_finished_and_lengths_beyond_those_learnt(
     folder = tmp_path / training.name
     folder.mkdir()
     (folder / "report.json").write_text(json.dumps(rows((0, 5, 1.0), (6, 10, 0.875))))
-    (folder / "longer.json").write_text(json.dumps({"files": [rows((16, 20, 0.125))]}))
+    (folder / "longer.json").write_text(json.dumps({"files": [rows((6, 10, 0.125))]}))
     text = markdown(recipe.tables(tmp_path))
     assert "| Reversals of up to 10 letters | attention | 1,000 | 15 | 61 | 50.0 | 62.5 | 75.0 |" in text
-    assert "| 6 to 10 | 87.5 |  |" in text
-    assert "| 16 to 20 | 12.5 |  |" in text
+    assert "| 6 to 10 | 9 | 87.5; 50.0 |" in text
+    assert "| 6 to 10, longer than learnt | 9 | 12.5; 50.0 |" in text
     assert "Multi30k" not in text

@@ -171,6 +171,12 @@ def test_one_beam_is_greedy_and_limits_hold(reverser: Seq2Seq) -> None:
     assert {len(found.text) for found in reverser.predict(SOURCES, limit=1)} <= {0, 1}
 
 
+def test_an_empty_source_becomes_an_empty_text(reverser: Seq2Seq) -> None:
+    empty, alone = reverser.predict(["", "abc"], beams=3, best=2)
+    assert (empty.text, len(empty.candidates)) == ("", 1)
+    assert alone.text == reverser.predict(["abc"], beams=3)[0].text != ""
+
+
 def test_more_beams_find_texts_at_least_as_probable_and_rank_them_by_score(reverser: Seq2Seq) -> None:
     few, many = (reverser.predict(SOURCES, beams=k, length_penalty=0.0) for k in (1, 20))
     for a, b in zip(few, many, strict=True):

@@ -334,10 +334,12 @@ class Seq2Seq(Task[TextToText, Rewritten]):
         return np.where(ids == self.targets.end, self.targets.unknown, ids)
 
     def decode(self, output: EncodedSource, examples: Sequence[TextToText]) -> list[Rewritten]:
-        """The candidates for a batch of sources."""
+        """The candidates for a batch of sources; of a source that has no unit, the empty text."""
         banned = [] if self._replaces else [self.targets.unknown]
         found = search(self.network.body, output, self.search, end=self.targets.end, banned=banned)  # type: ignore[arg-type]
         found = [beams[: self.best] or [Beam([], 0.0, ended=False)] for beams in found]
+        read = output.mask.any(dim=1).tolist()
+        found = [beams if some else [Beam([], 0.0, ended=True)] for beams, some in zip(found, read, strict=True)]
         weights = self._attention(output, found)
         return [self._rewritten(*each) for each in zip(examples, found, weights, strict=True)]
 

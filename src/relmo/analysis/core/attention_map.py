@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from relmo.analysis.core.show import picture
-from relmo.tasks.attention_map import END
 from relmo.tasks.seq2seq import Rewritten
+from relmo.text.subwords import SPACE
 
 
 def draw_attention(found: Sequence[Rewritten], path: str | Path) -> None:
@@ -20,5 +20,12 @@ def draw_attention(found: Sequence[Rewritten], path: str | Path) -> None:
             best = each.candidates[0]
             axes.imshow(best.attention, cmap="Greys", vmin=0.0, vmax=1.0, aspect="auto")
             axes.xaxis.tick_top()
-            axes.set_xticks(range(len(each.source)), each.source, rotation=90)
-            axes.set_yticks(range(len(best.units) + 1), [*best.units, END])
+            axes.set_xticks(range(len(each.source)), _labels(each.source), rotation=90)
+            axes.set_yticks(range(len(best.units) + 1), [*_labels(best.units), "(end)"])
+
+
+def _labels(units: Sequence[str]) -> list[str]:
+    """Subwords without the mark of a word's beginning; those inside a word begin with a hyphen, signs apart."""
+    if not any(unit.startswith(SPACE) for unit in units):
+        return list(units)
+    return [unit.removeprefix(SPACE) if unit[0] == SPACE or not unit[0].isalnum() else f"-{unit}" for unit in units]

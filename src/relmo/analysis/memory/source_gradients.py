@@ -217,4 +217,4 @@ def draw_source_gradients(found: Sequence[SourceGradients], path: str | Path) ->
             right.plot(lengths, [row.path for row in each.lengths], marker=".")
         left.set(xlabel="units of the source", ylabel="norm of the gradient at the first", yscale="log")
         right.set(xlabel="units of the source", ylabel="recurrent steps to the first")
-        left.legend(fontsize="small")
+        drawn.legend(loc="outside upper center", fontsize="small")
