@@ -44,7 +44,7 @@ class Length(NamedTuple):
 
 def made(name: str) -> str:
     """The files that `relmo make` has written, and the preset for them."""
-    preset = "addition" if name == "addition" else "strings"
+    preset = "addition" if name in ("addition", "sums") else "strings"
     return f"{{own}}/{name}/train.tsv --valid {{own}}/{name}/held-out.tsv --preset {preset}"
 
 
@@ -66,15 +66,23 @@ PAIRS = {
         {"attention": "", "one-vector": f"{FIXED} --no-input-feeding"},
     ),
     "addition": Pairs("Sums of up to 4 digits", made("addition"), BOTH, longer=True),
+    "sums": Pairs(
+        "The same, three times as many pairs", made("sums"), {"attention": "--hidden 64 --epochs 12"}, longer=True
+    ),
     "copy": Pairs("Copies of up to 10 letters", made("copy"), BOTH, longer=True),
     "reverse": Pairs("Reversals of up to 10 letters", made("reverse"), BOTH, longer=True),
 }
-MADE = {"addition": "arithmetic --size 4", "copy": "copy --size 10", "reverse": "reverse --size 10"}
+MADE = {
+    "addition": "arithmetic --size 4",
+    "sums": "arithmetic --size 4 --count 150000",
+    "copy": "copy --size 10",
+    "reverse": "reverse --size 10",
+}
 HELD_OUT = "2000"  # of Tatoeba's sources
-SHIPPED = {"english-french": "tatoeba-attention", "addition": "addition-attention"}
+SHIPPED = {"english-french": "tatoeba-attention", "addition": "sums-attention"}
 CARDS = {
     "english-french": "English to French, learned from the sentence pairs of Tatoeba (CC BY 2.0 FR, tatoeba.org)",
-    "addition": "Sums of numbers of up to four digits, written as text and learned from 50,000 that `relmo make` wrote",
+    "addition": "Sums of numbers of up to four digits, as text, learned from 150,000 that `relmo make` wrote",
 }
 
 

@@ -78,22 +78,11 @@ def test_a_paragraph_is_found_by_eight_shared_words_and_not_by_seven(text: Modul
     assert not text.shares(text.grams(["short"]), held_out)
 
 
-@pytest.mark.parametrize(
-    ("paragraph", "sentences"),
-    [
-        ("He came. She went.", ["He came.", "She went."]),
-        ('"Go!" he said. "Why?" Nobody knew.', ['"Go!" he said.', '"Why?"', "Nobody knew."]),
-        ("Mr. Smith of the U.S. Army (see pp. 3) slept.", ["Mr. Smith of the U.S. Army (see pp. 3) slept."]),
-        ("He paid 3.50 for it... and left. 20 came (at last.) They ate.", None),
-    ],
-)
-def test_sentences_end_where_a_reader_would_say(text: ModuleType, paragraph: str, sentences: list[str] | None) -> None:
-    found, start = [], 0
-    for end, following in text.sentence_ends(text.tokenize(paragraph)):
-        found.append(paragraph[start:end])
-        start = following
-    found.append(paragraph[start:])
-    assert found == (sentences or ["He paid 3.50 for it... and left.", "20 came (at last.)", "They ate."])
+def test_the_last_paragraphs_are_set_aside(text: ModuleType, tmp_path: Path) -> None:
+    part = tmp_path / "part.txt"
+    part.write_text("One.\nTwo.\nThree.\n", encoding="utf-8")
+    assert text.set_aside(part, 2, tmp_path / "aside.txt") == ["Two.\n", "Three.\n"]
+    assert (tmp_path / "aside.txt").read_text(encoding="utf-8") == "Two.\nThree.\n"
 
 
 def test_cutting_loses_no_word(text: ModuleType) -> None:
