@@ -138,7 +138,7 @@ def test_singletons_are_scored_unless_files_are_read_without(tmp_path: Path) -> 
     assert dropped[0].clusters == [[(0, 1), (4, 5)]]
     with pytest.raises(SettingError, match="needs the singletons"):
         check_coref(settings(text={"singletons": "drop"}, model={"output_singletons": True, "mention_weight": 1.0}))
-    with pytest.raises(SettingError, match="give mention_weight"):
+    with pytest.raises(SettingError, match="give a mention_weight"):
         check_coref(settings(model={"output_singletons": True}))
 
 

@@ -148,7 +148,7 @@ def read_config(folder: Path, ships: Sequence[str] = (*BUNDLED, *EXAMPLES)) -> d
         what = "is not a model folder (it has no config.json)" if os.path.lexists(folder) else "does not exist"
         near = difflib.get_close_matches(str(folder), ships, n=1)
         if near and str(folder) not in ships:
-            raise ModelError(f"{folder}: {what}; did you mean {near[0]}, which ships with relmo?")
+            raise ModelError(f"{folder}: {what}; did you mean {near[0]}? These ship with relmo: {', '.join(ships)}")
         ways = ["a folder that relmo has saved", f"the name of a model that ships with it ({', '.join(ships)})"]
         if BUNDLED[0] in ships:
             ways.insert(1, "original ELMo files (an options .json and a weights .hdf5) where a biLM is needed")
