@@ -13,8 +13,16 @@ ENGLISH = "76.6 million words of English: Wikipedia, Wikinews, textbooks and nov
 SHIPPED = {
     "small": ENGLISH,
     "words": ENGLISH,
-    "prose": "War and Peace, 3.1 million characters",
-    "code": "modules of Python's standard library, 4.8 million characters",
+    "prose": "War and Peace, 3.0 million characters",
+    "code": "the source of SQLite, in C, 9.3 million characters",
+    "prose-elman": "War and Peace, 3.0 million characters",
+    "prose-gru": "War and Peace, 3.0 million characters",
+    "prose-lstm": "War and Peace, 3.0 million characters",
+    "english-french": "164,285 sentence pairs of Tatoeba (CC BY 2.0 FR)",
+    "addition": "50,000 sums of numbers of up to four digits",
+    "hello": 'the word "hello"',
+    "hello-gru": 'the word "hello"',
+    "hello-lstm": 'the word "hello"',
     "anbn-lstm": "strings of the form aaabbb, which it has learned to count",
     "anbn-gru": "strings of the form aaabbb, which it has learned to count",
 }
