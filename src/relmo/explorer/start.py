@@ -55,13 +55,13 @@ Ready = dict[str, dict[str, Any]]
 
 
 def _cell_card(shown: tuple[str, tuple[str, ...], str], models: Models, named: Named, ready: Ready) -> Card | None:
-    """The strongest cell that is named for one of the features."""
+    """The strongest cell that is named for the first of the features that has one."""
     kind, features, title = shown
     some = [(abs(cell.r), model, cell) for model in models for cell in named[model.name] if cell.feature in features]
     some = [each for each in some if each[2].unit in ready[each[1].name].get("cards", {})]
     if not some:
         return None
-    _, model, cell = max(some, key=lambda each: each[0])
+    _, model, cell = max(some, key=lambda each: (-features.index(each[2].feature), each[0]))
     shown_at = ready[model.name]["cards"][cell.unit]
     picture = {"kind": "text", **shown_at, "turned": cell.binary and cell.r < 0}
     strength = {"clear": "It is clear to see.", "fair": "You see it, with exceptions."}.get(
