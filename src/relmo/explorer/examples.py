@@ -35,9 +35,17 @@ class Passage:
 EXAMPLES = (
     ShippedModel("prose", OWN / "prose", "a network that has read War and Peace, letter by letter", "story"),
     ShippedModel("code", OWN / "code", "a network that has read SQLite's source, in C, letter by letter", "code"),
-    ShippedModel("prose-elman", OWN / "prose-elman", "an Elman network that has read War and Peace", "story", "prose"),
-    ShippedModel("prose-gru", OWN / "prose-gru", "a GRU of the same size that has read the same", "story", "prose"),
-    ShippedModel("prose-lstm", OWN / "prose-lstm", "an LSTM of the same size that has read the same", "story", "prose"),
+    ShippedModel(
+        "prose-elman",
+        OWN / "prose-elman",
+        "an Elman network of 256 cells that has read War and Peace",
+        "story",
+        "prose",
+    ),
+    ShippedModel("prose-gru", OWN / "prose-gru", "a GRU of 256 cells that has read War and Peace", "story", "prose"),
+    ShippedModel(
+        "prose-lstm", OWN / "prose-lstm", "an LSTM of 256 cells that has read War and Peace", "story", "prose"
+    ),
     ShippedModel(
         "anbn-lstm", OWN / "anbn-lstm", "an LSTM that learnt to count a's and b's", "counting", alike="counting"
     ),
@@ -67,7 +75,8 @@ def passages() -> list[Passage]:
     """The texts that ship."""
     files = (
         ("alice", "Alice's Adventures in Wonderland", DATA / "alice.txt", None),
-        ("code", "An LSTM written in C, from relmo", DATA.parent / "nn" / "kernels" / "lstm.c", "c"),
+        ("code", "A part of SQLite that was held out", DATA / "sqlite.c", "c"),
+        ("kernel", "An LSTM written in C, from relmo", DATA.parent / "nn" / "kernels" / "lstm.c", "c"),
         ("sentences", "Sentences", DATA / "sentences.txt", None),
     )
     found = [
