@@ -10,8 +10,9 @@ Name the cells first, since the answers are about them (recipes/example_models.s
 import sys
 import time
 
+from relmo.explorer.align import AlignSession, is_seq2seq
 from relmo.explorer.examples import COUNTING, example, shipped
-from relmo.explorer.prepare import make_ready
+from relmo.explorer.prepare import make_aligned, make_ready
 from relmo.explorer.ready import READY, write_ready
 from relmo.explorer.session import Session
 from relmo.explorer.work import Worker
@@ -24,13 +25,16 @@ def main(names: list[str]) -> None:
     for name in names:
         begun, known = time.monotonic(), example(name)
         assert known is not None, f"{name} does not ship"
-        session = Session.open(name, device="cpu")
-        worker = Worker(session)
-        answers = make_ready(session, worker)
+        (known.folder / READY).unlink(missing_ok=True)
+        if is_seq2seq(name):
+            answers = make_aligned(AlignSession.open(name, device="cpu"))
+        else:
+            worker = Worker(Session.open(name, device="cpu"), lambda other: Session.open(other, device="cpu"))
+            answers = make_ready(worker.session, worker)
+            if not COUNTING.exists():
+                write_ready(COUNTING, {"count": worker.do("count", COUNT, lambda share: None)})
+            worker.close()
         write_ready(known.folder / READY, answers)
-        if not COUNTING.exists():
-            write_ready(COUNTING, {"count": worker.do("count", COUNT, lambda share: None)})
-        worker.close()
         size = (known.folder / READY).stat().st_size
         print(f"{name}: {', '.join(answers)}; {size:,} bytes, {time.monotonic() - begun:.0f} s", flush=True)
 

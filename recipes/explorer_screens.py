@@ -15,15 +15,15 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
+from relmo.cli.explore import opened
 from relmo.explorer.examples import shipped
 from relmo.explorer.server import Models, make_app
-from relmo.explorer.session import Session
 from relmo.web.connections import running
 
 VIEWS = {
     "start": "",
     "quotes": "screen=read&model=prose&at=1300",
-    "strings": "screen=read&model=code",
+    "comments": "screen=read&model=code",
     "gradient": "screen=read&model=prose&mode=gradient&at=1300&text=story",
     "counting": "screen=read&model=anbn-lstm&at=70&gates=true",
     "find": "screen=find&model=code",
@@ -32,7 +32,15 @@ VIEWS = {
     "experiments": "screen=experiments&model=small",
     "who-counts": "screen=experiments&model=prose",
     "compare": "screen=compare&model=prose",
+    "three": "screen=compare&model=prose-gru",
     "meaning": "screen=meaning&model=small",
+    "equations": "screen=equations&model=hello&at=2",
+    "write": "screen=write&model=prose",
+    "beam": "screen=write&model=prose&how=beam",
+    "trace": "screen=trace&model=anbn-lstm&text=thousand",
+    "agreement": "screen=trace&model=small",
+    "layers": "screen=layers&model=small",
+    "align": "screen=align&model=english-french",
 }
 SIZES, THEMES = ((1280, 900), (400, 860)), ("light", "dark")
 WIDE = 360  # pixels of a wide picture on the sheet; narrow ones are as tall
@@ -42,7 +50,7 @@ COLOURS = 96
 def main(out: Path, names: list[str]) -> None:
     """Takes the pictures, and puts them on a sheet."""
     out.mkdir(parents=True, exist_ok=True)
-    models = Models(shipped(), lambda name: Session.open(name, device="cpu"))
+    models = Models(shipped(), lambda name: opened(name, None, "cpu"))
     chromium = os.environ.get("RELMO_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     with running(make_app(models, seconds=600.0), seconds=600.0, most=100) as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])

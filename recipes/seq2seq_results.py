@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from relmo.analysis.core.show import Table
 from relmo.reproduce.elmo_table.tables import markdown
 from relmo.reproduce.trainings import TrainingRun, Whereabouts, find_results, run_trainings
+from relmo.text.readers.parallel import read_parallel
 
 M30K = "{data}/tasks/multi30k"
 FIXED = "--attention none --context every"
@@ -80,6 +81,23 @@ MADE = {
 }
 HELD_OUT = "2000"  # of Tatoeba's sources
 SHIPPED = {"english-french": "tatoeba-attention", "addition": "sums-attention"}
+OPENED = {  # what the explorer offers first: held-out sources from short to long, some of which come out wrong
+    "english-french": (
+        "Tom has a blue car.",
+        "I don't have a pencil.",
+        "Green doesn't go with red.",
+        "He danced all night long.",
+        "The concert has already started.",
+        "I don't talk to him anymore.",
+        "I usually don't wear a tie.",
+        "Tom almost never eats fruit.",
+        "Yesterday, he told me the truth.",
+        "I have three times as many books as Tom does.",
+        "Tom wasn't stupid enough to tell Mary what he really thought.",
+        "She was asked to convince him to get his son or someone else to paint the house.",
+    ),
+    "addition": ("4 + 5 = ?", "95 + 90 = ?", "74 + 6 = ?", "25 + 838 = ?", "947 + 74 = ?", "9224 + 579 = ?"),
+}
 CARDS = {
     "english-french": "English to French, learned from the sentence pairs of Tatoeba (CC BY 2.0 FR, tatoeba.org)",
     "addition": "Sums of numbers of up to four digits, as text, learned from 150,000 that `relmo make` wrote",
@@ -196,6 +214,15 @@ def pack(out: Path, folder: Path) -> None:
         card = out / f"{name}.md"
         card.write_text(f"# {name}\n\n{CARDS[name]}, by recipes/seq2seq_results.py.\n\n{facts}", encoding="utf-8")
         relmo("convert", str(out / training), str(folder / name), "--precision", "int8", "--card", str(card))
+        write_examples(out / "own", name, folder / name / "examples.tsv")
+
+
+def write_examples(own: Path, name: str, path: Path) -> None:
+    """The pairs that the explorer opens a model with."""
+    held_out = own / ("tatoeba/held-out.jsonl" if name == "english-french" else "addition/held-out.tsv")
+    known = {pair.source: pair.targets[0] for pair in read_parallel(str(held_out))}
+    rows = [f"{source}\t{known[source]}\n" for source in OPENED[name] if source in known]
+    path.write_text("source\ttarget\n" + "".join(rows), encoding="utf-8")
 
 
 def main() -> int:

@@ -22,6 +22,7 @@ from test_explorer_browser import (  # noqa: F401
 )
 
 from relmo.analysis.units.named_cells import read_cells
+from relmo.cli.explore import opened
 from relmo.explorer.examples import OWN, shipped
 from relmo.explorer.session import Session
 
@@ -34,7 +35,7 @@ RIGHT_ENDS = "all => all.map(each => each.getBoundingClientRect().right)"
 def address() -> Iterator[str]:
     from relmo.explorer.server import Models
 
-    with served(Models(shipped(), lambda name: Session.open(name, device="cpu"))) as server:
+    with served(Models(shipped(), lambda name: opened(name, None, "cpu"))) as server:
         yield f"http://127.0.0.1:{server.address[1]}/"
 
 
@@ -58,14 +59,16 @@ def test_it_opens_on_cards_and_each_leads_to_what_it_shows(watched: Watched) -> 
     page = watched.open()
     page.wait_for_selector(".startcard")
     kinds = page.locator(".startcard").evaluate_all("all => all.map(each => each.dataset.card)")
-    assert {"quotes", "line", "brackets", "forgetting", "counting", "agreement", "play"} <= {*kinds}
-    assert "comments" not in kinds
-    assert "translating" not in kinds
+    told = {"quotes", "line", "brackets", "comments", "three", "forgetting", "counting", "agreement", "play"}
+    assert told | {"number", "layers", "writing", "translating", "adding"} <= {*kinds}
     assert page.locator(".startcard .cardpicture > *").count() == len(kinds)
-    for kind in ("quotes", "counting", "agreement"):
+    for kind in ("quotes", "comments", "three", "counting", "agreement", "translating"):
         page.click(f".startcard[data-card={kind}]")
         expected = {
             "quotes": "inside quotation marks",
+            "comments": "inside a comment",
+            "three": "guesses better than",
+            "translating": "looked",
             "counting": "counts in a straight line",
             "agreement": "the right verb",
         }[kind]

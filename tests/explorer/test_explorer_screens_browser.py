@@ -182,7 +182,7 @@ def test_a_pack_is_chosen_and_a_units_gates_are_drawn_by_condition(
     browser: Any,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    page = watched.open("#screen=experiments&model=prose&unit=c0.24")
+    page = watched.open("#screen=experiments&model=prose")
     page.click("summary:has-text('Ask it all the same')")
     page.select_option("label:has-text('Pairs') select", "verbs.csv")
     page.click("text=Ask the model again")

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from relmo.analysis.core.ablate import ACTIVE, intervene
-from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.trace import trace
 from relmo.errors import ModelError, RelmoError, SettingError
+from relmo.explorer.asked import unit_of
 from relmo.explorer.examples import EXAMPLES, example, passages
 from relmo.explorer.matching import stretches
 from relmo.explorer.page import make_bundle
@@ -180,11 +180,15 @@ def test_texts_are_split_into_words_as_asked(tmp_path: Path) -> None:
 def test_the_examples_that_ship_open_with_their_text_and_unit_and_are_small() -> None:
     from relmo.explorer.examples import DATA
 
-    assert sum(path.stat().st_size for path in (DATA / "examples").rglob("*") if path.is_file()) < 4 << 20
-    names = [each.name for each in EXAMPLES]
-    assert names[:4] == ["prose", "code", "anbn-lstm", "anbn-gru"]
-    assert {each.text for each in EXAMPLES} <= {each.name for each in passages()}
-    for name in names[:4]:
+    def size(folder: Path) -> int:
+        return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+    assert size(DATA / "examples") < 12 << 20
+    assert size(DATA / "examples" / "english-french") + size(DATA / "examples" / "addition") < 4 << 20
+    names = [each.name for each in EXAMPLES if each.text]
+    assert names[:5] == ["prose", "code", "prose-elman", "prose-gru", "prose-lstm"]
+    assert {each.text for each in EXAMPLES if each.text} <= {each.name for each in passages()}
+    for name in names[:7]:
         assert example(name) is not None
         opened = Session.open(name, device="cpu")
         about = opened.answer("about", {})
@@ -195,12 +199,13 @@ def test_the_examples_that_ship_open_with_their_text_and_unit_and_are_small() ->
 def test_the_units_that_examples_open_with_stand_for_what_is_said() -> None:
     from relmo.analysis.core.features import read, tracks
 
-    for name, unit, feature, least in (("prose", "c0.24", "quotes", 0.5), ("code", "c0.71", "depth", 0.4)):
+    for name, feature, least in (("prose", "quotes", 0.7), ("prose", "column", 0.7), ("code", "comment", 0.7)):
         opened = Session.open(name, device="cpu")
+        unit = unit_of({"unit": next(cell.unit for cell in opened.named if cell.feature == feature)})
         passage = opened.passage(opened.first)
         document = read(opened.model, passage.text, language=passage.language)
         track = tracks(document, [feature])[feature]
-        values = opened.reader(opened.first).whole(Unit(unit[0], 0, int(unit[3:])))
+        values = opened.reader(opened.first).whole(unit)
         assert abs(np.corrcoef(track[: len(values)], values)[0, 1]) > least, name
 
 

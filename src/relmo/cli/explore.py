@@ -93,8 +93,8 @@ def explore(
     ----------
     model
         The folder of a language model, bidirectional or not; of a sequence-to-sequence model; or of a trained task with
-        ELMo, whose model is looked into; or one that ships: prose, code, anbn-lstm, anbn-gru, hello, small. Without
-        one, prose is opened, and the page offers the others. An n-gram or feed-forward model can be seen writing.
+        ELMo, whose model is looked into; or one that ships: prose, code, hello, english-french, small. Without one,
+        prose is opened, and the page offers the others. An n-gram or feed-forward model can be seen writing.
     text
         A file to look at: plain text, source code, or .conllu; - for standard input. There are others in the page, and
         room for your own. For a sequence-to-sequence model it is a file of pairs, as relmo train seq2seq takes them.

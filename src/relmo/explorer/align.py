@@ -19,6 +19,7 @@ import numpy as np
 from relmo.errors import ModelError, RelmoError, SettingError
 from relmo.explorer.examples import EXAMPLES, example
 from relmo.explorer.extras import models_in
+from relmo.explorer.ready import READY, read_ready
 from relmo.explorer.session import key
 from relmo.explorer.start import cards
 from relmo.loading import load
@@ -60,6 +61,7 @@ class AlignSession:
         self.lock = threading.RLock()  # a network is run by one thread at a time
         self.pairs = spread(self.model, pairs, OFFERED) or [_made_up(self.model)]
         self.first = self._opening(spread(self.model, pairs, TRIED) or self.pairs)
+        self.ahead: Answer = {}  # answers that were made ahead
 
     @classmethod
     def open(
@@ -78,7 +80,10 @@ class AlignSession:
         for folder in (each for given in beside for each in models_in(given)):
             folders[folder.name if folder.name not in folders else str(folder)] = folder
         models = {name: _loaded(folder, device).splitting(tokenizer) for name, folder in folders.items()}
-        return cls(source, models, _pairs_of(models[source], folders[source], text))
+        session = cls(source, models, _pairs_of(models[source], folders[source], text))
+        if known and not beside and text is None:
+            session.ahead = read_ready(known.folder / READY)
+        return session
 
     def answer(self, what: str, asked: Asked) -> Answer:
         """What is asked for by name, with its parameters as text."""
@@ -137,6 +142,8 @@ class AlignSession:
         source, beams = asked.get("source", "").strip(), _beams(asked, self.model)
         if not source:
             raise SettingError("the text is empty; write something to be read")
+        if (made := self.ahead.get("align")) and made["source"] == source and beams == _usual_beams(self.model):
+            return made
         if len(source) > LONGEST:
             raise SettingError(f"the text has {len(source):,} characters; at most {LONGEST:,} can be looked at")
         names = [name for name in self.models if name != self.shown]

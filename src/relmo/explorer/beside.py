@@ -30,7 +30,7 @@ from relmo.settings.arguments import Progress
 from relmo.settings.lm import LanguageModelSettings, LMSettings
 from relmo.text.encode import encode_file
 
-SHOWN = 4000  # symbols of a comparison that are coloured
+SHOWN = 2000  # symbols of a comparison that are coloured
 MARKED = 1  # which of these is marked in samples
 SEEDS, LONG = 3, 400  # samples that copies are looked for in, and their symbols
 TRAIN = "train"  # the name of the training text that was given

@@ -1,4 +1,4 @@
-"""What ships to explore: small language models, and texts that suit them."""
+"""What ships to explore: models, and texts that suit them."""
 
 import re
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ OWN = DATA / "examples"
 
 @dataclass(frozen=True)
 class ShippedModel:
-    """A model that ships, and the text it is opened on."""
+    """A model that ships, and the text it is opened on; a model that translates has examples of its own instead."""
 
     name: str
     folder: Path
     about: str
-    text: str
+    text: str = ""
     alike: str = ""
     """Models that were taught the same, to be set side by side."""
 
@@ -34,7 +34,18 @@ class Passage:
 
 EXAMPLES = (
     ShippedModel("prose", OWN / "prose", "a network that has read War and Peace, letter by letter", "story"),
-    ShippedModel("code", OWN / "code", "a network that has read Python's library, letter by letter", "code"),
+    ShippedModel("code", OWN / "code", "a network that has read SQLite's source, in C, letter by letter", "code"),
+    ShippedModel(
+        "prose-elman",
+        OWN / "prose-elman",
+        "an Elman network of 256 cells that has read War and Peace",
+        "story",
+        "prose",
+    ),
+    ShippedModel("prose-gru", OWN / "prose-gru", "a GRU of 256 cells that has read War and Peace", "story", "prose"),
+    ShippedModel(
+        "prose-lstm", OWN / "prose-lstm", "an LSTM of 256 cells that has read War and Peace", "story", "prose"
+    ),
     ShippedModel(
         "anbn-lstm", OWN / "anbn-lstm", "an LSTM that learned to count a's and b's", "counting", alike="counting"
     ),
@@ -43,6 +54,8 @@ EXAMPLES = (
     ShippedModel("hello-gru", OWN / "hello-gru", "a GRU to compute by hand", "hello", alike="hello"),
     ShippedModel("hello-lstm", OWN / "hello-lstm", "an LSTM to compute by hand", "hello", alike="hello"),
     ShippedModel("small", DATA / "small", "ELMo, which reads words in both directions", "sentences"),
+    ShippedModel("english-french", OWN / "english-french", "a network that translates English into French"),
+    ShippedModel("addition", OWN / "addition", "a network that adds numbers, digit by digit"),
 )
 COUNTING = OWN / "counting.json"
 """What small networks made of counting, measured before."""
@@ -62,7 +75,8 @@ def passages() -> list[Passage]:
     """The texts that ship."""
     files = (
         ("alice", "Alice's Adventures in Wonderland", DATA / "alice.txt", None),
-        ("code", "A module of relmo", DATA.parent / "models" / "generate.py", "python"),
+        ("code", "A small C program", DATA / "shelf.c", "c"),
+        ("kernel", "An LSTM written in C, from relmo", DATA.parent / "nn" / "kernels" / "lstm.c", "c"),
         ("sentences", "Sentences", DATA / "sentences.txt", None),
     )
     found = [

@@ -12,7 +12,9 @@ import numpy as np
 
 from relmo.analysis.core.features import Document, tracks
 from relmo.analysis.core.progress import split_progress
+from relmo.explorer.align import AlignSession
 from relmo.explorer.beside import busiest
+from relmo.explorer.examples import EXAMPLES
 from relmo.explorer.session import Session, unit_of
 from relmo.explorer.truth import usual_features
 from relmo.explorer.work import Worker
@@ -21,6 +23,7 @@ from relmo.settings.arguments import Progress
 from relmo.settings.cells import CELLS
 
 CARD = 150  # symbols of a card's picture
+LARGE = 1_000_000  # weights of a model that takes long for the first colours of a page
 SENTENCE, POSITION = "The children play in the garden .", 2
 SECOND, SECOND_POSITION = "The play was praised by the critics .", 1
 FRESH = {"lags": 60, "positions": 16, "jacobians": 4}
@@ -34,10 +37,12 @@ def asked_at_first(session: Session) -> dict[str, tuple[str, dict[str, Any]]]:
     find = {"features": features, "ablate": "zero", "symbols": 2000 if both_ways else 10_000}
     networks = [{"cell": cell, **fresh_choice(cell)} for cell in sorted(CELLS)]
     found: dict[str, tuple[str, dict[str, Any]]] = {
-        "find": ("find", find),
         "memory": ("memory", {"lags": 60, "positions": 16}),
-        "fresh": ("memory", {"networks": networks, **FRESH}),
     }
+    if session.named or both_ways:  # of the others it is made when the screen opens
+        found["find"] = ("find", find)
+    if next(each.name for each in EXAMPLES if each.text == text) == session.name:  # the others show the same
+        found["fresh"] = ("memory", {"networks": networks, **FRESH})
     if both_ways:
         found["meaning"] = ("mean", {"sentence": SENTENCE, "position": POSITION})
         found["meaning_second"] = ("mean", {"sentence": SECOND, "position": SECOND_POSITION})
@@ -45,10 +50,15 @@ def asked_at_first(session: Session) -> dict[str, tuple[str, dict[str, Any]]]:
         found["gates"] = ("gates", {"unit": unit, "conditions": [f"nounpp {way}" for way in ("SS", "SP", "PS", "PP")]})
     else:
         found["past"] = ("past", {})
-        found["compare"] = ("compare", {"other": "n-gram", "order": 6})
+        found["compare"] = ("compare", {"other": session.compared, "order": 6})
         feature = session.named[0].feature if session.named else features[0]
         found["emerge"] = ("emerge", {"feature": feature, "unit": session.opened if session.named else ""})
     return {name: (what, {"model": session.name, "text": text, **given}) for name, (what, given) in found.items()}
+
+
+def make_aligned(session: AlignSession) -> dict[str, Any]:
+    """What a model that translates opens with."""
+    return {"align": session.align({"source": session.first})}
 
 
 def fresh_choice(cell: str) -> dict[str, float]:
@@ -62,6 +72,9 @@ def make_ready(session: Session, worker: Worker, progress: Progress | None = Non
     found: dict[str, Any] = {}
     for (name, (what, given)), tell in zip(asked.items(), split_progress(progress, [1.0] * len(asked)), strict=True):
         found[name] = worker.do(what, given, tell)
+    if session.model.parameter_count() > LARGE:
+        opening = session.values({"text": session.first, "page": "0", "unit": session.opened})
+        found["opening"] = {"unit": session.opened, **opening}
     found["cards"] = {cell.unit: card_of(session, cell.unit, cell.feature) for cell in session.named}
     return found
 

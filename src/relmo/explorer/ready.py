@@ -14,9 +14,19 @@ LARGEST = 1 << 22
 
 
 def write_ready(path: Path, answers: dict[str, Any]) -> None:
-    """Writes answers to a file, whole or not at all."""
+    """Writes answers to a file, whole or not at all; numbers with five digits, which is more than a page shows."""
+    text = json.dumps(_shortened(answers), ensure_ascii=False, separators=(",", ":")) + "\n"
     with atomic(path) as temporary:
-        temporary.write_text(json.dumps(answers, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _shortened(value: Any) -> Any:
+    """JSON with numbers of few digits."""
+    if isinstance(value, dict):
+        return {name: _shortened(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shortened(each) for each in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def read_ready(path: Path) -> dict[str, Any]:

@@ -63,6 +63,7 @@ class Session:
         self.annotated: dict[str, list[list[ConlluWord]]] = {}
         self.first, self.named, self.folder = next(iter(self.passages)), list[NamedCell](), Path()
         self.ready_text = ""  # the text that answers were made ahead for
+        self.made: Answer | None = None  # these answers, when they have been read
         self.extras = Extras()
         self.pen: write.Pen | None = None
         self.others: dict[str, Session] = {}
@@ -234,6 +235,7 @@ class Session:
             "limit": {"characters": LONGEST, "symbols": reader.most},
             "examples": _offered(),
             "alike": self.alike(),
+            "compared": self.compared,
             "prompt": "" if bidirectional else write.first_prompt(self),
             "number_units": lines.number_units(self.name),
             **self.extras.about("bilm" if bidirectional else "lm"),
@@ -266,6 +268,12 @@ class Session:
             {"name": p.name, "title": p.title, "length": len(p.text), "tagged": p.name in self.annotated}
             for p in self.passages.values()
         ]
+
+    @property
+    def compared(self) -> str:
+        """What Compare sets beside this model at first: one that has read the same where one ships, else counting."""
+        same = [each["model"] for each in self.alike() if "model" in each]
+        return same[0] if same and self.first == "story" else "n-gram"
 
     def alike(self) -> list[Answer]:
         """Models to be set beside this one: examples that were taught the same, and those that the user named."""
@@ -305,6 +313,9 @@ class Session:
 
     def values(self, asked: Asked) -> Answer:
         """A unit on a page, with the size that gets the full colour."""
+        made = self.ahead().get("opening", {})  # what a page opens with: colours before the text has been read
+        if asked.get("unit") == made.get("unit") and text_of(asked) == self.ready_text and asked.get("page") == "0":
+            return {"values": made["values"], "scale": made["scale"]}
         found = self.reader(text_of(asked)).values(whole_number(asked, "page"), unit_of(asked))
         return {"values": rounded(found), "scale": scale(found)}
 
@@ -386,8 +397,13 @@ class Session:
         return {"result": self.ahead().get(what) if text_of(asked) == self.ready_text else None}
 
     def ahead(self) -> Answer:
-        """All answers that were made ahead, by name."""
-        return read_ready(self.folder / READY) if self.ready_text else {}
+        """All answers that were made ahead, by name; networks before training are those of any model of the text."""
+        if self.made is None:
+            self.made = read_ready(self.folder / READY) if self.ready_text else {}
+            same = [each for each in EXAMPLES if each.text == self.ready_text and example(each.name) is not None]
+            if same and self.ready_text and "fresh" not in self.made:
+                self.made |= {name: it for name, it in read_ready(same[0].folder / READY).items() if name == "fresh"}
+        return self.made
 
     def start(self, asked: Asked) -> Answer:
         """The cards of the first screen."""
@@ -400,7 +416,8 @@ class Session:
 
 def _offered() -> list[Answer]:
     """The examples that are there."""
-    return [{"name": each.name, "about": each.about} for each in EXAMPLES if example(each.name) is not None]
+    some = [each for each in EXAMPLES if example(each.name) is not None]
+    return [{"name": each.name, "about": each.about, "text": each.text} for each in some]
 
 
 def key(model: str, what: str, asked: Asked) -> str:

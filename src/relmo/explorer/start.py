@@ -7,9 +7,10 @@ knows the number of a unit. The page draws the pictures, and leaves out cards fo
 from typing import Any
 
 from relmo.analysis.units.named_cells import NamedCell, read_cells
-from relmo.explorer.examples import EXAMPLES, OWN, ShippedModel, example
+from relmo.explorer.examples import EXAMPLES, ShippedModel, example
 from relmo.explorer.lines import measured, number_units, shipped_mixes
 from relmo.explorer.ready import READY, read_ready
+from relmo.store.folder import read_config
 
 Card = dict[str, Any]
 CELLS = (
@@ -21,6 +22,18 @@ CELLS = (
     ("if", ("if", "if_body"), "A cell for the condition of an if"),
 )
 """Cards of named cells: the features that they may stand for, the first the best."""
+ALIGNED = (
+    (
+        *("translating", "english-french", "What it looks at while it translates"),
+        "A row for each piece that it writes: orange is the English that it looked at.",
+    ),
+    (
+        *("adding", "addition", "A network that learnt to add"),
+        "It was shown sums as text, and no rule. Digits that it writes look at the digits that they add.",
+    ),
+)
+"""Cards of models that translate: the kind, the model, the title and the sentence."""
+CALLED = {"elman": "Elman network", "gru": "GRU", "lstm": "LSTM"}
 SHORT = 60  # places of a curve in a picture
 
 
@@ -31,9 +44,9 @@ def cards() -> list[Card]:
     ready = {each.name: read_ready(each.folder / READY) for each in models}
     given = (models, named, ready)
     found = [card for each in CELLS if (card := _cell_card(each, *given)) is not None]
-    makers = (_by_hand, _forgetting, _counting, _agreement, _number, _play, _layers, _writing)
+    makers = (_by_hand, _three, _forgetting, _counting, _agreement, _number, _play, _layers, _writing)
     found += [card for make in makers if (card := make(*given)) is not None]
-    return found + _translating()
+    return found + [card for each in ALIGNED if (card := _aligned(each, models, ready)) is not None]
 
 
 Models = list[ShippedModel]
@@ -42,13 +55,13 @@ Ready = dict[str, dict[str, Any]]
 
 
 def _cell_card(shown: tuple[str, tuple[str, ...], str], models: Models, named: Named, ready: Ready) -> Card | None:
-    """The strongest cell that is named for one of the features."""
+    """The strongest cell that is named for the first of the features that has one."""
     kind, features, title = shown
     some = [(abs(cell.r), model, cell) for model in models for cell in named[model.name] if cell.feature in features]
     some = [each for each in some if each[2].unit in ready[each[1].name].get("cards", {})]
     if not some:
         return None
-    _, model, cell = max(some, key=lambda each: each[0])
+    _, model, cell = max(some, key=lambda each: (-features.index(each[2].feature), each[0]))
     shown_at = ready[model.name]["cards"][cell.unit]
     picture = {"kind": "text", **shown_at, "turned": cell.binary and cell.r < 0}
     strength = {"clear": "It is clear to see.", "fair": "You see it, with exceptions."}.get(
@@ -73,6 +86,25 @@ def _by_hand(models: Models, named: Named, ready: Ready) -> Card | None:
             "kind": "prose",
             "text": "h e l l o\n\nh′ = tanh(W x + U h + b)\n   = tanh(−0.3 − 1.4 − 3.3)\n   = −1",
         },
+    }
+
+
+def _three(models: Models, named: Named, ready: Ready) -> Card | None:
+    """Networks of one size that have read the same: what chance each gives to the letter that comes."""
+    some = [each for each in models if each.alike == "prose" and "compare" in ready[each.name]]
+    if not some:
+        return None
+    rows = []
+    for each in some:
+        results = read_config(each.folder)["results"]
+        rows.append([CALLED[each.name.rpartition("-")[2]], 100 * 2 ** -results["valid_bits_per_character"]])
+    best = max(zip(rows, some, strict=True), key=lambda each: each[0][1])
+    return {
+        "kind": "three",
+        "title": "Three networks read one book",
+        "sentence": f"The chance that each gives to the letter that comes. The {best[0][0]} guesses best here.",
+        "link": {"screen": "compare", "model": best[1].name, "text": best[1].text},
+        "picture": {"kind": "bars", "rows": rows, "limit": 40},
     }
 
 
@@ -200,18 +232,20 @@ def _writing(models: Models, named: Named, ready: Ready) -> Card | None:
     }
 
 
-def _translating() -> list[Card]:
-    """A card for a sequence-to-sequence model that ships, with what it made of a source."""
-    for folder in sorted(each for each in OWN.iterdir() if (each / READY).is_file()):
-        align = read_ready(folder / READY).get("align")
-        if align is not None:
-            return [
-                {
-                    "kind": "translating",
-                    "title": "What it looks at while it translates",
-                    "sentence": "Each word that is written has looked at some of the words that were read.",
-                    "link": {"screen": "align", "model": folder.name},
-                    "picture": {"kind": "prose", "text": f"{align['source']}\n→ {align['written']}"},
-                }
-            ]
-    return []
+def _aligned(shown: tuple[str, str, str, str], models: Models, ready: Ready) -> Card | None:
+    """What a model that translates looked at, where it ships with an answer: a row for each word that was written."""
+    kind, name, title, sentence = shown
+    align = ready.get(name, {}).get("align")
+    if align is None:
+        return None
+    model = align["models"][0]
+    written = model["written"][0]
+    rows = written["units"][: len(written["units"]) - written["ended"]]
+    picture = {"kind": "map", "rows": rows, "columns": model["source"], "weights": written["attention"][: len(rows)]}
+    return {
+        "kind": kind,
+        "title": title,
+        "sentence": sentence,
+        "link": {"screen": "align", "model": name},
+        "picture": picture,
+    }

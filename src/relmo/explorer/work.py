@@ -36,9 +36,11 @@ from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
 from relmo.settings.arguments import Progress
 
-ROWS = 60  # units of a feature that are sent
+ROWS = 40  # units of a feature that are sent
 PREVIEW = 200  # symbols
 LONGEST_SAMPLE = 600  # symbols
+ABLATED = 6000  # symbols over which units are set to zero, one by one
+MULTIPLIED = 3e11  # weights x symbols x units of such a test: half a minute to some minutes of one core
 FRESH_TEXT = 60_000  # characters that fresh networks read
 
 
@@ -108,8 +110,17 @@ def find(worker: Worker, given: Given, progress: Progress) -> dict[str, Any]:
     if not found:
         raise SettingError("none of the features changes in this text; choose others, or another text")
     how = None if given.get("ablate") is None else choice(given, "ablate", "zero", "mean", "hold")
-    report = find_cells(worker.model, document, found, ablate=how, ablate_symbols=6000, progress=progress)
+    size, among = ablation_size(worker.model)
+    report = find_cells(worker.model, document, found, ablate=how, ablate_symbols=size, among=among, progress=progress)
     return _report_answer(worker, string(given, "text"), document, found, report, skipped)
+
+
+def ablation_size(model: LanguageModel | BiLM) -> tuple[int | None, int | None]:
+    """Over how many symbols, and among how many units, the best ones are set to zero: fewer where a model is large."""
+    if isinstance(model, BiLM):
+        return ABLATED, None
+    units = MULTIPLIED / model.parameter_count()
+    return (ABLATED, 512) if units >= ABLATED * 512 else (ABLATED // 2, max(24, int(units / (ABLATED // 2))))
 
 
 def _mark_of(given: list[Any]) -> Mark:
@@ -259,7 +270,9 @@ def sample(model: LanguageModel | BiLM, given: Given, progress: Progress) -> str
 def rank(worker: Worker, given: Given, progress: Progress) -> dict[str, Any]:
     """Every unit of the layer set to zero, one by one: the place of one of them by what its loss costs."""
     model, unit = worker.model, unit_of({"unit": string(given, "unit")})
-    size = 6000 if isinstance(model, LanguageModel) else 200
+    size = 200
+    if isinstance(model, LanguageModel):
+        size = int(min(ABLATED, max(400, MULTIPLIED / model.parameter_count() / 512)))
     document = worker.document(string(given, "text"), number(given, "symbols", size, 50, 20_000))
     short = trace(model, document.head(50).texts, keep=("h",))
     same = unit._replace(state="h")

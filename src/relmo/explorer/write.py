@@ -35,7 +35,7 @@ ORDERS = (1, 2, 3, 5)
 SAMPLE = 160  # symbols of a sample
 COUNTED = 200_000  # symbols that n-grams are counted on
 COMES_AFTER = 1 << 20  # seeds of one text's draws
-PROMPTS = {"story": "“I ", "code": "    def ", "counting": "aaaaa", "thousand": "aaaaa", "hello": "h"}
+PROMPTS = {"story": "“I ", "code": "static int ", "counting": "aaaaa", "thousand": "aaaaa", "hello": "h"}
 IDS = re.compile(r"(\d{1,7}(,\d{1,7})*)?")
 
 

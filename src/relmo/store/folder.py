@@ -37,8 +37,12 @@ TEXT = re.compile(r"([a-z]+-)*(vocabulary|labels)\.txt")
 """The names of vocabularies: of words, of labels, and others of a task's own, such as roles-labels.txt."""
 RESTORE = "restore it from a copy"
 BUNDLED = ("small", "words")  # models that ship, by name: a bidirectional language model and word vectors
-EXAMPLES = ("prose", "code", "anbn-lstm", "anbn-gru", "hello", "hello-gru", "hello-lstm")
-"""Small language models that ship, to be looked into."""
+EXAMPLES = (
+    *("prose", "code", "prose-elman", "prose-gru", "prose-lstm"),
+    *("anbn-lstm", "anbn-gru", "hello", "hello-gru", "hello-lstm"),
+    *("english-french", "addition"),
+)
+"""Models that ship, to be looked into: language models, and two that turn one text into another."""
 OURS = re.compile(
     rf"config\.json|model.*\.safetensors|{TEXT.pattern}|vectors\.txt|settings\.toml|cells\.json|README\.md"
     r"|metrics\.jsonl|report\.json|curves\.png|options\.json|weights\.hdf5|vocab\.txt"

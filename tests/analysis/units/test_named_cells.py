@@ -71,7 +71,11 @@ def test_a_file_that_is_not_of_named_cells_is_refused_in_one_line(tmp_path: Path
 
 def test_the_cells_that_ship_beat_their_controls_and_say_how_they_were_measured() -> None:
     found = {name: read_cells(OWN / name) for name in shipped() if (OWN / name).is_dir()}
-    assert [name for name, cells in found.items() if not cells] == ["hello", "hello-gru", "hello-lstm"]  # by hand
+    named = {"prose", "code", "anbn-lstm", "anbn-gru"}
+    assert named <= {name for name, cells in found.items() if cells}
+    features = {name: [cell.feature for cell in cells] for name, cells in found.items()}
+    assert features["prose"][:2] == ["quotes", "column"]
+    assert {"comment", "depth", "if"} <= {*features["code"]}
     for cell in (cell for cells in found.values() for cell in cells):
         assert abs(cell.r) > 1.1 * max(cell.ngram, cell.chance, cell.untrained or 0)
         assert cell.command.startswith("relmo analyse cells ")

@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import numpy as np
 
 from relmo.analysis.core.causal import ALL, Unit
-from relmo.analysis.core.feature_words import cell_name, class_in_words
+from relmo.analysis.core.feature_words import ENDS, cell_name, class_in_words
 from relmo.analysis.core.show import plain
 from relmo.analysis.units.cell_report import STRONG, BestUnit, CellReport
 from relmo.disk.files import parse_json, read_small
@@ -78,13 +78,14 @@ class NamedCell:
 
 
 def name_cells(report: CellReport, command: str) -> list[NamedCell]:
-    """Names the units that were found, the strongest first. A unit that is best for several features has the name of
-    the one that it goes with best."""
+    """Names the units that were found, in the order of the features. A unit that is best for several features has the
+    name of the one that it goes with best."""
     found = sorted((each for each in report.found if each.exists), key=lambda each: -abs(each.r))
     named: dict[Unit, NamedCell] = {}
     for each in found:
         named.setdefault(each.unit, _named(report, each, command))
-    return list(named.values())
+    order = [each.feature for each in report.found]
+    return sorted(named.values(), key=lambda cell: order.index(cell.feature))
 
 
 def _named(report: CellReport, found: BestUnit, command: str) -> NamedCell:
@@ -122,7 +123,8 @@ def _broken(report: CellReport, found: BestUnit) -> list[Broken]:
         if name != ALL and np.isfinite(ablation.delta(unit, name)) and ablation.delta(unit, name) > 0
     )
     own = [each for each in ranked if each[2].startswith(f"{found.feature} ")]
-    chosen = [*own, *(each for each in ranked if each not in own)][:BREAKING]
+    kinds = [each for each in ranked if each[2].rpartition(" ")[2] not in ENDS]  # not where other features change
+    chosen = [*own, *kinds][:BREAKING]
     return [Broken(class_in_words(name), round(-less, 4), rank, len(ablation.units)) for rank, less, name in chosen]
 
 

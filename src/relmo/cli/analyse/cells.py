@@ -209,6 +209,8 @@ def _command(model: str, file: str, asked: FeatureOptions, checks: Checks, symbo
     words += [f"--language {asked.language}"] if asked.language else []
     words += [f"--symbols {symbols}"] if symbols else []
     words += [f"--ablate {checks.ablate}"] if checks.ablate else []
+    words += [f"--ablate-symbols {checks.ablate_symbols}"] if checks.ablate_symbols else []
+    words += [f"--among {checks.among}"] if checks.among else []
     return " ".join([*words, "--name-cells"])[:400]
 
 

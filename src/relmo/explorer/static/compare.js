@@ -16,8 +16,8 @@ export function showCompare(root, view) {
   const result = make("div", {});
   const others = [["n-gram", "counting: an n-gram model of this text's first half"], ["untrained", "the same network untrained"],
     ...about.beside.map((name) => [name, name]),
-    ...about.examples.filter((each) => each.name !== about.name && each.name !== "small" && !about.beside.includes(each.name)).map((each) => [each.name, each.name])];
-  const other = choice(others, state.other || others[0][0], (name) => view.note({ other: name }));
+    ...about.examples.filter((each) => each.name !== about.name && each.name !== "small" && each.text && !about.beside.includes(each.name)).map((each) => [each.name, `${each.name}: ${each.about}`])];
+  const other = choice(others, state.other || about.compared, (name) => view.note({ other: name }));
   const order = make("input", { type: "number", min: 1, max: 20, value: state.order, onchange: () => view.note({ order: Number(order.value) }) });
   const prompt = make("input", { type: "text", maxlength: "500", value: state.prompt, onchange: () => view.note({ prompt: prompt.value }) });
   const seed = make("input", { type: "number", min: 0, value: state.seed, onchange: () => view.note({ seed: Number(seed.value) || 0 }) });

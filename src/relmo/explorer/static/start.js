@@ -26,7 +26,7 @@ function cardOf(card) {
 }
 
 function cardPicture(given) {
-  const drawn = { text: cardText, lines: cardLines, bars: cardBars, pairs: cardPairs, prose: cardProse }[given.kind];
+  const drawn = { text: cardText, lines: cardLines, bars: cardBars, pairs: cardPairs, prose: cardProse, map: cardMap }[given.kind];
   return drawn ? drawn(given) : "";
 }
 
@@ -68,6 +68,16 @@ function cardPairs({ pairs: some }) {
 
 function cardProse({ text: written }) {
   return make("p", { class: "written" }, written);
+}
+
+// What each piece that was written looked at.
+function cardMap({ rows, columns, weights }) {
+  const bare = (unit) => unit.replace(/^▁/, "");
+  return make("table", { class: "cardmap" }, make("tbody", {}, ...rows.map((row, n) => make("tr", {}, make("th", {}, bare(row)), ...columns.map((_, i) => {
+    const cell = make("td", {});
+    paint(cell, weights[n][i], 1);
+    return cell;
+  }))), make("tr", {}, make("th", {}, ""), ...columns.map((column) => make("td", { class: "name" }, bare(column))))));
 }
 
 // A text and a model of one's own.

@@ -98,7 +98,9 @@ export function showTrace(root, view) {
       const asked = { model: each.model ?? state.model, ...(each.of ? { of: each.of } : {}) };
       const its = await ask("about", asked).catch(() => null);
       if (!its || its.kind !== about.kind || !its.states) continue;
-      const opened = parseUnit(counts() ? await counter(its, asked) : its.opened);
+      const feature = view.named()?.feature; // the cell of the same name, where the other has one
+      const same = its.named.find((cell) => feature && cell.feature === feature)?.unit ?? its.opened;
+      const opened = parseUnit(counts() ? await counter(its, asked) : same);
       const wanted = names.map((name) => (name === about.memory ? its.memory : name)).filter((name) => name in its.states);
       found.push({ name: each.name, about: its, asked, units: [...new Set(wanted)].map((name) => unitName({ ...opened, state: name })) });
     }
