@@ -21,7 +21,7 @@ SHIPPED = {
     "prose-gru": "War and Peace, 3.0 million characters",
     "prose-lstm": "War and Peace, 3.0 million characters",
     "english-french": "164,285 sentence pairs of Tatoeba (CC BY 2.0 FR)",
-    "addition": "50,000 sums of numbers of up to four digits",
+    "addition": "150,000 sums of numbers of up to four digits",
     "hello": 'the word "hello"',
     "hello-gru": 'the word "hello"',
     "hello-lstm": 'the word "hello"',
