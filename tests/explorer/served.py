@@ -6,7 +6,7 @@ from typing import Any
 from relmo.explorer.server import make_app
 from relmo.web.connections import running
 
-PATIENCE = 600.0  # seconds that a test waits for what must come
+PATIENCE = 120.0  # seconds that a test waits for what must come
 
 
 def served(

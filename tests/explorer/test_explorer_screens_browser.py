@@ -29,9 +29,9 @@ def tagged() -> list[list[ConlluWord]]:
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two checkpoints on the way to `prose`, and minimal pairs."""
+    """Two checkpoints on the way to `prose-lstm`, and minimal pairs."""
     folder = tmp_path_factory.mktemp("given")
-    model: Any = Session.open("prose", device="cpu").model
+    model: Any = Session.open("prose-lstm", device="cpu").model
     for name, share in (("epoch-1", 0.3), ("epoch-2", 0.8)):
         early = untrained(model)
         with torch.no_grad():
@@ -58,7 +58,7 @@ def address(given: Path) -> Iterator[str]:
             session.annotate("tagged", tagged())
         return session
 
-    with served(Models(["prose", "small"], opened)) as server:
+    with served(Models(["prose-lstm", "small"], opened)) as server:
         yield f"http://127.0.0.1:{server.address[1]}/"
 
 
@@ -133,8 +133,8 @@ def test_a_words_occurrences_are_points_with_their_context_and_can_be_walked_ove
 def test_what_layers_are_good_for_is_measured_on_tags_and_shown_of_tasks(watched: Watched) -> None:
     page = watched.open("#screen=meaning&model=small")
     page.wait_for_selector("caption:has-text('a tagger, ELMo at the input: γ = 1.500')")
-    page.wait_for_selector("caption:has-text('learnt from')")  # measured at once
-    rows = page.locator("table:has-text('learnt from') tr")
+    page.wait_for_selector("caption:has-text('learned from')")  # measured at once
+    rows = page.locator("table:has-text('learned from') tr")
     assert rows.count() == 7
     check(page)
 
@@ -144,7 +144,7 @@ def test_copies_are_marked_and_the_film_has_a_picture_of_every_checkpoint(
 ) -> None:
     monkeypatch.setattr(beside, "LONG", 80)  # shorter samples are as good here
     monkeypatch.setattr(beside, "SEEDS", 1)
-    page = watched.open("#screen=compare&model=prose&other=n-gram&train=train&text=story&seed=3")
+    page = watched.open("#screen=compare&model=prose-lstm&other=n-gram&train=train&text=story&seed=3")
     page.wait_for_selector("h3:has-text('How much is copied?')")
     assert page.locator("caption:has-text('alice.txt')").count() == 1
     page.wait_for_selector(".film li")
@@ -152,7 +152,7 @@ def test_copies_are_marked_and_the_film_has_a_picture_of_every_checkpoint(
     page.click("text=Show the film again")
     page.wait_for_selector(".film figcaption:has-text('how far along the line')")
     captions = page.locator(".film figcaption").all_inner_texts()
-    assert [caption.split(":")[0] for caption in captions[1:]] == ["untrained", "epoch-1", "epoch-2", "prose"]
+    assert [caption.split(":")[0] for caption in captions[1:]] == ["untrained", "epoch-1", "epoch-2", "prose-lstm"]
     assert "feature=column" in page.url
     texts = page.locator(".film .snippet").all_inner_texts()
     assert len(set(texts)) == 1
@@ -162,7 +162,7 @@ def test_copies_are_marked_and_the_film_has_a_picture_of_every_checkpoint(
 
 
 def test_singular_values_stand_beside_gradients_and_checkpoints_among_them(watched: Watched) -> None:
-    page = watched.open("#screen=memory&model=prose&jacobians=true&beside=true")
+    page = watched.open("#screen=memory&model=prose-lstm&jacobians=true&beside=true")
     page.wait_for_selector("section:has-text('After training') .halves")
     charts = page.locator("section:has-text('After training') .halves svg.chart")
     assert [chart.get_attribute("aria-label") for chart in charts.all()] == [
@@ -182,7 +182,7 @@ def test_a_pack_is_chosen_and_a_units_gates_are_drawn_by_condition(
     browser: Any,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    page = watched.open("#screen=experiments&model=prose")
+    page = watched.open("#screen=experiments&model=prose-lstm")
     page.click("summary:has-text('Ask it all the same')")
     page.select_option("label:has-text('Pairs') select", "verbs.csv")
     page.click("text=Ask the model again")

@@ -49,6 +49,7 @@ let state = { ...DEFAULTS };
 let about = null;
 let current = null;
 let turned = performance.now();
+let opened = ""; // the screen that an empty address stands for
 
 function fromAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
@@ -213,6 +214,7 @@ async function start() {
     await send("api/text", { model: state.model, text: state.own, language: state.language || null });
   }
   settle();
+  opened ||= state.screen;
   show();
 }
 
@@ -284,6 +286,7 @@ addEventListener("popstate", () => {
   state = { ...fromAddress() };
   if (state.model && state.model !== before) return start();
   state.model = before;
+  if (location.hash.length < 2) state.screen = opened;
   settle();
   show();
 });
