@@ -143,7 +143,10 @@ TYPED: list[Any] = [
     ("reader lines.jsonl --out m", "there is no key passage or context; the keys are a, b; rename one of them"),
     ("seq2seq source.txt --out m", "found 'one two'; two files are given as one: SOURCE,TARGET"),
     # models that others are built on
-    ("classifier good.tsv --elmo smal --out m", "smal: does not exist; did you mean small? These ship with relmo: small"),
+    (
+        "classifier good.tsv --elmo smal --out m",
+        "smal: does not exist; did you mean small? These ship with relmo: small",
+    ),
     ("classifier good.tsv --elmo alice.txt --out m", "alice.txt: is not a model folder (it has no config.json)"),
     ("classifier good.tsv --elmo words --out m", "words: is word vectors (skipgram); give a bidirectional language"),
     ("classifier good.tsv --vectors small --out m", "small: is a bidirectional language model (bilm); give word vec"),
