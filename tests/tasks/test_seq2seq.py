@@ -181,7 +181,7 @@ def test_more_beams_find_texts_at_least_as_probable_and_rank_them_by_score(rever
     few, many = (reverser.predict(SOURCES, beams=k, length_penalty=0.0) for k in (1, 20))
     for a, b in zip(few, many, strict=True):
         assert b.candidates[0].log_prob >= a.candidates[0].log_prob - 1e-4
-    for found in reverser.predict(SOURCES, beams=5, best=5, length_penalty=2.0):
+    for found in reverser.predict([*filter(None, SOURCES)], beams=5, best=5, length_penalty=2.0):
         scores = [each.score for each in found.candidates]
         assert scores == sorted(scores, reverse=True)
         for each in found.candidates:
