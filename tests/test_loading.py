@@ -62,7 +62,7 @@ def test_what_is_not_there_is_one_line_that_says_what_was_looked_for(tmp_path: P
     (tmp_path / "folder").mkdir()
     for source, line in {
         tmp_path / "nothing": r"nothing: does not exist; give a folder that relmo has saved, .* original ELMo files",
-        "smal": r"smal: does not exist; did you mean small, which ships with relmo\?",
+        "smal": r"smal: does not exist; did you mean small\? These ship with relmo: small, words, ",
         "no-such-model": r"no-such-model: does not exist; .* that ships with it \(small, words, prose, .*, hello, ",
         "./small": r"small: does not exist; give a folder that relmo has saved",
         "./words": r"words: does not exist; give a folder that relmo has saved",
