@@ -37,7 +37,7 @@ done
 
 pack() {  # FOLDER NAME WHAT PRECISION
   [ -d "$out/examples/$2" ] && return
-  { echo "# $2"; echo; echo "$3"; echo; [ ! -f "$1.command" ] || { echo '```'; cat "$1.command"; echo '```'; echo; }; sed 1,2d "$1/README.md"; } > "$out/$2.md"
+  { echo "# $2"; echo; echo "$3" | fold -s -w 118; echo; [ ! -f "$1.command" ] || { echo '```'; cat "$1.command"; echo '```'; echo; }; sed 1,2d "$1/README.md"; } > "$out/$2.md"
   $relmo convert "$1" "$out/examples/$2" --precision "$4" --card "$out/$2.md"
 }
 war_and_peace="War and Peace (Tolstoy, translated by L. and A. Maude; public domain), with its line ends"
@@ -62,7 +62,7 @@ if [ "$size" = full ]; then
   $python -c 'print("".join("a" * n + "b" * n for n in range(1, 41)), end="")' > "$out/anbn.txt"
   few="--symbols 60000 --ablate-symbols 3000 --among 24"  # units to rank the best ones among
   lines="--feature quotes --feature column --feature to_line_end --feature word_position --feature capitalised"
-  for name in prose prose-elman prose-gru prose-lstm; do named $name "$out/war-and-peace-end.txt" $lines $few; done
+  named prose "$out/war-and-peace-end.txt" $lines $few
   named code "$out/sqlite-end.c" $few --feature comment --feature depth --feature column --feature indentation --feature if --feature if_body --feature string
   for cell in lstm gru; do named "anbn-$cell" "$out/anbn.txt" --feature surplus; done
 fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # French from end to end: a small biLM on the novels of ELTeC, then parts of speech of UD Sequoia with it and without, three seeds each.
 #   recipes/french.sh DATA OUT [SETTING…]     DATA has lm/multilingual/fr/eltec-fra.txt and tasks/pos_ud/fr_sequoia
-# The settings are the biLM's: nothing for minutes on a GPU, --epochs 1 --batch 64 for less than an hour of one CPU core.
+# The settings are the biLM's: none for minutes on a GPU; --epochs 1 --batch 64 on a CPU.
 set -euo pipefail
 data=$1 out=$2 relmo=${RELMO:-relmo} python=${PYTHON:-python}; shift 2
 sequoia=$data/tasks/pos_ud/fr_sequoia/fr_sequoia-ud

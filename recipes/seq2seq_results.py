@@ -36,7 +36,7 @@ class Pairs(NamedTuple):
 
 
 class Length(NamedTuple):
-    """Of sources: whether they are longer than those learnt from, and the least and the most units."""
+    """Of sources: whether they are longer than those learned from, and the least and the most units."""
 
     longer: bool
     least: int
@@ -96,7 +96,7 @@ OPENED = {  # what the explorer offers first: held-out sources from short to lon
         "Tom wasn't stupid enough to tell Mary what he really thought.",
         "She was asked to convince him to get his son or someone else to paint the house.",
     ),
-    "addition": ("4 + 5 = ?", "95 + 90 = ?", "74 + 6 = ?", "25 + 838 = ?", "947 + 74 = ?", "9224 + 579 = ?"),
+    "addition": ("3 + 5 = ?", "128 + 65 = ?", "88 + 276 = ?", "1219 + 7 = ?", "604 + 4146 = ?", "8248 + 2104 = ?"),
 }
 CARDS = {
     "english-french": "English to French, learned from the sentence pairs of Tatoeba (CC BY 2.0 FR, tatoeba.org)",
@@ -173,7 +173,7 @@ def figures(results: dict[str, Any]) -> list[str]:
 
 def by_length(out: Path, name: str, pairs: Pairs) -> Table:
     """The score that matters by the source's length in units, a column for each network: held-out pairs, then sources
-    that are longer than any learnt from. Of those that `relmo make` writes, how much is right before the first mistake
+    that are longer than any learned from. Of those that `relmo make` writes, how much is right before the first mistake
     stands behind it."""
     texts: dict[Length, int] = {}
     columns: dict[str, dict[Length, str]] = {}
@@ -204,7 +204,7 @@ def found_lengths(folder: Path) -> Iterator[tuple[Length, dict[str, Any]]]:
 def shown(length: Length) -> str:
     """A range of lengths."""
     units = f"{length.least} and more" if length.most is None else f"{length.least} to {length.most}"
-    return f"{units}, longer than learnt" if length.longer else units
+    return f"{units}, longer than learned" if length.longer else units
 
 
 def pack(out: Path, folder: Path) -> None:
@@ -219,9 +219,9 @@ def pack(out: Path, folder: Path) -> None:
 
 def write_examples(own: Path, name: str, path: Path) -> None:
     """The pairs that the explorer opens a model with."""
-    held_out = own / ("tatoeba/held-out.jsonl" if name == "english-french" else "addition/held-out.tsv")
+    held_out = own / ("tatoeba/held-out.jsonl" if name == "english-french" else "sums/held-out.tsv")
     known = {pair.source: pair.targets[0] for pair in read_parallel(str(held_out))}
-    rows = [f"{source}\t{known[source]}\n" for source in OPENED[name] if source in known]
+    rows = [f"{source}\t{known[source]}\n" for source in OPENED[name]]
     path.write_text("source\ttarget\n" + "".join(rows), encoding="utf-8")
 
 

@@ -56,5 +56,5 @@ def test_tables_hold_scores_of_what_is_finished_and_lengths_beyond_those_learnt(
     text = markdown(recipe.tables(tmp_path))
     assert "| Reversals of up to 10 letters | attention | 1,000 | 15 | 61 | 50.0 | 62.5 | 75.0 |" in text
     assert "| 6 to 10 | 9 | 87.5; 50.0 |" in text
-    assert "| 6 to 10, longer than learnt | 9 | 12.5; 50.0 |" in text
+    assert "| 6 to 10, longer than learned | 9 | 12.5; 50.0 |" in text
     assert "Multi30k" not in text

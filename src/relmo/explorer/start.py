@@ -28,7 +28,7 @@ ALIGNED = (
         "A row for each piece that it writes: orange is the English that it looked at.",
     ),
     (
-        *("adding", "addition", "A network that learnt to add"),
+        *("adding", "addition", "A network that learned to add"),
         "It was shown sums as text, and no rule. Digits that it writes look at the digits that they add.",
     ),
 )
