@@ -5,7 +5,6 @@ Nothing is unpickled. Every file is written under a temporary name and renamed (
 last, so a folder with one is whole. Files of tensors carry a digest of themselves; config.json has those of text files.
 """
 
-import difflib
 import hashlib
 import json
 import os
@@ -21,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import relmo
-from relmo.config import build
+from relmo.config import build, nearest
 from relmo.disk.digests import check_file, check_regular, fingerprint
 from relmo.disk.files import is_file, parse_json, read_json
 from relmo.disk.outputs import atomic
@@ -150,9 +149,9 @@ def read_config(folder: Path, ships: Sequence[str] = (*BUNDLED, *EXAMPLES)) -> d
     path = folder / CONFIG
     if not is_file(path):
         what = "is not a model folder (it has no config.json)" if os.path.lexists(folder) else "does not exist"
-        near = difflib.get_close_matches(str(folder), ships, n=1)
+        near = nearest(str(folder), ships)
         if near and str(folder) not in ships:
-            raise ModelError(f"{folder}: {what}; did you mean {near[0]}? These ship with relmo: {', '.join(ships)}")
+            raise ModelError(f"{folder}: {what}; did you mean {near}? These ship with relmo: {', '.join(ships)}")
         ways = ["a folder that relmo has saved", f"the name of a model that ships with it ({', '.join(ships)})"]
         if BUNDLED[0] in ships:
             ways.insert(1, "original ELMo files (an options .json and a weights .hdf5) where a biLM is needed")
