@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from multiprocessing.process import BaseProcess
@@ -35,7 +36,7 @@ from relmo.settings.training import TrainSettings
 from relmo.store.folder import read_tensors
 from relmo.training.batch import Lanes
 from relmo.training.loop import Trainer
-from relmo.training.parallel import ALONE, Team, join, own_device, processes
+from relmo.training.parallel import ALONE, Team, join, own_device, own_store, processes
 
 ALICE = Path(relmo.__file__).parent / "data" / "alice.txt"
 PATIENCE = 600.0  # seconds that a process may take, and takes none of where all is well
@@ -278,6 +279,17 @@ def test_torchrun_restarts_a_killed_process_and_the_run_ends_with_the_weights_of
     assert len(workers) == 2
     assert "exitcode: -9" in said
     assert_same(out, unbroken)
+
+
+def test_processes_that_start_again_do_not_read_what_dead_ones_left_in_the_store() -> None:
+    store = dist.HashStore()
+    with ThreadPoolExecutor(3) as pool:
+        for start in range(3):  # the others come before the first process, and find the names of earlier starts
+            others = [pool.submit(own_store, store, rank, 3) for rank in (2, 1)]
+            time.sleep(0.05)
+            first = own_store(store, 0, 3)
+            first.set("start", str(start))
+            assert [int(other.result(PATIENCE).get("start")) for other in others] == [start, start]
 
 
 def test_a_mistake_under_torchrun_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:

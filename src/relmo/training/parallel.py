@@ -11,6 +11,7 @@ CPU (gloo), for what the processes agree on. What a process tells another is num
 import json
 import os
 import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -180,6 +181,26 @@ def own_device(device: torch.device) -> torch.device:
     return device
 
 
+def own_store(store: dist.Store, rank: int, size: int) -> dist.Store:
+    """The part of the store that belongs to this start of the processes alone.
+
+    torchrun keeps one store over all its restarts, with the addresses of processes that are gone, and each machine
+    counts the restarts by itself. So the first process makes up a name for this start. Every other one writes a name of
+    its own below it; the first process repeats that name. An old first process is dead, and repeats nothing."""
+    own = uuid.uuid4().hex
+    if rank == 0:
+        store.set("relmo", own)
+        for other in range(1, size):
+            store.set(f"relmo/{own}/{store.get(f'relmo/{own}/{other}').decode()}", "")
+        return dist.PrefixStore(own, store)
+    while True:
+        start = store.get("relmo").decode()
+        store.set(f"relmo/{start}/{rank}", own)
+        if store.check([f"relmo/{start}/{own}"]):
+            return dist.PrefixStore(start, store)
+        time.sleep(0.02)
+
+
 @contextmanager
 def join() -> Iterator[Team]:
     """The team this process is in, for as long as it lasts; a group that the program has made itself is used."""
@@ -192,7 +213,9 @@ def join() -> Iterator[Team]:
     try:
         if ours:
             gpus = torch.cuda.is_available() and dist.is_nccl_available()
-            dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
+            store, rank, size = next(dist.rendezvous("env://"))
+            backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
+            dist.init_process_group(backend, store=own_store(store, rank, size), rank=rank, world_size=size)
         control = dist.new_group(backend="gloo", timeout=PATIENCE)
         with warnings.catch_warnings():
             for harmless in HARMLESS:
