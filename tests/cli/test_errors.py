@@ -257,7 +257,7 @@ def test_a_bilm_that_cannot_be_trained_or_scored(
 def test_choices_that_make_no_sense(fails: Fails, model: Path) -> None:
     assert "--samples must be 1 or more" in fails("generate", model, "--samples", 0)
     assert "--limit must be 1 or more" in fails("generate", model, "--limit", 0)
-    assert "--beams searches" in fails("generate", model, "--beams", 2, "--greedy")
+    assert "--beams does not sample" in fails("generate", model, "--beams", 2, "--greedy")
     assert "--samples 3 is more than --beams 2" in fails("generate", model, "--beams", 2, "--samples", 3)
     assert "top_p" in fails("generate", model, "--top-p", 2.0).replace("-", "_")
     assert "top_k" in fails("generate", model, "--top-k", 0).replace("-", "_")

@@ -138,5 +138,5 @@ def test_what_cannot_be_done_is_said_in_one_line(place: Path) -> None:
         embed_on_ray(job, place / "nowhere.txt", place / "z", workers=1)
     (place / "mine").mkdir()
     (place / "mine" / "letter.txt").write_text("kept")
-    with pytest.raises(StorageError, match=r"holds what relmo did not write \(letter.txt\)"):
+    with pytest.raises(StorageError, match=r"has files that relmo did not write \(letter.txt\)"):
         embed_on_ray(job, text, place / "mine", overwrite=True)

@@ -128,7 +128,7 @@ def test_a_new_folder_takes_the_place_of_one_that_relmo_wrote_and_of_no_other(tm
         (inside / "model.safetensors").write_text("new")
     assert [path.name for path in folder.iterdir()] == ["model.safetensors"]
     (folder / "thesis.txt").write_text("mine")
-    with pytest.raises(StorageError, match=r"model: holds what relmo did not write \(thesis.txt\)"):
+    with pytest.raises(StorageError, match=r"model: has files that relmo did not write \(thesis.txt\)"):
         check_replaceable(folder, overwrite=True, ours=OURS)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 

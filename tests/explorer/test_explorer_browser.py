@@ -79,10 +79,15 @@ class Watched:
         self.page.on("console", lambda message: self.wrong.append(message.text) if message.type == "error" else None)
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("request", lambda request: self.ask(request.url))
+        self.page.on("response", lambda response: self.refused(response.status, response.url))
 
     def ask(self, url: str) -> None:
         if not url.startswith((self.address, "data:", "blob:")):
             self.wrong.append(f"asked for {url}")
+
+    def refused(self, status: int, url: str) -> None:
+        if status >= 400:
+            self.wrong.append(f"{status} {url}")
 
     def open(self, fragment: str = "") -> Any:
         self.page.goto("about:blank")

@@ -87,7 +87,7 @@ def test_models_beside_are_named_in_their_order_and_sorted_by_what_they_are(tmp_
     with pytest.raises(ModelError, match="does not exist"):
         Extras.of([str(tmp_path / "nothing")])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelError, match="neither is a model nor holds"):
+    with pytest.raises(ModelError, match="is not a model, and has no folders"):
         Extras.of([str(tmp_path / "empty")])
     with pytest.raises(ModelError, match="of kind skipgram"):
         Extras.of(["words"])

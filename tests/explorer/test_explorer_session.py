@@ -173,7 +173,7 @@ def test_texts_are_split_into_words_as_asked(tmp_path: Path) -> None:
 
     assert symbols() == symbols(tokenizer="words") == ["the", "cat", "(", "sat", ")"]
     assert symbols(tokenizer="whitespace") == ["the", "cat", "(sat)"]
-    with pytest.raises(SettingError, match="has no meaning for a model that does not read words"):
+    with pytest.raises(SettingError, match="this model does not read words"):
         Session.open("prose", device="cpu", tokenizer="words")
 
 

@@ -429,7 +429,7 @@ def test_a_model_that_can_do_nothing_here_is_refused_and_so_are_limits_under_whi
     class Mute:
         kind = "skipgram"
 
-    with pytest.raises(SettingError, match="nothing to be asked"):
+    with pytest.raises(SettingError, match="nothing to offer"):
         make_app({"words": Mute()}, ServeLimits())
     for limits in (ServeLimits(queue=0), ServeLimits(seconds=0), ServeLimits(rate=-1)):
         with pytest.raises(SettingError, match="--"):

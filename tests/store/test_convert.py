@@ -392,7 +392,7 @@ def test_a_geometry_of_many_gigabytes_that_the_file_only_declares_takes_no_memor
             big["b_proj"] = (1 << 10,)
             shape = big.get(name.split("/")[-1], shapes[name].shape)
             file.create_dataset(name, shape, dtype="f4", chunks=tuple(min(n, 64) for n in shape))
-    with pytest.raises(ModelError, match=r"declares [0-9,]+ bytes of weights but stores 0; it is no model"):
+    with pytest.raises(ModelError, match=r"declares [0-9,]+ bytes of weights but stores 0; it is not a model"):
         relmo.load(tmp_path)
 
 

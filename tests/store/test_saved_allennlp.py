@@ -162,7 +162,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "a number for a matrix": (
         packed(replaced(f"{LSTM}.forward_layer_0.state_projection.weight", torch.tensor(1.0))),
-        "is of 0 dimensions; it is no ELMo",
+        "is of 0 dimensions; it is not ELMo",
     ),
     "no archive": (no_archive, "cannot be read as a .tar.gz"),
 }

@@ -54,7 +54,7 @@ def test_columns_by_name_and_number_and_the_other_way_round(tmp_path: Path) -> N
         ("t.tsv", "", None, "t.tsv: there is no pair in it"),
         ("t.tsv", "a\tb\n", "x,y", "t.tsv:1: there is no column 'x'; there is a, b"),
         ("t.tsv", "a\tb\n", "0,1", "t.tsv:1: there is no column '0'"),
-        ("t.csv", 'a,b\n"c,d\n', None, "t.csv:2: is no row of a table with commas"),
+        ("t.csv", 'a,b\n"c,d\n', None, "t.csv:2: is not a row of a table with commas"),
         ("t.jsonl", '{"source": 3, "target": "x"}', None, "t.jsonl:1: a text is a string or a list of strings, not 3"),
         ("t.jsonl", '{"source": "a", "target": []}', None, "t.jsonl:1: a text is a string or a list of strings"),
         ("t.jsonl", '{"source": "a"}', None, "t.jsonl:1: there is no key target or tgt"),

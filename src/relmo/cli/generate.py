@@ -100,7 +100,7 @@ def check(decoding: DecodingOptions, limit: int, samples: int) -> None:
             raise SettingError(f"--{name} must be 1 or more, not {value}")
     if decoding.beams and (decoding.greedy or decoding.top_k or decoding.top_p or decoding.temperature != 1.0):
         raise SettingError(
-            "--beams searches and does not sample: leave out --greedy, --temperature, --top-k and --top-p"
+            "--beams does not sample: leave out --greedy, --temperature, --top-k and --top-p"
         )
     if decoding.beams and samples > decoding.beams:
         raise SettingError(f"--samples {samples} is more than --beams {decoding.beams} texts")

@@ -46,7 +46,7 @@ class Member:
                 return file.read(self.size + 1)
         packed, unpacked = self.inside.compress_size, self.inside.file_size
         if unpacked > packed * HIGHEST_RATIO + SPARE:
-            raise ModelError(f"{self.name}: would unpack from {packed:,} to {unpacked:,} bytes; it is no model")
+            raise ModelError(f"{self.name}: would unpack from {packed:,} to {unpacked:,} bytes; it is not a model")
         with open_zip(self.path) as archive:
             return archive.read(self.inside)
 

@@ -38,7 +38,7 @@ def read_json(path: Path, advice: str, error: type[RelmoError] = ModelError) -> 
     except ValueError as problem:
         raise error(f"{path}: is damaged ({problem}); {advice}") from None
     if not isinstance(value, dict):
-        raise error(f"{path}: is damaged (it is no JSON object); {advice}")
+        raise error(f"{path}: is damaged (it is not a JSON object); {advice}")
     return value
 
 

@@ -163,7 +163,7 @@ def check_replaceable(folder: Path, *, overwrite: bool, ours: re.Pattern[str] | 
         raise StorageError(f"{folder}: exists already; add --overwrite to replace it, or give another name")
     foreign = [name for name in names if ours is None or not ours.fullmatch(name)]
     if foreign:
-        raise StorageError(f"{folder}: holds what relmo did not write ({foreign[0]}); give another name")
+        raise StorageError(f"{folder}: has files that relmo did not write ({foreign[0]}); give another name")
 
 
 def sweep(folder: Path, name: str = "") -> None:

@@ -82,7 +82,7 @@ def read_state_dict(path: Path, where: str | None = None) -> dict[str, StoredTen
     except ModelError:
         raise
     except _BROKEN as error:
-        raise ModelError(f"{where}: is no file of tensors that torch saved ({reason(error)})") from error
+        raise ModelError(f"{where}: is not a file of tensors that torch saved ({reason(error)})") from error
 
 
 Place = Callable[[], bytes]
@@ -135,7 +135,7 @@ def _piece(path: Path, start: int, size: int) -> Place:
 def _stored(name: str, tensor: Any, storages: dict[str, Place], where: str) -> StoredTensor:
     """A tensor that lies within its storage."""
     if not isinstance(tensor, _Tensor):
-        raise ValueError(f"{shown(name)} is no tensor")
+        raise ValueError(f"{shown(name)} is not a tensor")
     (dtype, key, count), offset, shape, strides = tensor
     if not all(type(n) is int and n >= 0 for n in (offset, *shape, *strides)) or len(shape) != len(strides):
         raise ValueError(f"the shape of {shown(name)} is broken")
@@ -272,4 +272,4 @@ def _call(name: Any, arguments: Any) -> Any:
             return arguments[0]
         case _Name(module, attribute):
             raise ValueError(f"it asks for {shown(f'{module}.{attribute}')}, which no tensors need")
-    raise ValueError("it calls what is no function")
+    raise ValueError("it calls something that is not a function")

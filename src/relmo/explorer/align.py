@@ -177,7 +177,7 @@ def written(name: str, model: Seq2Seq, source: str, beams: int) -> Answer:
     """What a model writes, the greedy text first, then those of the beam search, best first."""
     units = model.source_units.split(source)
     if not units:
-        raise SettingError(f"{name} finds nothing to read in this text")
+        raise SettingError(f"{name} finds nothing that it can read in this text")
     if len(units) > MOST_UNITS:
         raise SettingError(f"{name} reads this as {len(units)} units; at most {MOST_UNITS} can be drawn")
     limit = min(model.search.limit or TIMES * len(units) + MORE, MOST_STEPS)

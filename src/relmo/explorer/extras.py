@@ -118,7 +118,7 @@ def models_in(source: str) -> list[Path]:
         return [folder]  # says what is wrong when it is read
     inside = [each for each in folder.iterdir() if (each / CONFIG).is_file()]
     if not inside:
-        raise ModelError(f"{folder}: neither is a model nor holds folders that are")
+        raise ModelError(f"{folder}: is not a model, and has no folders that are models")
     return sorted(inside, key=lambda each: [(len(n), n) for n in re.findall(r"\d+|\D+", each.name)])
 
 

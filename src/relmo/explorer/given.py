@@ -14,7 +14,7 @@ def string(given: Given, name: str) -> str:
     """A text among what was given; nothing where there is none."""
     value = given.get(name, "")
     if not isinstance(value, str):
-        raise SettingError(f"{name} is a text")
+        raise SettingError(f"{name} must be a text")
     return value
 
 
@@ -30,7 +30,7 @@ def number(given: Given, name: str, usual: int, least: int, most: int) -> int:
     """A whole number between two others."""
     value = given.get(name, usual)
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise SettingError(f"{name} is a number from {least} to {most:,}")
+        raise SettingError(f"{name} must be a number from {least} to {most:,}")
     return int(value)
 
 
@@ -38,7 +38,7 @@ def real(given: Given, name: str, usual: float) -> float:
     """A finite number."""
     value = given.get(name, usual)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-        raise SettingError(f"{name} is a finite number")
+        raise SettingError(f"{name} must be a finite number")
     return float(value)
 
 
@@ -46,7 +46,7 @@ def listed(given: Given, name: str, kind: type = str, *, most: int = 200) -> lis
     """A list of not too many of one kind."""
     value = given.get(name, [])
     if not isinstance(value, list) or len(value) > most or not all(isinstance(each, kind) for each in value):
-        raise SettingError(f"{name} is a list of at most {most}")
+        raise SettingError(f"{name} must be a list of at most {most}")
     return value
 
 

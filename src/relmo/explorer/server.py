@@ -85,7 +85,7 @@ class Models:
         from relmo.explorer.session import Session
 
         if not isinstance(session := self.get(name), Session):
-            raise ModelError(f"{session.name[:80]!r} is no language model, which this asks for")
+            raise ModelError(f"{session.name[:80]!r} is not a language model, and this needs one")
         return session
 
 

@@ -69,7 +69,7 @@ class Pen:
 def pen_of(session: "Session") -> Pen:
     """The pen of a session's model, which must be a language model that reads one way."""
     if not isinstance(session.model, LanguageModel):
-        raise SettingError("a model that reads both ways writes nothing; open a language model (lm)")
+        raise SettingError("a model that reads both ways cannot write; open a language model (lm)")
     if session.pen is None:
         session.pen = Pen(session.model)
     return session.pen

@@ -364,7 +364,7 @@ def bilm_text(
 ) -> BiText:
     """Sentences as numbers in a lexicon, made ready for a network of these settings."""
     if settings.input == "dictionary":
-        raise ModelError("a model of ELMoForManyLangs gives vectors, and no probabilities of words; take another model")
+        raise ModelError("a model of ELMoForManyLangs gives vectors but no probabilities of words; use another model")
     if settings.input == "word":
         return BiText(words, vocabulary, spellings=None, device=device)
     widest = max(width for width, _ in parse_filters(settings.filters))

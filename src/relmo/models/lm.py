@@ -196,7 +196,7 @@ class LanguageModel(SavedModel):
             *_, texts = self.stream(prompt, limit=limit, seed=seed, unknown=unknown, **vars(sampling))
             return texts[0].text
         if sampling != Sampling():
-            raise SettingError("beams searches and does not sample; leave out temperature, top_k and top_p")
+            raise SettingError("beam search does not sample; leave out temperature, top_k and top_p")
         return self.search(prompt, beams=beams, limit=limit, unknown=unknown)[0].text
 
     def stream(

@@ -142,7 +142,7 @@ class SavedModel:
             return self
         text: Any = None if self.settings is None else self.settings.text
         if not hasattr(text, "tokenizer") or getattr(text, "unit", "word") != "word":
-            raise SettingError(f"tokenizer {tokenizer} has no meaning for a model that does not read words")
+            raise SettingError(f"tokenizer {tokenizer}: this model does not read words; leave the tokenizer out")
         if tokenizer not in ("words", "whitespace"):
             raise SettingError(f"the tokenizer is {shown(tokenizer)}; it can be words or whitespace")
         made = copy.copy(self)

@@ -154,6 +154,6 @@ WRITERS: dict[str, Callable[[Path, Iterator[WordSurprisal]], None]] = {
 def check_table(path: Path) -> None:
     """Raises at once where a table could not be written under this name."""
     if path.suffix.lower() not in WRITERS:
-        raise SettingError(f"{path}: tables are {', '.join(WRITERS)}; name the file so")
+        raise SettingError(f"{path}: tables are {', '.join(WRITERS)}; name the file like that")
     if path.suffix.lower() == ".parquet":
         import_pyarrow()

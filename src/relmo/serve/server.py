@@ -54,7 +54,7 @@ class ServedModel:
         self.name, self.model = name, model
         self.verbs = verbs_of(name, model)
         if not self.verbs:
-            raise SettingError(f"{name}: such a model has nothing to be asked over HTTP")
+            raise SettingError(f"{name}: relmo serve has nothing to offer for this kind of model")
         self.batchers: dict[str, Batcher] = {}
         self.growth: Growth | None = None
 

@@ -102,7 +102,7 @@ def _listed(given: Mapping[str, Any], name: str) -> list[Any]:
     """A list that must be there, and hold something."""
     value = given.get(name)
     if not isinstance(value, list) or not value:
-        raise SettingError(f"{name} is a list of one or more, not {typed(value)}")
+        raise SettingError(f"{name} must be a list of one or more, not {typed(value)}")
     return value
 
 
@@ -110,7 +110,7 @@ def flag(given: Mapping[str, Any], fields: Fields, name: str) -> bool:
     """True or false; the default where nothing is given."""
     value = given.get(name, fields[name]["default"])
     if not isinstance(value, bool):
-        raise SettingError(f"{name} is true or false, not {typed(value)}")
+        raise SettingError(f"{name} must be true or false, not {typed(value)}")
     return value
 
 
@@ -358,7 +358,7 @@ class GenerateVerb(Verb):
         flag(given, self.fields, "unknown")
         for name in ("temperature", "top_p"):
             if not isinstance(given.get(name, 0.5), int | float) or isinstance(given.get(name), bool):
-                raise SettingError(f"{name} is a number, not {typed(given[name])}")
+                raise SettingError(f"{name} must be a number, not {typed(given[name])}")
         options: dict[str, Any] = {"prompt": "", "limit": self.fields["limit"]["default"]}
         options |= {name: value for name, value in given.items() if name not in (*MODEL, "stream")}
         return self.model.growing(**options)

@@ -145,7 +145,7 @@ def _find(where: str, stored: Mapping[str, StoredTensor], name: str | None) -> t
         raise ModelError(f"{where}: holds several ELMos; give the name of one, {' or '.join(map(shown, names))}")
     name = next(iter(names)) if name is None else name
     if name not in names:
-        raise ModelError(f"{where}: holds no ELMo of the name {shown(name)}; there is {', '.join(map(shown, names))}")
+        raise ModelError(f"{where}: holds no ELMo called {shown(name)}; there is {', '.join(map(shown, names))}")
     return name, names[name]
 
 
@@ -170,7 +170,7 @@ def _options_of(where: str, tensors: Mapping[str, StoredTensor]) -> dict[str, An
         found = tensors.get(name)
         if found is None or len(found.shape) != dimensions:
             what = "missing" if found is None else f"of {len(found.shape)} dimensions"
-            raise ModelError(f"{where}: '{name}' is {what}; it is no ELMo")
+            raise ModelError(f"{where}: '{name}' is {what}; it is not ELMo")
         return found.shape
 
     def count(name: str) -> int:

@@ -350,7 +350,7 @@ def _read_weights(member: Member, settings: BiLMModelSettings) -> BiLMNetwork:
         stored = sum(dataset.id.get_storage_size() for dataset in found)
         if needed > stored * HIGHEST_RATIO + SPARE:
             raise ModelError(
-                f"{member.name}: declares {needed:,} bytes of weights but stores {stored:,}; it is no model"
+                f"{member.name}: declares {needed:,} bytes of weights but stores {stored:,}; it is not a model"
             )
         network = network.to_empty(device="cpu")
         with torch.no_grad():
@@ -386,7 +386,7 @@ def _find_dataset(file: "h5py.File", dataset: Dataset, where: str) -> "h5py.Data
     if place.dtype.kind != "f" or place.dtype.itemsize not in (2, 4, 8):
         raise ModelError(f"{where}: '{name}' holds {place.dtype}; expected float32 (or float16, float64)")
     if place.chunks and math.prod(place.chunks) * place.dtype.itemsize > place.nbytes + SPARE:
-        raise ModelError(f"{where}: '{name}' is stored in pieces larger than itself; it is no model")
+        raise ModelError(f"{where}: '{name}' is stored in pieces larger than itself; it is not a model")
     if place.shape != dataset.shape:
         raise ModelError(
             f"{where}: '{name}' is {_shape(place.shape)}; by the options it is {_shape(dataset.shape)}: "

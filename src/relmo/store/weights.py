@@ -74,7 +74,7 @@ def read_record(folder: Path, config: dict[str, Any]) -> Record:
             f"{folder}: config.json is damaged: it says precision {shown(precision)}, not {', '.join(STORED)}"
         )
     if not isinstance(digests, list) or len(digests) > MOST_FILES or not all(isinstance(d, str) for d in digests):
-        raise ModelError(f"{folder}: config.json is damaged: the digests of its weights are no list of strings")
+        raise ModelError(f"{folder}: config.json is damaged: the digests of its weights are not a list of strings")
     record = Record(precision, tuple(digests))
     extra = sorted({path.name for path in folder.glob(PATTERN)} - set(record.names))
     if extra:

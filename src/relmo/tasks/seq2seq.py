@@ -183,7 +183,7 @@ class Seq2Seq(Task[TextToText, Rewritten]):
         if tokenizer is None:
             return self
         if self.settings.text.source_unit != "word":
-            raise SettingError(f"tokenizer {tokenizer} has no meaning for a model that does not read words")
+            raise SettingError(f"tokenizer {tokenizer}: this model does not read words; leave the tokenizer out")
         text = super().splitting(tokenizer).settings.text
         return self.copy(source_units=Units("word", text, None))
 

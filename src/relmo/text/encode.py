@@ -142,7 +142,7 @@ def map_numbers(path: Path, dtype: type[np.generic]) -> np.ndarray:
     """The numbers of a file, mapped into memory as they are read."""
     size = path.stat().st_size
     if not size or size % np.dtype(dtype).itemsize:
-        raise CorpusError(f"{path}: is damaged ({size:,} bytes are no list of numbers)")
+        raise CorpusError(f"{path}: is damaged ({size:,} bytes are not a list of numbers)")
     return np.memmap(path, dtype=dtype, mode="r")
 
 

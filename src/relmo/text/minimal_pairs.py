@@ -166,7 +166,7 @@ def _table(path: Path, delimiter: str, names: Sequence[str]) -> Iterator[tuple[s
                 raise CorpusError(f"{place}: has {len(row)} columns where the first line names {len(header)}")
             yield place, dict(zip(header, row, strict=True))
     except csv.Error as error:
-        raise CorpusError(f"{path}:{reader.line_num}: is no row of a table ({error})") from None
+        raise CorpusError(f"{path}:{reader.line_num}: is not a row of a table ({error})") from None
 
 
 READERS: dict[str, Callable[[Path], Iterator[MinimalPair]]] = {

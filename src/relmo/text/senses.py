@@ -96,7 +96,7 @@ def _lemma_of(key: str, place: str) -> Lemma:
     form, _, rest = key.rpartition("%")
     pos = _POS_OF_TYPE.get(rest[:2])
     if not form or pos is None:
-        raise CorpusError(f"{place}: {key[:60]!r} is no sense key; one looks like bank%1:14:00::")
+        raise CorpusError(f"{place}: {key[:60]!r} is not a sense key; one looks like bank%1:14:00::")
     return Lemma(form, pos)
 
 

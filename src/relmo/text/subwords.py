@@ -108,7 +108,7 @@ def _scored(symbol: str) -> tuple[str, float]:
     except ValueError:
         value = float("nan")
     if not piece or not abs(value) < float("inf"):
-        raise VocabularyError(f"{shown(symbol)} is no piece with a log-probability behind it")
+        raise VocabularyError(f"{shown(symbol)} is not a piece followed by its log-probability")
     return piece, value
 
 

@@ -80,7 +80,7 @@ class Vocabulary:
                     f"{path}:{number}: {shown(escape(symbol))} is on line {first_line[symbol]} already; remove one"
                 )
             if not symbol:
-                raise VocabularyError(f"{path}:{number}: an empty line is no symbol; remove it")
+                raise VocabularyError(f"{path}:{number}: an empty line is not a symbol; remove it")
             if "\\" in line.text and SURROGATE.search(symbol):
                 raise VocabularyError(f"{path}:{number}: {shown(line.text)} is half of a character; remove it")
             first_line[symbol] = number

@@ -169,7 +169,7 @@ def check_address(host: str, token: str | None) -> str | None:
     if token is not None and len(token) < 8:
         raise SettingError("--token has fewer than 8 characters; take a longer one")
     if token is not None and not (token.isascii() and token.isprintable()):
-        raise SettingError("--token is of letters, digits and signs of ASCII, which every browser sends alike")
+        raise SettingError("--token may have only ASCII letters, digits and signs; not every browser sends others")
     if host not in LOOPBACK and token is None:
         raise SettingError(f"--host {host}: others can reach it; give a --token that they must know, or leave it out")
     return token

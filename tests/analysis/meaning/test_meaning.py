@@ -113,7 +113,7 @@ def test_mistakes_are_said(tmp_path: Path) -> None:
     assert len(build_index(tmp_path / "index", model, CORPUS[:1], overwrite=True)) < len(index)
     index = build_index(tmp_path / "index", model, CORPUS, overwrite=True)
     (tmp_path / "index" / "mine.txt").write_text("notes")
-    with pytest.raises(StorageError, match=r"holds what relmo did not write \(mine.txt\)"):
+    with pytest.raises(StorageError, match=r"has files that relmo did not write \(mine.txt\)"):
         build_index(tmp_path / "index", model, CORPUS, overwrite=True)
     with pytest.raises(SettingError, match="'dog' is not among the words"):
         meaning(model, index, "the cat", "dog")
@@ -121,7 +121,7 @@ def test_mistakes_are_said(tmp_path: Path) -> None:
         meaning(model, index, "the cat", 2)
     with pytest.raises(ModelError, match="built with another model"):
         meaning(bilm(hidden=10), index, "the cat", "cat")
-    with pytest.raises(ModelError, match="is no index"):
+    with pytest.raises(ModelError, match="is not an index"):
         OccurrenceIndex.open(tmp_path)
     with pytest.raises(SettingError, match="the layers 0 to 2"):
         index.nearest(np.ones(8, dtype=np.float32), layer=3)

@@ -94,7 +94,7 @@ def _module_of(network: Any) -> nn.Module:
     """The network of a model, or the module itself."""
     module = network if isinstance(network, nn.Module) else getattr(network, "network", None)
     if not isinstance(module, nn.Module):
-        raise SettingError(f"{type(network).__name__} is no network: give a recurrent model or an nn.Module")
+        raise SettingError(f"{type(network).__name__} is not a network; give a recurrent model or an nn.Module")
     return module
 
 

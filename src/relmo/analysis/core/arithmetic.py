@@ -119,7 +119,7 @@ class Written:
             return Node(name, (inside,), FUNCTIONS[name](inside.value))
         self._expect(",")
         if not self.tokens or not self.tokens[0].startswith("±"):
-            raise SettingError("the equation clips at no number")
+            raise SettingError("the equation clips, but not at a number")
         limit = float(self.tokens.pop(0)[1:])
         self._expect(")")
         return Node(CLIP, (inside, Node("number", (), np.array(limit))), inside.value.clip(-limit, limit))

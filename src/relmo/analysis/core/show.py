@@ -125,7 +125,7 @@ def check_picture(path: str | Path) -> Path:
     """Raises at once where a picture could not be drawn: no matplotlib, or an unknown kind of file."""
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
-        raise SettingError(f"{path}: pictures are {' or '.join(FORMATS)}; name the file so")
+        raise SettingError(f"{path}: pictures are {' or '.join(FORMATS)}; name the file like that")
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -149,7 +149,7 @@ def write_arrays(path: str | Path, arrays: dict[str, np.ndarray]) -> None:
     """Arrays by name, of numbers or of strings, as .npz or .h5, whole or not at all."""
     path = Path(path)
     if path.suffix.lower() not in ARRAYS:
-        raise SettingError(f"{path}: arrays are written as {' or '.join(ARRAYS)}; name the file so")
+        raise SettingError(f"{path}: arrays are written as {' or '.join(ARRAYS)}; name the file like that")
     if path.suffix.lower() == ".npz":
         with atomic(path) as temporary, temporary.open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]

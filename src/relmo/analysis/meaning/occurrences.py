@@ -67,7 +67,7 @@ class OccurrenceIndex:
         """An index that `build_index` wrote."""
         folder = Path(folder)
         if not (folder / "index.json").exists():
-            raise ModelError(f"{folder}: is no index of a corpus; make one: relmo analyse meaning --build")
+            raise ModelError(f"{folder}: is not an index of a corpus; make one: relmo analyse meaning --build")
         index = cls(folder, read_sealed(folder / "index.json", REBUILD))
         index.check_about()
         for layer in range(index.layers):

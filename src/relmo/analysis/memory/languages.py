@@ -236,7 +236,7 @@ def language_of(name: str) -> Language:
         return Blocks(name[::2])
     if (match := re.fullmatch(r"dyck-([1-4])", name)) is not None:
         return Dyck(int(match[1]))
-    raise SettingError(f"{name!r} is no language that is known: anbn, anbncn, or dyck-1 to dyck-{len(BRACKETS)}")
+    raise SettingError(f"{name!r} is not a language that relmo knows: anbn, anbncn, dyck-1 to dyck-{len(BRACKETS)}")
 
 
 def intervals(numbers: Iterator[int] | list[int]) -> list[tuple[int, int]]:

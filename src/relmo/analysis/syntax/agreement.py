@@ -304,7 +304,7 @@ def sweep(
     plan = plan_of(model, kept)
     chosen = _all_units(model, state) if units is None else list(units)
     if not chosen:
-        raise SettingError("there are no units to set; give some")
+        raise SettingError("there are no units to set; give at least one")
     base = gaps(model, plan)
     at = [[value] for value in _off_values(model, plan, chosen, how)]
     scores = gaps_without(model, plan, [[unit] for unit in chosen], values=at, progress=progress)

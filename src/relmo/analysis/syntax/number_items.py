@@ -92,7 +92,7 @@ def number_items(model: LanguageModel | BiLM, pairs: Sequence[MinimalPair], *, s
     texts = [text for _, text in kept]
     plural = np.array([numbers[item][0] for item, _ in kept])
     if plural.all() or not plural.any():
-        raise CorpusError("all subjects have the same number; pairs with both are needed")
+        raise CorpusError("all subjects have the same number; give singular and plural subjects")
     place = _noun_place(texts, plural) if subject is None else subject
     if place is None or not 0 <= place < length:
         raise SettingError("the subject's place is not seen from the words; say it, from 0: --subject 1")

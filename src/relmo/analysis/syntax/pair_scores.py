@@ -67,7 +67,7 @@ class PairPlan:
 def plan_of(model: LanguageModel | BiLM, pairs: Sequence[MinimalPair]) -> PairPlan:
     """How these pairs are read by a model."""
     if not pairs:
-        raise CorpusError("there are no minimal pairs; give some")
+        raise CorpusError("there are no minimal pairs; give at least one")
     vocabulary = model.output_words() if isinstance(model, BiLM) else model.vocabulary
     index: dict[tuple[str, ...], int] = {}
     entries: list[tuple[int, int, str, int, float]] = []
@@ -265,7 +265,7 @@ class Reader:
 def _one_way(stack: Stack) -> Stack:
     """The forward direction of layers."""
     if stack.joined and stack.directions == 2:
-        raise ModelError("layers that read both directions of those below them predict no next word")
+        raise ModelError("layers that read both directions of the layers below cannot predict the next word")
     return replace(stack, layers=[replace(layer, weights=layer.weights[:1]) for layer in stack.layers])
 
 

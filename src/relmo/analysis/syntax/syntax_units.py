@@ -315,7 +315,7 @@ def _first_words(sentences: Sequence[DepthSentence], most: int) -> list[DepthSen
         kept.append(each)
         count += len(each.words)
     if not kept:
-        raise CorpusError("there are no sentences with trees; give some")
+        raise CorpusError("there are no sentences with trees; give at least one")
     return kept
 
 

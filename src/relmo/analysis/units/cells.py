@@ -110,7 +110,7 @@ def _check_tracks(symbols: int, tracks: Mapping[str, np.ndarray]) -> None:
         if np.shape(track) != (symbols,):
             raise SettingError(f"the feature {name!r} has the shape {np.shape(track)} for {symbols} symbols")
         if not np.isfinite(track).all():
-            raise SettingError(f"the feature {name!r} has values that are no finite numbers")
+            raise SettingError(f"the feature {name!r} has values that are not finite numbers")
         if np.ptp(track) == 0:
             raise SettingError(
                 f"the feature {name!r} is {track[0]:g} at all of {symbols:,} symbols; give a text where it changes"

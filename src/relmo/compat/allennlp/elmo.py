@@ -113,7 +113,7 @@ class Elmo(nn.Module):
             try:
                 mix.load_state_dict(own)
             except RuntimeError as error:
-                raise ModelError(f"{saved.name}: scalar_mix_{k} is no mix of {layers} layers") from error
+                raise ModelError(f"{saved.name}: scalar_mix_{k} is not a mix of {layers} layers") from error
         return elmo.eval()
 
     @property

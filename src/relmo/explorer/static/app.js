@@ -65,8 +65,8 @@ function fromAddress() {
   return found;
 }
 
-function toAddress(push) {
-  const kept = Object.entries(state).filter(([name, value]) => value !== DEFAULTS[name]);
+function toAddress(push, shown = state) {
+  const kept = Object.entries(shown).filter(([name, value]) => value !== DEFAULTS[name]);
   const address = `#${new URLSearchParams(kept)}`;
   try {
     history[push ? "pushState" : "replaceState"](null, "", address);
@@ -84,10 +84,14 @@ const view = {
     const changed = Object.keys(more).filter((name) => more[name] !== state[name]);
     if (!changed.length) return;
     if ("text" in more && more.text !== state.text) Object.assign(more, { page: 0, at: -1, ...more });
+    const next = { ...state, ...more };
+    toAddress(changed.includes("screen"), next);
+    if (changed.includes("model")) return arrive(next);
+    if (changed.includes("screen") || !current?.update) {
+      state = next;
+      return show();
+    }
     Object.assign(state, more);
-    toAddress(changed.includes("screen"));
-    if (changed.includes("model")) return start();
-    if (changed.includes("screen") || !current?.update) return show();
     head();
     turned = performance.now();
     const again = current.update(changed); // a screen that shows itself anew gives what it then is
@@ -100,26 +104,26 @@ const view = {
     Object.assign(state, more);
     toAddress(false);
   },
-  neighbour(by, from = state.unit) {
+  neighbour(by, from = this.state.unit) {
     const unit = parseUnit(from);
-    const size = about.states[unit.state] / about.directions;
+    const size = this.about.states[unit.state] / this.about.directions;
     return unitName({ ...unit, number: (unit.number + by + size) % size });
   },
   turn(by) { this.set({ unit: this.neighbour(by) }); },
   // What a unit is called: its name in plain words, where it has one.
-  named(unit = state.unit) { return about.named?.find((cell) => cell.unit === unit) ?? null; },
-  called(unit = state.unit) { return this.named(unit)?.name ?? `cell ${parseUnit(unit).number}`; },
-  get symbols() { return about.unit === "char" ? "characters" : "words"; },
-  get symbol() { return about.unit === "char" ? "character" : "word"; },
-  feature(name) { return about.features.find((each) => each.name === name)?.words ?? name.replaceAll("_", " "); },
+  named(unit = this.state.unit) { return this.about.named?.find((cell) => cell.unit === unit) ?? null; },
+  called(unit = this.state.unit) { return this.named(unit)?.name ?? `cell ${parseUnit(unit).number}`; },
+  get symbols() { return this.about.unit === "char" ? "characters" : "words"; },
+  get symbol() { return this.about.unit === "char" ? "character" : "word"; },
+  feature(name) { return this.about.features.find((each) => each.name === name)?.words ?? name.replaceAll("_", " "); },
   // Where a figure comes from, in a line.
   get source() {
-    const text = (about.texts ?? []).find((each) => each.name === state.text)?.title;
-    return ["relmo", `model ${about.name}`, text && state.screen !== "start" ? text : ""].filter(Boolean).join(" · ");
+    const text = (this.about.texts ?? []).find((each) => each.name === this.state.text)?.title;
+    return ["relmo", `model ${this.about.name}`, text && this.state.screen !== "start" ? text : ""].filter(Boolean).join(" · ");
   },
   async own(text, language) {
     try {
-      const { text: name } = await send("api/text", { model: state.model, text, language });
+      const { text: name } = await send("api/text", { model: this.state.model, text, language });
       this.set({ text: name, page: 0, at: -1, own: text.length <= SHORT ? text : "", language: language ?? "", screen: "read" });
     } catch (error) {
       say(error.message);
@@ -127,6 +131,14 @@ const view = {
   },
   download,
 };
+
+// The view of the screen that is shown now. A screen that was left keeps the state and the model it had: an answer that comes
+// late asks nothing of another model, and changes nothing.
+function ownView() {
+  const mine = state;
+  const live = (what) => ({ value: (more) => { if (mine === state) view[what](more); } });
+  return Object.create(view, { state: { value: mine }, about: { value: about }, set: live("set"), note: live("note") });
+}
 
 function head() {
   const tabs = Object.entries(SCREENS).filter(([name]) => offered(name)).map(([name, { label }]) =>
@@ -200,22 +212,32 @@ function show() {
   const root = document.getElementById("screen");
   put(root);
   root.dataset.screen = state.screen;
-  current = SCREENS[state.screen].show(root, view);
+  current = SCREENS[state.screen].show(root, ownView());
 }
 
-async function start() {
-  state.model ||= bundle?.model ?? "";
-  about = await ask("about", { ...(state.model ? { model: state.model } : {}), ...(bundle ? {} : { opening: 1 }) });
-  for (const [key, value] of Object.entries(about.answers ?? {})) answers.set(canonical(key), value);
-  about.answers = {};
-  state.model = about.name;
-  answers.set(`about?${new URLSearchParams({ model: about.name })}`, about);
-  if (state.own && state.text.startsWith("own-") && !bundle) {
-    await send("api/text", { model: state.model, text: state.own, language: state.language || null });
+let asked = 0; // how often a model was asked for
+
+// Opens a model, and then shows what is in `next`. Until the model is there, the old screen stays with its own.
+async function start(next) {
+  const turn = ++asked;
+  next.model ||= bundle?.model ?? "";
+  const found = await ask("about", { ...(next.model ? { model: next.model } : {}), ...(bundle ? {} : { opening: 1 }) });
+  for (const [key, value] of Object.entries(found.answers ?? {})) answers.set(canonical(key), value);
+  found.answers = {};
+  next.model = found.name;
+  answers.set(`about?${new URLSearchParams({ model: found.name })}`, found);
+  if (next.own && next.text.startsWith("own-") && !bundle) {
+    await send("api/text", { model: next.model, text: next.own, language: next.language || null });
   }
+  if (turn !== asked) return; // another was asked for since
+  [state, about] = [next, found];
   settle();
   opened ||= state.screen;
   show();
+}
+
+function arrive(next) {
+  start(next).catch((error) => say(error.message));
 }
 
 // What the address leaves open is as the model opens.
@@ -282,11 +304,12 @@ function joined(spans) {
 }
 
 addEventListener("popstate", () => {
-  const before = state.model;
-  state = { ...fromAddress() };
-  if (state.model && state.model !== before) return start();
-  state.model = before;
-  if (location.hash.length < 2) state.screen = opened;
+  const next = fromAddress();
+  if (next.model && next.model !== state.model) return arrive(next);
+  asked++;
+  next.model = state.model;
+  if (location.hash.length < 2) next.screen = opened;
+  state = next;
   settle();
   show();
 });
@@ -298,6 +321,6 @@ if (bundle?.address && !location.hash) {
     if (name in DEFAULTS) state[name] = typeof DEFAULTS[name] === "number" ? Number(value) : typeof DEFAULTS[name] === "boolean" ? value === "true" : value;
   }
 }
-start().catch((error) => {
+start(state).catch((error) => {
   document.getElementById("screen").textContent = error instanceof Mistake ? error.message : `The page failed: ${error.message}`;
 });

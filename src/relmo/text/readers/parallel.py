@@ -113,7 +113,7 @@ def _csv_fields(path: str | Path, errors: Errors) -> Iterator[tuple[list[str], s
         except StopIteration:
             return
         except csv.Error as error:
-            raise CorpusError(f"{place}: is no row of a table with commas ({error})") from error
+            raise CorpusError(f"{place}: is not a row of a table with commas ({error})") from error
         if any(field.strip() for field in fields):
             yield fields, place
 

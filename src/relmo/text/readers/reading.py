@@ -139,7 +139,7 @@ def _part(value: Any, key: str, kind: type, place: str) -> Any:
 def _text(value: Any, what: str, place: str) -> str:
     """A string that has something in it, and no half of a character."""
     if not isinstance(value, str) or not value.strip():
-        raise CorpusError(f"{place}: the {what} is empty or no text: {shown(value)}")
+        raise CorpusError(f"{place}: the {what} is empty or not a text: {shown(value)}")
     if SURROGATE.search(value):
         raise CorpusError(f"{place}: the {what} has half of a character, such as \\ud83d alone; write the whole of it")
     return value

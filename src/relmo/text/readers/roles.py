@@ -94,7 +94,7 @@ def _proposition(at: int, tags: list[str], known: tuple[Any, Any], place: str) -
     """A predicate from the tags in any encoding of spans, its part of speech and its frame."""
     for tag in tags:
         if not is_span_tag(tag):
-            raise CorpusError(f"{place}: '{tag[:40]}' is no tag of a span such as B-ARG0, I-ARG0 or O")
+            raise CorpusError(f"{place}: '{tag[:40]}' is not the tag of a span, such as B-ARG0, I-ARG0 or O")
     tags = bio(tags)
     if tags[at] == OUTSIDE:
         tags[at] = BEGIN_VERB
