@@ -163,7 +163,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no number": (lambda f: (f / "char.dic").write_text("a\tx\n"), r"char.dic:1: expected a symbol, a tab"),
     "no marks": (lambda f: (f / "char.dic").write_text("a\t0\n<oov>\t1\n"), "has no <eow>, <bow>, <pad>"),
     "cut short": (lambda f: (f / "encoder.pkl").write_bytes((f / "encoder.pkl").read_bytes()[:-9]), "cut short"),
-    "no pickle": (lambda f: (f / "encoder.pkl").write_bytes(b"\x80\x02hello"), "is no file of tensors"),
+    "no pickle": (lambda f: (f / "encoder.pkl").write_bytes(b"\x80\x02hello"), "is not a file of tensors"),
     "no tensors": (lambda f: save_other(f, {"a": [1, 2]}), "'a' is not a tensor"),
     "not finite": (lambda f: spoil(f), "not finite"),
     "a program": (lambda f: save_other(f, {"a": Evil()}), "which no tensors need"),

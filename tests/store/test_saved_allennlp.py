@@ -91,7 +91,7 @@ def test_one_of_several_is_taken_by_its_name(tmp_path: Path) -> None:
     elmo = Elmo.from_archive(path, name="text_field_embedder.second")
     vectors = elmo(batch_to_ids(SENTENCES[:1]))["elmo_representations"][0][0].detach()
     np.testing.assert_allclose(vectors, saved.mixed(SENTENCES[0]), atol=4e-6)
-    with pytest.raises(ModelError, match="no ELMo of the name 'third'; there is"):
+    with pytest.raises(ModelError, match="no ELMo called 'third'; there is"):
         Elmo.from_archive(path, name="third")
 
 

@@ -81,7 +81,7 @@ def test_brackets_are_written_as_they_are_read() -> None:
         (line(frames=[{"verb_index": 4, "tags": SEEN}]), "from 0 to 3, not 4"),
         (line(frames=[{"verb_index": True, "tags": SEEN}]), "from 0 to 3, not True"),
         (line(frames=[{"verb_index": 2, "tags": SEEN[:3]}]), "as many tags as words for the predicate 'seen'"),
-        (line(frames=[{"verb_index": 2, "tags": ["X", *SEEN[1:]]}]), "'X' is no tag of a span"),
+        (line(frames=[{"verb_index": 2, "tags": ["X", *SEEN[1:]]}]), "'X' is not the tag of a span"),
         (line(frames=[{"verb_index": 0, "tags": SEEN}]), "'Anna': it has the role ARG0 for itself"),
         (line(pos=["NNP"]), "as many parts of speech"),
         (line(words=["a"] * (LONGEST + 1), pos=[], frames=[]), "has 1,001 words, the most is 1,000"),

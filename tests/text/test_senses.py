@@ -107,8 +107,8 @@ def test_files_of_a_set_that_do_not_fit_are_one_clear_line(xml: str, gold: str, 
         ("[1]", ':1: expected "tokens"'),
         ('{"tokens": ["a"], "sense_keys": []}', "of the same length"),
         ('{"tokens": ["a"], "sense_keys": ["a%1:00:00::"]}', "of the same length"),
-        ('{"tokens": ["a"], "sense_keys": [["a"]]}', ":1: 'a' is no sense key"),
-        ('{"tokens": ["a"], "sense_keys": [["a%7:00:00::"]]}', "is no sense key"),
+        ('{"tokens": ["a"], "sense_keys": [["a"]]}', ":1: 'a' is not a sense key"),
+        ('{"tokens": ["a"], "sense_keys": [["a%7:00:00::"]]}', "is not a sense key"),
     ],
 )
 def test_a_broken_line_of_semcor_is_named(line: str, message: str, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_unigram_takes_the_most_probable_cut() -> None:
 
 @pytest.mark.parametrize("piece", ["▁a", "▁a b", "▁a nan", " -1"])
 def test_a_piece_without_a_number_is_one_clear_line(piece: str) -> None:
-    with pytest.raises(VocabularyError, match="no piece with a log-probability"):
+    with pytest.raises(VocabularyError, match="not a piece followed by"):
         Subwords(Pieces([piece]), "unigram")
 
 

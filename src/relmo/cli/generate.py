@@ -99,9 +99,7 @@ def check(decoding: DecodingOptions, limit: int, samples: int) -> None:
         if value is not None and value < 1:
             raise SettingError(f"--{name} must be 1 or more, not {value}")
     if decoding.beams and (decoding.greedy or decoding.top_k or decoding.top_p or decoding.temperature != 1.0):
-        raise SettingError(
-            "--beams does not sample: leave out --greedy, --temperature, --top-k and --top-p"
-        )
+        raise SettingError("--beams does not sample: leave out --greedy, --temperature, --top-k and --top-p")
     if decoding.beams and samples > decoding.beams:
         raise SettingError(f"--samples {samples} is more than --beams {decoding.beams} texts")
 
