@@ -319,6 +319,13 @@ def test_a_dry_run_prints_the_plan_and_leaves_nothing(run: Relmo, text: Path, tm
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("epochs", "few"), [(1, True), (100, False)])
+def test_the_plan_says_when_there_are_few_steps(epochs: int, few: bool, run: Relmo, text: Path, tmp_path: Path) -> None:
+    options = f"--hidden 8 --embedding 4 --batch 64 --unroll 16 --epochs {epochs} --device cpu --dry-run"
+    run("train", "lm", text, "--out", tmp_path / "m", *options.split())
+    assert ("which is few: it learns more with a smaller --batch or more --epochs" in errors(run)) == few
+
+
 BILM = "--preset tiny --min-count 2 --batch 8 --unroll 8 --epochs 0.5 --threads 1 --device cpu"
 
 

@@ -165,6 +165,10 @@ def shown_progress(*, quiet: bool) -> Iterator[Reporter]:
             reporter.close()
 
 
+FEW = 100  # steps, in which a network that begins from nothing learns little
+LITTLE = ", which is few: it learns more with a smaller --batch or more --epochs"
+
+
 def plan_lines(plan: "Plan") -> list[str]:
     """What is known of a run before its first step, a line each."""
     lines = [("device", plan.device), (f"{plan.unit} to learn from", f"{plan.predictions:,}")]
@@ -173,7 +177,7 @@ def plan_lines(plan: "Plan") -> list[str]:
     if plan.steps:
         lines += [
             ("parameters", f"{plan.parameters:,}"),
-            ("steps", f"{plan.steps:,}"),
+            ("steps", f"{plan.steps:,}{LITTLE if plan.steps < FEW else ''}"),
             ("time", f"about {duration(plan.seconds)}, validation aside"),
         ]
     if plan.steps and plan.memory is not None:
