@@ -60,10 +60,11 @@ if [ "$size" = full ]; then
   tail -c 150000 "$prose" > "$out/war-and-peace-end.txt"  # what was held out
   tail -c 190160 "$code" > "$out/sqlite-end.c"
   $python -c 'print("".join("a" * n + "b" * n for n in range(1, 41)), end="")' > "$out/anbn.txt"
-  few="--symbols 60000 --ablate-symbols 3000 --among 24"  # units to rank the best ones among
+  few="--ablate-symbols 3000 --among 24"  # units to rank the best ones among
+  novel="--symbols 45900"  # the end of the novel; an essay follows, with one quotation of 2,400 characters
   lines="--feature quotes --feature column --feature to_line_end --feature word_position --feature capitalised"
-  named prose "$out/war-and-peace-end.txt" $lines $few
-  named code "$out/sqlite-end.c" $few --feature comment --feature depth --feature column --feature indentation --feature if --feature if_body --feature string
+  for name in prose prose-elman prose-gru prose-lstm; do named $name "$out/war-and-peace-end.txt" $lines $novel $few; done
+  named code "$out/sqlite-end.c" --symbols 60000 $few --feature comment --feature depth --feature column --feature indentation --feature if --feature if_body --feature string
   for cell in lstm gru; do named "anbn-$cell" "$out/anbn.txt" --feature surplus; done
 fi
 # When the folders are in their place, src/relmo/data/examples: python recipes/explorer_answers.py
