@@ -166,7 +166,7 @@ def test_the_server_asks_and_refuses_work_of_language_models(session: AlignSessi
             answer = client.post(path, content=json.dumps(given).encode())
             assert answer.status_code == 400
             assert "\n" not in answer.json()["error"]
-        with pytest.raises(ModelError, match="no language model"):
+        with pytest.raises(ModelError, match="is not a language model"):
             models.worker("lstm").other(session.name)
 
 

@@ -15,6 +15,7 @@ from relmo.analysis.core.progress import split_progress
 from relmo.explorer.align import AlignSession
 from relmo.explorer.beside import busiest
 from relmo.explorer.examples import EXAMPLES
+from relmo.explorer.lines import number_units
 from relmo.explorer.session import Session, unit_of
 from relmo.explorer.truth import usual_features
 from relmo.explorer.work import Worker
@@ -36,17 +37,19 @@ def asked_at_first(session: Session) -> dict[str, tuple[str, dict[str, Any]]]:
     features = usual_features(session, text)
     find = {"features": features, "ablate": "zero", "symbols": 2000 if both_ways else 10_000}
     networks = [{"cell": cell, **fresh_choice(cell)} for cell in sorted(CELLS)]
+    leads = next(each.name for each in EXAMPLES if each.text == text) == session.name
     found: dict[str, tuple[str, dict[str, Any]]] = {
         "memory": ("memory", {"lags": 60, "positions": 16}),
     }
-    if session.named or both_ways:  # of the others it is made when the screen opens
+    if leads and (session.named or both_ways):  # of the others it is made when the screen opens
         found["find"] = ("find", find)
-    if next(each.name for each in EXAMPLES if each.text == text) == session.name:  # the others show the same
-        found["fresh"] = ("memory", {"networks": networks, **FRESH})
+    if leads:
+        found["fresh"] = ("memory", {"networks": networks, **FRESH})  # the others show the same
     if both_ways:
         found["meaning"] = ("mean", {"sentence": SENTENCE, "position": POSITION})
         found["meaning_second"] = ("mean", {"sentence": SECOND, "position": SECOND_POSITION})
         found["agree"] = ("agree", {})
+        unit = next(iter(number_units(session.name)), unit)
         found["gates"] = ("gates", {"unit": unit, "conditions": [f"nounpp {way}" for way in ("SS", "SP", "PS", "PP")]})
     else:
         found["past"] = ("past", {})

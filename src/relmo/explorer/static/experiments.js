@@ -121,7 +121,8 @@ export function showExperiments(root, view) {
 
   // What a cell's gates do while the words before the two forms are read.
   function gatePanel() {
-    const unit = make("input", { type: "text", value: state.unit, spellcheck: "false", maxlength: "16", onchange: () => {
+    const carries = about.number_units.length && state.unit === about.opened ? about.number_units[0] : state.unit;
+    const unit = make("input", { type: "text", value: carries, spellcheck: "false", maxlength: "16", onchange: () => {
       if (/^[a-z]\d{1,4}\.\d{1,6}$/.test(unit.value)) view.note({ unit: unit.value });
     } });
     const run = runner("Trace its gates again", async (tell, signal) => {

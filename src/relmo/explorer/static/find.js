@@ -92,7 +92,7 @@ export function showFind(root, view) {
     const there = ordered.filter((each) => each.exists);
     const skipped = found.skipped.length ? ` Left out, as they never change in this text: ${found.skipped.map((name) => view.feature(name)).join("; ")}.` : "";
     const best = there[0];
-    const claim = best ? `One cell ${strength(best.r)} shows ${view.feature(best.feature)}` : "No single cell stands for any of these";
+    const claim = best ? `One cell ${strength(best.r)} shows ${view.feature(best.feature).replace(/^inside/, "what is inside")}` : "No single cell stands for any of these";
     put(top, heading(claim, `The best of all cells for each question (${found.units} numbers: what a cell holds, c, and what it shows, h), over ${found.symbols.toLocaleString("en")} ${view.symbols}. A cell counts when its orange bar beats the grey ones.${skipped}`));
     put(results, make("div", { class: "cards" }, ...ordered.map((each) => card(each, found))),
       evidence("All scores: every cell against every feature", matrix(found)));
