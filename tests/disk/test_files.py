@@ -1,6 +1,7 @@
 """Small files that anyone may have written: what is wrong with one is said, and never takes long or much memory."""
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from relmo.config import build, parse_override, read_toml
-from relmo.disk.files import LARGEST_TOML, is_file, parse_json, parse_toml, read_json, read_small
+from relmo.disk.files import LARGEST_TOML, finite, is_file, parse_json, parse_toml, read_json, read_small
 from relmo.errors import SettingError
 from relmo.settings.bounds import parse_filters
 from relmo.settings.lm import LMSettings, check_lm
@@ -126,3 +127,8 @@ def test_an_override_of_any_kind_is_a_string_where_it_is_no_toml() -> None:
         assert parse_override(f"text.valid={value}") == {"text": {"valid": value}}
     with pytest.raises(SettingError, match=r"section\.key=value.*xxx…"):
         parse_override("x" * 5000)
+
+
+def test_what_json_cannot_say_is_null() -> None:
+    value = {"a": [1.5, math.nan, (math.inf, 2)], "b": {"c": -math.inf, "d": "NaN"}}
+    assert finite(value) == {"a": [1.5, None, [None, 2]], "b": {"c": None, "d": "NaN"}}

@@ -34,6 +34,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from relmo.cli.streams import takes_everything
+from relmo.disk.files import finite
 from relmo.runs.progress import PLAIN_EVERY, duration, make_bar, make_console, speaks
 from relmo.settings.arguments import Progress
 
@@ -179,8 +180,8 @@ def print_json(value: Any) -> None:
 
 
 def json_line(value: Any) -> str:
-    """A JSON object as standard output takes it: where that cannot say a character, escaped."""
-    return json.dumps(value, ensure_ascii=not takes_everything(sys.stdout))
+    """A JSON object as standard output takes it: where that cannot say a character, escaped. JSON has no NaN: null."""
+    return json.dumps(finite(value), ensure_ascii=not takes_everything(sys.stdout))
 
 
 def coloured(prediction: "Prediction") -> str:

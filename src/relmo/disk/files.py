@@ -6,6 +6,7 @@ caller adds what to do about it.
 """
 
 import json
+import math
 import os
 import tomllib
 from collections.abc import Callable
@@ -57,6 +58,15 @@ def read_json(path: str | Path) -> Any:
     if not is_file(path):
         raise ValueError("it is no ordinary file" if os.path.lexists(path) else "there is no such file")
     return parse_json(read_small(path))
+
+
+def finite(value: Any) -> Any:
+    """A result with None in the place of numbers that JSON has not."""
+    if isinstance(value, dict):
+        return {name: finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def parse_toml(text: str) -> dict[str, Any]:

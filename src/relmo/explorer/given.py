@@ -1,6 +1,5 @@
 """What requests for work hold: texts, numbers and lists out of JSON, checked; and how units are named in it."""
 
-import math
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -53,12 +52,3 @@ def listed(given: Given, name: str, kind: type = str, *, most: int = 200) -> lis
 def plain_unit(unit: Any) -> str:
     """A unit's name in requests: c0.27, or c0.27b where it reads backwards."""
     return f"{unit.state}{unit.layer}.{unit.number}{'b' if unit.direction == 'backward' else ''}"
-
-
-def finite(value: Any) -> Any:
-    """A result with None in the place of numbers that JSON has not."""
-    if isinstance(value, dict):
-        return {name: finite(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -25,10 +25,11 @@ from relmo.analysis.memory.gradients import gradient_flow
 from relmo.analysis.memory.truncation import truncation
 from relmo.analysis.units.cell_report import CellReport, found_dict
 from relmo.analysis.units.cells import find_cells
+from relmo.disk.files import finite
 from relmo.errors import SettingError
 from relmo.explorer import beside, trials, words
 from relmo.explorer.asked import unit_of
-from relmo.explorer.given import Given, choice, finite, listed, number, plain_unit, real, string
+from relmo.explorer.given import Given, choice, listed, number, plain_unit, real, string
 from relmo.explorer.matching import stretches
 from relmo.explorer.reader import PagedReader
 from relmo.explorer.session import Session
