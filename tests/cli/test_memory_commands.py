@@ -95,7 +95,7 @@ def test_counting_trains_judges_and_saves_networks_that_other_commands_take(run:
         (("gradients", "--jacobian", "-1"), "0 or more"),
         (("truncation",), "no model to look at"),
         (("truncation", "m", "--lengths", "1.5"), "whole numbers"),
-        (("counting", "palindromes"), "no language that is known"),
+        (("counting", "palindromes"), "not a language that relmo knows"),
         (("counting", "anbn", "--cells", ","), "elman,gru,lstm"),
         (("counting", "anbn", "--cells", "lstm,tree"), "it can be elman"),
     ],

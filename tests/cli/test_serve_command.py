@@ -114,4 +114,4 @@ def test_two_models_of_one_name_and_models_that_cannot_be_served_are_one_line(ru
     assert "two models are called words" in error
     status, _, error = run("words", "--port", "0")
     assert status == 2
-    assert "nothing to be asked over HTTP" in error
+    assert "nothing to offer for this kind of model" in error

@@ -176,7 +176,7 @@ def test_damage_and_other_versions_are_one_clear_line(tmp_path: Path) -> None:
     for other, says in (
         (json.dumps(note | {"format": FORMAT - 1}), "of another biLM or version; remove"),
         ("{", r"note.json: is damaged \(.*\); remove"),
-        ("[]", "is no JSON object"),
+        ("[]", "is not a JSON object"),
         ("\udcff", "is damaged"),
     ):
         (cache.folder / NOTE).write_text(other, errors="surrogateescape")

@@ -321,7 +321,7 @@ def test_mistakes_are_told() -> None:
         pass
     with pytest.raises(ModelError, match="no recurrent layers"), intervene(nn.Linear(2, 2), 0, 1):
         pass
-    with pytest.raises(SettingError, match="no network"), intervene("small", 0, 1):
+    with pytest.raises(SettingError, match="is not a network"), intervene("small", 0, 1):
         pass
     low = bilm()
     low.precision = "int8"

@@ -106,5 +106,5 @@ def test_numbers_are_put_together_as_stretches() -> None:
 def test_languages_that_are_not_known_are_refused() -> None:
     assert isinstance(language_of("xnynzn"), Language)
     for name in ("an", "anan", "dyck-5", "dyck-0", "palindromes"):
-        with pytest.raises(SettingError, match="no language that is known"):
+        with pytest.raises(SettingError, match="not a language that relmo knows"):
             language_of(name)
