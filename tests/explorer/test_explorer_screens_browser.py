@@ -10,7 +10,7 @@ from served import served
 from test_explorer_browser import AXE, VIOLATIONS, Watched, browser, pytestmark  # noqa: F401
 
 from relmo.analysis.core.untrained import untrained
-from relmo.explorer import beside
+from relmo.explorer import beside, work
 from relmo.explorer.examples import DATA
 from relmo.explorer.extras import Extras
 from relmo.explorer.session import Session
@@ -161,7 +161,11 @@ def test_copies_are_marked_and_the_film_has_a_picture_of_every_checkpoint(
     check(page)
 
 
-def test_singular_values_stand_beside_gradients_and_checkpoints_among_them(watched: Watched) -> None:
+def test_singular_values_stand_beside_gradients_and_checkpoints_among_them(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow, few = work.gradient_flow, {"lags": 20, "positions": 4, "jacobian_positions": 2}  # are as good here
+    monkeypatch.setattr(work, "gradient_flow", lambda *given, **options: flow(*given, **(options | few)))
     page = watched.open("#screen=memory&model=prose-lstm&jacobians=true&beside=true")
     page.wait_for_selector("section:has-text('After training') .halves")
     charts = page.locator("section:has-text('After training') .halves svg.chart")
