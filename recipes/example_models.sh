@@ -23,7 +23,7 @@ fi
 
 train() {  # NAME TEXT SETTING…
   local name=$1 text=$2; shift 2
-  echo "relmo train lm $(basename "$text") --decay cosine $* --out $name" > "$out/$name.command"
+  echo "relmo train lm $(basename "$text") --decay cosine $* --out $name" | fold -s -w 112 | sed '$!s/ *$/ \\/; 2,$s/^/  /' > "$out/$name.command"
   if [ -d "$out/$name/run" ]; then $relmo train lm --resume --out "$out/$name"
   elif [ ! -f "$out/$name/config.json" ]; then $relmo train lm "$text" --out "$out/$name" --decay cosine "$@"; fi
 }

@@ -9,6 +9,8 @@ docs/explorer.png the picture quotes-1280-light.
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +49,21 @@ WIDE = 360  # pixels of a wide picture on the sheet; narrow ones are as tall
 COLOURS = 96
 
 
-def main(out: Path, names: list[str]) -> None:
-    """Takes the pictures, and puts them on a sheet."""
-    out.mkdir(parents=True, exist_ok=True)
+@contextmanager
+def explorer() -> Iterator[tuple[Any, str]]:
+    """A browser, and the address of an explorer with the models that ship."""
     models = Models(shipped(), lambda name: opened(name, None, "cpu"))
     chromium = os.environ.get("RELMO_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     with running(make_app(models, seconds=600.0), seconds=600.0, most=100) as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield browser, f"http://127.0.0.1:{server.address[1]}/"
+        browser.close()
+
+
+def main(out: Path, names: list[str]) -> None:
+    """Takes the pictures, and puts them on a sheet."""
+    out.mkdir(parents=True, exist_ok=True)
+    with explorer() as (browser, address):
         for theme in THEMES:
             for width, height in SIZES:
                 options: Any = {"viewport": {"width": width, "height": height}, "color_scheme": theme}
@@ -61,13 +71,12 @@ def main(out: Path, names: list[str]) -> None:
                 page.on("pageerror", lambda error: print("error:", error.stack))
                 for name in names:
                     page.goto("about:blank")
-                    page.goto(f"http://127.0.0.1:{server.address[1]}/#{VIEWS[name]}")
+                    page.goto(f"{address}#{VIEWS[name]}")
                     page.wait_for_selector(".claim", timeout=600_000)
                     page.wait_for_load_state("networkidle", timeout=600_000)
                     page.wait_for_timeout(2500)
                     page.screenshot(path=out / f"{name}-{width}-{theme}.png")
                     print(f"{name} {width} {theme}: {page.inner_text('.claim')}", flush=True)
-        browser.close()
     if names == list(VIEWS):
         sheet(out, names)
 

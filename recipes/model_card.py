@@ -6,6 +6,7 @@ python recipes/model_card.py FOLDER REPORT [SCORES]      report.json of pretrain
 import json
 import subprocess
 import sys
+import textwrap
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -114,10 +115,8 @@ def recipe(folder: Path, config: dict[str, Any]) -> str:
     train = tomllib.loads((folder / "settings.toml").read_text(encoding="utf-8"))["train"]
     chosen = ("optimizer", "lr", "decay", "warmup", "clip_norm", "batch", "unroll", "epochs", "precision", "seed")
     said = ", ".join(f"{name} {train[name]}" for name in chosen if name in train)
-    return (
-        f"`recipes/bundled_models.sh`, relmo {config['relmo_version']}, commit {commit or 'unknown'}: {said}; "
-        "every setting is in settings.toml."
-    )
+    made = f"`recipes/bundled_models.sh`, relmo {config['relmo_version']}, commit {commit or 'unknown'}: {said}"
+    return textwrap.fill(f"{made}; every setting is in settings.toml.", 118, break_on_hyphens=False)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 PLAIN_EVERY = 10.0  # seconds between lines of progress where there is no terminal
 NOTEBOOK_EVERY = 0.25  # seconds between changes of a bar in a notebook
+FEW = 100  # steps, in which a network that begins from nothing learns little
+LITTLE = ", which is few: it learns more with a smaller --batch or more --epochs"
 
 
 class PlainConsole(Console):
@@ -163,10 +165,6 @@ def shown_progress(*, quiet: bool) -> Iterator[Reporter]:
             yield reporter
         finally:
             reporter.close()
-
-
-FEW = 100  # steps, in which a network that begins from nothing learns little
-LITTLE = ", which is few: it learns more with a smaller --batch or more --epochs"
 
 
 def plan_lines(plan: "Plan") -> list[str]:
