@@ -255,6 +255,7 @@ def network_trainer(model: dict[str, Any], **train: Any) -> Trainer:
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw": {"optimizer": "adamw", "lr": 0.02, "weight_decay": 0.01},
     "adam": {"optimizer": "adam", "lr": 0.02},
+    "muon": {"optimizer": "muon", "lr": 0.02},
     "sgd": {"optimizer": "sgd", "lr": 1.0},
     "sgd with momentum": {"optimizer": "sgd", "lr": 0.5, "momentum": 0.9, "weight_decay": 1e-4},
     "adagrad": {"optimizer": "adagrad", "lr": 0.5},
@@ -483,7 +484,7 @@ def test_a_run_stopped_while_parameters_are_frozen_goes_on_to_the_bit() -> None:
         assert torch.equal(found, wanted)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adagrad", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adam", "muon", "adagrad", "sgd"])
 def test_a_rehearsal_trains_as_the_run_does_and_leaves_no_trace(optimizer: str) -> None:
     ids = np.random.default_rng(0).integers(0, 9, 400)
     settings = TrainSettings(optimizer=optimizer, batch=4, unroll=5, epochs=2, average=0.9, momentum=0.5)  # type: ignore[arg-type]

@@ -86,8 +86,8 @@ class BiLMTrainSettings(TrainSettings):
     """How many streams of sentences are read side by side; with several GPUs, on each of them."""
     unroll: int = 20
     """Steps of back-propagation through time in one window; the state is carried to the next."""
-    optimizer: Literal["adamw", "adam", "sgd", "adagrad"] = "adagrad"
-    """The optimiser."""
+    optimizer: Literal["adamw", "adam", "muon", "sgd", "adagrad"] = "adagrad"
+    """The optimiser. muon (Jordan et al. 2024) moves the matrices of hidden layers, adam all else."""
     lr: float = 0.2
     """The learning rate after warm-up."""
     initial_accumulator: float = 0.0025

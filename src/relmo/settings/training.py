@@ -18,8 +18,8 @@ class TrainSettings:
     """Language models: steps of back-propagation through time in one window; the state is carried to the next."""
     accumulate: int = 1
     """Add up the gradients of this many batches for one step of the optimiser."""
-    optimizer: Literal["adamw", "adam", "sgd", "adagrad"] = "adamw"
-    """The optimiser."""
+    optimizer: Literal["adamw", "adam", "muon", "sgd", "adagrad"] = "adamw"
+    """The optimiser. muon (Jordan et al. 2024) moves the matrices of hidden layers, adam all else."""
     lr: float = 0.002
     """The learning rate after warm-up."""
     weight_decay: float = 0.0
@@ -64,5 +64,7 @@ def check_optimizer(settings: TrainSettings) -> None:
     """What belongs to one optimiser only is refused for the others."""
     if settings.optimizer != "sgd":
         refuse(settings, ["momentum"], f"optimizer {settings.optimizer}")
+    if settings.optimizer == "muon":
+        refuse(settings, ["weight_decay"], "optimizer muon")
     if settings.optimizer != "adagrad":
         refuse(settings, ["initial_accumulator"], f"optimizer {settings.optimizer}")

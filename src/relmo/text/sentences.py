@@ -56,6 +56,8 @@ def encode_sentence_corpus(
 ) -> SentenceCorpus:
     """Reads the files into `folder`. Without a validation file the last sentences are held out. The vocabulary is the
     one given, or is read from the settings' file, or is made from the training part."""
+    if vocabulary is None and settings.vocabulary:
+        vocabulary = SentenceVocabulary.load(Path(settings.vocabulary))
     index = {"": 0}  # words by their order of appearance; no word is empty, so that is the boundary
     main = write_numbers(_number_sentences(files, settings, index), folder / "corpus.numbers")
     parts = {"train": main}
@@ -65,8 +67,6 @@ def encode_sentence_corpus(
     elif cut := _last_sentences(main, settings.valid_fraction):
         parts = {"train": main[: cut + 1], "valid": main[cut:]}
     words = list(index)
-    if vocabulary is None and settings.vocabulary:
-        vocabulary = SentenceVocabulary.load(Path(settings.vocabulary))
     if vocabulary is None:
         counts = count(parts["train"], len(words))
         counts[0] = 0

@@ -12,14 +12,17 @@ from torch import Tensor, nn
 
 from relmo.nn.kernels import adagrad_triton
 from relmo.settings.training import TrainSettings
+from relmo.training.muon import Muon, hidden_matrices
 
 MOMENTS = {
     "adamw": ("exp_avg", "exp_avg_sq"),
     "adam": ("exp_avg", "exp_avg_sq"),
+    "muon": ("exp_avg", "exp_avg_sq"),
     "adagrad": ("sum",),
     "sgd": ("momentum_buffer",),
 }
-"""What torch keeps for each parameter, of the parameter's shape; beside it, but for SGD, a count of steps."""
+"""What is kept for each parameter, of the parameter's shape; beside it, but for SGD, a count of steps. Muon's matrices
+have the momentum alone."""
 
 
 class OnePassAdagrad(torch.optim.Adagrad):
@@ -65,6 +68,11 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Opt
     dense = not any(getattr(module, "sparse", False) for module in model.modules())
     if settings.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=dense)
+    if settings.optimizer == "muon":
+        rows = {p: count for p, count in hidden_matrices(model).items() if p.requires_grad}
+        others = [p for p in parameters if p not in rows]
+        groups = [{"params": list(rows), "rows": list(rows.values())}, {"params": others}]
+        return Muon(groups, lr=settings.lr, fused=dense)
     if settings.optimizer == "adagrad":
         start, fused = settings.initial_accumulator, dense and parameters[0].device.type == "cpu"  # all that torch has
         adagrad = OnePassAdagrad if dense and adagrad_triton.available(*parameters) else torch.optim.Adagrad
@@ -76,9 +84,11 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Opt
 def state_like(optimizer: torch.optim.Optimizer, settings: TrainSettings) -> list[dict[str, Tensor]]:
     """For each parameter, in the order in which torch numbers them, tensors of the types and shapes of its state."""
     like: list[dict[str, Tensor]] = []
-    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-        own: dict[str, Tensor] = dict.fromkeys(MOMENTS[settings.optimizer], parameter)
-        like.append(own if settings.optimizer == "sgd" else own | {"step": torch.zeros(())})
+    for group in optimizer.param_groups:
+        names = MOMENTS["sgd" if "rows" in group else settings.optimizer]
+        for parameter in group["params"]:
+            own: dict[str, Tensor] = dict.fromkeys(names, parameter)
+            like.append(own if settings.optimizer == "sgd" else own | {"step": torch.zeros(())})
     return like
 
 

@@ -1,0 +1,78 @@
+"""Muon against what it is by definition: singular values by SVD, and Adam for all that is not a matrix."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from relmo.networks.bilm import BiLMNetwork
+from relmo.networks.taught import TaughtBiLM
+from relmo.nn.elmo_lstm import ElmoLayer
+from relmo.settings.bilm import BiLMModelSettings
+from relmo.settings.training import TrainSettings
+from relmo.training.muon import MOMENTUM, Muon, hidden_matrices, orthogonal
+from relmo.training.optimizer import make_optimizer
+
+TINY = {"char_dim": 4, "filters": ("1x4", "2x8"), "hidden": 6, "projection": 3}
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 20), (1, 12, 12)])
+def test_orthogonal_keeps_the_directions_of_a_matrix_and_makes_them_alike(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    matrices = torch.randn(shape)
+    found = orthogonal(matrices)
+    assert found.shape == shape
+    u, s, v = torch.linalg.svd(matrices, full_matrices=False)
+    turned = u.mT @ found @ v.mT  # the same singular vectors: a diagonal matrix
+    assert torch.allclose(turned, torch.diag_embed(turned.diagonal(dim1=1, dim2=2)), atol=1e-4)
+    kept = turned.diagonal(dim1=1, dim2=2)[s > 0.05 * s.max()]
+    assert kept.min() > 0.5
+    assert kept.max() < 1.3
+
+
+def test_each_gate_and_direction_is_turned_by_itself_and_the_rest_is_adams() -> None:
+    torch.manual_seed(0)
+    layer = ElmoLayer(3, 5, 2)
+    before = copy.deepcopy(layer)
+    gradients = [torch.randn_like(p) for p in layer.parameters()]
+    optimizer = make_optimizer(layer, TrainSettings(optimizer="muon", lr=0.1))
+    adam = torch.optim.Adam(before.parameters(), lr=0.1)
+    for step in range(2):
+        for model in (layer, before):
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                parameter.grad = (step + 1) * gradient
+        if step == 0:
+            start = layer.weight_ih.detach().clone()
+        optimizer.step()
+        adam.step()
+        if step == 0:
+            gate = gradients[0][1, 5:10]  # the second direction's forget gate
+            size = 0.1 * 0.2 * 5**0.5
+            wanted = start[1, 5:10] - size * orthogonal((1 + MOMENTUM) * gate[None].mT)[0].mT
+            assert torch.allclose(layer.weight_ih[1, 5:10], wanted, atol=1e-6)
+    assert torch.allclose(layer.bias, before.bias, atol=1e-6)
+    assert not torch.allclose(layer.weight_hr, before.weight_hr, atol=1e-3)  # type: ignore[arg-type]
+
+
+def test_a_bilm_leaves_characters_and_the_output_layer_to_adam() -> None:
+    network = BiLMNetwork(BiLMModelSettings(**TINY), vocab_size=9)  # type: ignore[arg-type]
+    optimizer = make_optimizer(network, TrainSettings(optimizer="muon"))
+    assert isinstance(optimizer, Muon)
+    names = {id(p): name for name, p in network.named_parameters()}
+    turned, others = ({names[id(p)].split(".")[-1] for p in group["params"]} for group in optimizer.param_groups)
+    assert turned == {"weight", "weight_ih", "weight_hh", "weight_hr"}
+    assert {"embedding", "bias"} <= others
+    adams = {names[id(p)] for p in optimizer.param_groups[1]["params"]}
+    assert {"softmax.weight", "encoder.cnn.weights.0"} <= adams
+    assert not any(name.startswith(("encoder.highways.0.carry.weight", "lstm.layers.0.weight")) for name in adams)
+
+
+def test_a_teacher_is_not_trained() -> None:
+    networks = [BiLMNetwork(BiLMModelSettings(**TINY), vocab_size=9) for _ in range(2)]  # type: ignore[arg-type]
+    taught = TaughtBiLM(*networks, share=0.5)
+    assert hidden_matrices(taught).keys() == hidden_matrices(networks[0]).keys()
+    assert sum(
+        len(group["params"]) for group in make_optimizer(taught, TrainSettings(optimizer="muon")).param_groups
+    ) == (len([p for p in taught.parameters() if p.requires_grad]))
+    assert all(isinstance(p, nn.Parameter) for p in hidden_matrices(taught))
