@@ -11,17 +11,31 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+PARTS = {
+    "pretrain-0": """| pretrain-0, pretrain-1 | Wikipedia featured articles (47%), Simple Wikipedia (6%) | CC BY-SA |
+| | Wikinews (12%), OpenStax (8%) | CC BY |
+| | Project Gutenberg fiction (27%) | public domain |""",
+    "pretrain-2": "| pretrain-2, pretrain-3 | English Wikipedia, core topics | CC BY-SA |",
+    "pretrain-4": "| pretrain-4 | Project Gutenberg books, authors dead by 1955 | public domain |",
+    "pretrain-5": """| pretrain-5 to pretrain-7 | podcasts of Changelog, transcribed (22%) | CC BY-SA 4.0 |
+| | United States: diplomacy to 1980 (FRUS), meetings of the Federal Open Market Committee, NASA's flights, \
+government blogs (digitalgov, 18F), law of the District of Columbia (25%) | public domain, CC0 |
+| | Project Gutenberg non-fiction (7%) | public domain |
+| | life-science articles and reviews: eLife (18%) | CC BY 4.0, CC0 |
+| | talks, newsletters and meetings: bitcointranscripts, Bitcoin Optech (7%) | MIT |
+| | blogs, books, documentation: Carpentries, web.dev, .NET, rOpenSci, The Architecture of Open Source Applications, \
+Kubernetes, Programming Historian, GitHub, The Turing Way, Creative Commons certificate (12%) | CC BY |
+| | Stack Exchange: questions, answers, comments (4%); MDN (2%) | CC BY-SA |
+| | proposals and blogs of Python, Rust and Swift (4%) | public domain, MIT, Apache-2.0 |""",
+}
+
 TEXT = """## Trained on
 
-English of five kinds, openly licensed, in paragraphs; {written} million words of {read} million read.
+English of many kinds, openly licensed, in paragraphs; {written} million words of {read} million read.
 
 | part | what | licence |
 |---|---|---|
-| pretrain-0, pretrain-1 | Wikipedia featured articles (47%), Simple Wikipedia (6%) | CC BY-SA |
-| | Wikinews (12%), OpenStax (8%) | CC BY |
-| | Project Gutenberg fiction (27%) | public domain |
-| pretrain-2, pretrain-3 | English Wikipedia, core topics | CC BY-SA |
-| pretrain-4 | Project Gutenberg books, authors dead by 1955 | public domain |
+{parts}
 
 Part of the text is under CC BY-SA, which asks that adaptations be shared alike: treat these weights as under
 CC BY-SA 4.0, and name the sources above.
@@ -55,12 +69,13 @@ USE = {
 
 def main() -> None:
     """Prints the card."""
-    folder, report = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))["total"]
+    folder, report = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     print(f"# {folder.name}\n\n{introduction(config)}\n")
-    millions = {name: f"{report.get(key, 0) / 1e6:.1f}" for name, key in KEYS.items()}
+    millions = {name: f"{report['total'].get(key, 0) / 1e6:.1f}" for name, key in KEYS.items()}
+    parts = "\n".join(rows for name, rows in PARTS.items() if f"{name}.txt" in report["parts"])
     text = TEXT + AGAIN if config["settings"]["train"].get("init") else TEXT
-    print(text.format(**millions), USE[config["kind"]], sep="\n\n", end="\n\n")
+    print(text.format(parts=parts, **millions), USE[config["kind"]], sep="\n\n", end="\n\n")
     if len(sys.argv) > 3 and config["kind"] == "bilm":
         print("## Figures\n")
         for table in json.loads(Path(sys.argv[3]).read_text(encoding="utf-8"))["reproductions"]:
