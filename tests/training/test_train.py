@@ -445,7 +445,7 @@ class TwoLines(nn.Module):
         return Loss(self.a.loss(batch, carry).mean + self.b.loss(batch, carry).mean, 1, ())
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "muon"])
 def test_frozen_parameters_take_no_step_no_decay_and_no_part_in_the_norm_until_they_thaw(optimizer: str) -> None:
     model = TwoLines()
     asked: list[float] = []
