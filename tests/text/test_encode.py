@@ -153,6 +153,8 @@ def test_a_vocabulary_file_is_used_as_it_is(tmp_path: Path) -> None:
     assert corpus.train.ids.tolist() == [1, 4, 0, 2, 4, 0, 2, 1]
     with pytest.raises(VocabularyError, match="already"):
         make(file, tmp_path, vocabulary=write(tmp_path / "v.txt", "c\nc\n"))
+    with pytest.raises(VocabularyError, match="already"):  # before the text is read
+        make(str(tmp_path / "nowhere.txt"), tmp_path, vocabulary=str(tmp_path / "v.txt"))
 
 
 def test_a_validation_file_stands_by_itself_and_adds_nothing_to_the_vocabulary(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relmo.errors import CorpusError
+from relmo.errors import CorpusError, VocabularyError
 from relmo.settings.bilm import BiLMTextSettings
 from relmo.text import encode, sentences
 from relmo.text.sentences import (
@@ -56,6 +56,13 @@ def test_a_vocabulary_file_keeps_its_own_order_wherever_its_marks_are(tmp_path: 
     assert corpus.lexicon[:5] == ["<S>", "dog", "</S>", "the", "<UNK>"]
     assert decoded(corpus.train, corpus.lexicon) == "| the cat sat | the dog | the cat ran and ran | the end |"
     assert corpus.train.unknown == 7
+
+
+def test_a_broken_vocabulary_file_is_told_before_the_text_is_read(tmp_path: Path) -> None:
+    (tmp_path / "words").write_text("dog\n\\\n", encoding="utf-8")
+    settings = BiLMTextSettings(vocabulary=str(tmp_path / "words"))
+    with pytest.raises(VocabularyError, match="words:2: .* has a broken escape"):
+        encode_sentence_corpus([str(tmp_path / "nowhere.txt")], settings, tmp_path)
 
 
 def test_words_that_look_like_marks_are_words(tmp_path: Path) -> None:

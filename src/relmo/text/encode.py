@@ -80,6 +80,7 @@ class Numbering:
 
 def encode_corpus(files: Sequence[str], settings: TextSettings, folder: Path) -> Corpus:
     """Reads the files into `folder` and cuts them: training, validation and test part, in the order of the text."""
+    vocabulary = Vocabulary.load(Path(settings.vocabulary)) if settings.vocabulary else None
     numbering = Numbering(settings.unit)
     main = write_numbers(_number_texts(files, settings, numbering), folder / "corpus.numbers")
     held_out = 0.0 if settings.valid else settings.valid_fraction
@@ -89,9 +90,7 @@ def encode_corpus(files: Sequence[str], settings: TextSettings, folder: Path) ->
     if settings.valid:
         parts["valid"] = write_numbers(_number_texts([settings.valid], settings, numbering), folder / "valid.numbers")
     symbols = numbering.symbols(max(_highest(part) for part in parts.values()))
-    if settings.vocabulary:
-        vocabulary = Vocabulary.load(Path(settings.vocabulary))
-    else:
+    if vocabulary is None:
         counts = count(parts["train"], len(symbols))
         vocabulary = Vocabulary.from_counts(
             symbols, counts, min_count=settings.min_count, size=settings.vocabulary_size

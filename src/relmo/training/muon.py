@@ -7,8 +7,9 @@ and many small ones; `orthogonal` makes them all alike, so that every direction 
 gives a step the size that Adam's steps have, so that Adam's learning rates suit both: Liu et al. 2025, Muon is scalable
 for LLM training.
 
-Each gate of a recurrent layer has matrices of its own, and so has each direction. Embeddings, convolutions, the output
-layer and biases are left to Adam.
+Each gate of a recurrent layer has matrices of its own, and so has each direction; torch's own Muon, in newer versions
+than we ask for, takes a parameter as one matrix. Embeddings, convolutions, the output layer and biases are left to
+Adam.
 """
 
 import math
