@@ -61,7 +61,7 @@ def test_a_vocabulary_file_keeps_its_own_order_wherever_its_marks_are(tmp_path: 
 def test_a_broken_vocabulary_file_is_told_before_the_text_is_read(tmp_path: Path) -> None:
     (tmp_path / "words").write_text("dog\n\\\n", encoding="utf-8")
     settings = BiLMTextSettings(vocabulary=str(tmp_path / "words"))
-    with pytest.raises(VocabularyError, match="words:2: .* has a broken escape"):
+    with pytest.raises(VocabularyError, match=r"words:2: .* has a broken escape"):
         encode_sentence_corpus([str(tmp_path / "nowhere.txt")], settings, tmp_path)
 
 
