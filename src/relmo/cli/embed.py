@@ -53,9 +53,9 @@ def embed(
     out: Path,
     model: PathName = "small",
     options: Annotated[EmbedOptions, Parameter(name="*")] = EmbedOptions(),  # noqa: B008
-    stored: Annotated[StoredVectors, Parameter(name="*")] = StoredVectors(),  # noqa: B008
+    stored: Annotated[StoredVectors, Parameter(name="*")] = StoredVectors(),
     source: Annotated[SourceOptions, Parameter(name="*")] = SourceOptions(),  # noqa: B008
-    engine: Annotated[EngineOptions, Parameter(name="*")] = EngineOptions(),  # noqa: B008
+    engine: Annotated[EngineOptions, Parameter(name="*")] = EngineOptions(),
     tokenizer: Tokenizer = None,
     resume: Annotated[bool, Parameter(negative="")] = False,
     overwrite: Overwrite = False,

@@ -63,7 +63,7 @@ def explore(
     model: PathName | None = None,
     text: PathName | None = None,
     *,
-    more: Annotated[More, Parameter(name="*", group="Beside the model")] = More(),  # noqa: B008
+    more: Annotated[More, Parameter(name="*", group="Beside the model")] = More(),
     port: int = 8321,
     host: str = "127.0.0.1",
     token: str | None = None,

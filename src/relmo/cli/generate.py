@@ -41,7 +41,7 @@ def generate(
     prompt: str = "",
     limit: int = 500,
     samples: int = 1,
-    decoding: Annotated[DecodingOptions, Parameter(name="*")] = DecodingOptions(),  # noqa: B008
+    decoding: Annotated[DecodingOptions, Parameter(name="*")] = DecodingOptions(),
     seed: int = 0,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,

@@ -68,7 +68,7 @@ def predict(
     overwrite: Overwrite = False,
     json: bool = False,
     quiet: bool = False,
-    own: Annotated[AnswerOptions, Parameter(name="*", group="Readers, coreference")] = AnswerOptions(),  # noqa: B008
+    own: Annotated[AnswerOptions, Parameter(name="*", group="Readers, coreference")] = AnswerOptions(),
     search: Annotated[SearchOptions, Parameter(name="*", group="Sequence to sequence")] = SearchOptions(),  # noqa: B008
 ) -> None:
     """Apply a task's model to text: tags, labels, answers, roles. It answers each line as it comes, also in a pipe.

@@ -65,7 +65,7 @@ class Draws:
         limit: int,
         end: int,
         banned: Sequence[int] = (),
-        sampling: Sampling = Sampling(),  # noqa: B008
+        sampling: Sampling = Sampling(),
         generator: torch.Generator,
     ):
         self.rows, self.left, self.end, self.banned = rows, limit, end, banned

@@ -67,7 +67,7 @@ class MadePairs(NamedTuple):
     longer: list[Pair]
 
 
-def make_pairs(name: str, options: MakerOptions = MakerOptions()) -> MadePairs:  # noqa: B008
+def make_pairs(name: str, options: MakerOptions = MakerOptions()) -> MadePairs:
     """Pairs of one of MAKERS."""
     if name not in MAKERS:
         raise SettingError(f"there is no maker {shown(name)}; there are {', '.join(MAKERS)}")

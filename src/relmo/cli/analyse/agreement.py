@@ -72,7 +72,7 @@ class UnitOptions:
 def agreement(
     model: PathName,
     *files: Path,
-    asked: Annotated[UnitOptions, Parameter(name="*", group="Units")] = UnitOptions(),  # noqa: B008
+    asked: Annotated[UnitOptions, Parameter(name="*", group="Units")] = UnitOptions(),
     tokenizer: Tokenizer = None,
     control: bool = True,
     plot: Path | None = None,

@@ -102,8 +102,8 @@ def cells(
     model: PathName | None = None,
     file: PathName | None = None,
     *,
-    asked: Annotated[FeatureOptions, Parameter(name="*", group="Features")] = FeatureOptions(),  # noqa: B008
-    checks: Annotated[Checks, Parameter(name="*", group="Controls and ablation")] = Checks(),  # noqa: B008
+    asked: Annotated[FeatureOptions, Parameter(name="*", group="Features")] = FeatureOptions(),
+    checks: Annotated[Checks, Parameter(name="*", group="Controls and ablation")] = Checks(),
     symbols: int | None = None,
     list_features: bool = False,
     name_cells: bool = False,

@@ -45,7 +45,7 @@ class Beside:
 def compare(
     *models: PathName,
     text: str,
-    beside: Annotated[Beside, Parameter(name="*", group="Comparison")] = Beside(),  # noqa: B008
+    beside: Annotated[Beside, Parameter(name="*", group="Comparison")] = Beside(),
     symbols: int = 100_000,
     plot: Path | None = None,
     overwrite: Overwrite = False,

@@ -48,7 +48,7 @@ def counting(
     overwrite: Overwrite = False,
     json: bool = False,
     quiet: bool = False,
-    training: Annotated[Training, Parameter(name="*", group="Training")] = Training(),  # noqa: B008
+    training: Annotated[Training, Parameter(name="*", group="Training")] = Training(),
 ) -> None:
     """Can they count? Small networks learn a formal language from its words, and are tested on longer ones.
 

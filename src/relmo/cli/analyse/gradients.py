@@ -53,7 +53,7 @@ def gradients(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
     quiet: bool = False,
-    fresh: Annotated[FreshOptions, Parameter(name="*", group="Untrained networks")] = FreshOptions(),  # noqa: B008
+    fresh: Annotated[FreshOptions, Parameter(name="*", group="Untrained networks")] = FreshOptions(),
 ) -> None:
     """How far back a loss reaches: the norm of its gradient with respect to the states k symbols before, by k.
 

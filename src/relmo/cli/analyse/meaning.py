@@ -65,8 +65,8 @@ def meaning(
     word: str | None = None,
     *,
     model: PathName | None = None,
-    corpus: Annotated[CorpusOptions, Parameter(name="*", group="Corpus")] = CorpusOptions(),  # noqa: B008
-    layers: Annotated[Layers, Parameter(name="*", group="Layers")] = Layers(),  # noqa: B008
+    corpus: Annotated[CorpusOptions, Parameter(name="*", group="Corpus")] = CorpusOptions(),
+    layers: Annotated[Layers, Parameter(name="*", group="Layers")] = Layers(),
     tokenizer: Tokenizer = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,

@@ -68,8 +68,8 @@ class Trees:
 def number_units(
     model: PathName,
     *files: Path,
-    numbers: Annotated[Numbers, Parameter(name="*", group="Number units")] = Numbers(),  # noqa: B008
-    trees: Annotated[Trees, Parameter(name="*", group="Syntax units")] = Trees(),  # noqa: B008
+    numbers: Annotated[Numbers, Parameter(name="*", group="Number units")] = Numbers(),
+    trees: Annotated[Trees, Parameter(name="*", group="Syntax units")] = Trees(),
     tokenizer: Tokenizer = None,
     control: bool = True,
     plot: Path | None = None,
