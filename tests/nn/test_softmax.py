@@ -431,3 +431,29 @@ def test_no_cluster_of_an_adaptive_softmax_is_left_without_dimensions(size: int)
     assert len(widths) == 4
     assert min(widths) >= min(size, 3)
     assert widths == sorted(widths, reverse=True)
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_a_bottleneck_is_the_same_as_the_product_of_its_matrices(sampled: bool) -> None:
+    torch.manual_seed(1)
+    narrow = SampledSoftmax(6, 20, samples=7, bottleneck=3) if sampled else FullSoftmax(6, 20, bottleneck=3)
+    whole = SampledSoftmax(6, 20, samples=7) if sampled else FullSoftmax(6, 20)
+    assert narrow.weight.shape == (20, 3)
+    with torch.no_grad():
+        torch.nn.init.normal_(narrow.bias)
+        whole.weight.copy_(narrow.vectors(torch.arange(20)))
+        whole.bias.copy_(narrow.bias)
+    x, targets = torch.randn(9, 6), torch.randint(20, (9,))
+    torch.testing.assert_close(narrow.log_probs(x), whole.log_probs(x))
+    torch.testing.assert_close(narrow.nll(x, targets), whole.nll(x, targets))
+    losses = []
+    for layer in (narrow, whole):
+        torch.manual_seed(2)  # the same sample
+        losses.append(layer.loss(x, targets))
+    torch.testing.assert_close(*losses)
+    losses[0].backward()
+    losses[1].backward()
+    assert narrow.bottleneck is not None
+    assert whole.weight.grad is not None
+    torch.testing.assert_close(narrow.bottleneck.weight.grad, narrow.weight.detach().T @ whole.weight.grad)
+    torch.testing.assert_close(narrow.weight.grad, whole.weight.grad @ narrow.bottleneck.weight.detach().T)

@@ -192,9 +192,10 @@ class BiLMNetwork(nn.Module):
         )
         self.softmax: FullSoftmax | None = None
         if vocab_size is not None:
-            self.softmax = FullSoftmax(size, vocab_size)
+            bottleneck = settings.softmax_dim
+            self.softmax = FullSoftmax(size, vocab_size, bottleneck=bottleneck)
             if settings.softmax == "sampled":
-                self.softmax = SampledSoftmax(size, vocab_size, samples=settings.samples)
+                self.softmax = SampledSoftmax(size, vocab_size, samples=settings.samples, bottleneck=bottleneck)
             if settings.tied and isinstance(self.encoder, WordEncoder):
                 self.softmax.weight = self.encoder.embedding.weight  # type: ignore[assignment]
 

@@ -29,24 +29,37 @@ FEWEST_ROWS = 128  # with fewer rows of logits products get slow
 
 
 class FullSoftmax(nn.Module):
-    """p(y | x) = softmax(W x + b)."""
+    """p(y | x) = softmax(W x + b); with a bottleneck of fewer than `size` dimensions, softmax(W R x + b)."""
 
-    def __init__(self, size: int, vocab_size: int):
+    def __init__(self, size: int, vocab_size: int, *, bottleneck: int | None = None):
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(vocab_size, size))
+        self.weight = nn.Parameter(torch.empty(vocab_size, bottleneck or size))
         self.bias = nn.Parameter(torch.zeros(vocab_size))
-        nn.init.normal_(self.weight, std=1 / math.sqrt(size))
+        nn.init.normal_(self.weight, std=1 / math.sqrt(self.weight.shape[1]))
+        self.bottleneck: nn.Linear | None = None
+        if bottleneck is not None:
+            self.bottleneck = nn.Linear(size, bottleneck, bias=False)
+            nn.init.normal_(self.bottleneck.weight, std=1 / math.sqrt(size))
+
+    def reduced(self, x: Tensor) -> Tensor:
+        """What W is multiplied with: x (N, D), or R x."""
+        return x if self.bottleneck is None else self.bottleneck(x)
+
+    def vectors(self, symbols: Tensor) -> Tensor:
+        """What x is multiplied with for the logits of these symbols: their rows of W, or of W R; (…, D)."""
+        rows = self.weight[symbols]
+        return rows if self.bottleneck is None else rows @ self.bottleneck.weight
 
     def logits(self, x: Tensor) -> Tensor:
         """(N, D) -> (N, V)."""
-        return linear(x, self.weight, self.bias)
+        return linear(self.reduced(x), self.weight, self.bias)
 
     def loss(self, x: Tensor, targets: Tensor, lesson: "Lesson | None" = None) -> Tensor:
         """The mean training loss of the targets (N,)."""
         if lesson is None and not torch.is_grad_enabled():
             return self.nll(x, targets).mean()
         taught = None if lesson is None else lesson.of_all()
-        return SoftmaxLoss.apply(autocast(x), self.weight, self.bias, None, None, targets, taught)
+        return SoftmaxLoss.apply(autocast(self.reduced(x)), self.weight, self.bias, None, None, targets, taught)
 
     def nll(self, x: Tensor, targets: Tensor) -> Tensor:
         """The exact negative log-likelihood of each target; (N,)."""
@@ -71,8 +84,8 @@ class SampledSoftmax(FullSoftmax):
     which `samples` distinct symbols are expected.
     """
 
-    def __init__(self, size: int, vocab_size: int, *, samples: int):
-        super().__init__(size, vocab_size)
+    def __init__(self, size: int, vocab_size: int, *, samples: int, bottleneck: int | None = None):
+        super().__init__(size, vocab_size, bottleneck=bottleneck)
         self.samples = min(samples, vocab_size)
         log_p = log_uniform(vocab_size)
         draws = expected_draws(log_p.exp(), self.samples)
@@ -93,7 +106,7 @@ class SampledSoftmax(FullSoftmax):
         weight, own = autocast(embedding(symbols.int(), self.weight)).split(sizes)  # (S, D), (N, D)
         bias, own_bias = (self.bias - self.log_count)[symbols].split(sizes)
         taught = None if lesson is None else lesson.of_sample(sample, targets, self.log_count)
-        return SoftmaxLoss.apply(autocast(x), weight, bias, own, own_bias, place[targets], taught)
+        return SoftmaxLoss.apply(autocast(self.reduced(x)), weight, bias, own, own_bias, place[targets], taught)
 
 
 class Lesson(NamedTuple):
@@ -107,13 +120,17 @@ class Lesson(NamedTuple):
     def of_all(self) -> "TeacherLogits":
         """Of all symbols."""
         softmax = self.softmax
-        return TeacherLogits(autocast(self.x), autocast(softmax.weight), softmax.bias.float(), None, self.share)
+        return TeacherLogits(self._reduced(), autocast(softmax.weight), softmax.bias.float(), None, self.share)
 
     def of_sample(self, sample: Tensor, targets: Tensor, log_count: Tensor) -> "TeacherLogits":
         """Of a sample (S,) and of the targets (N,), all lowered."""
-        x, weight, bias = autocast(self.x), autocast(self.softmax.weight), self.softmax.bias - log_count
+        x, weight, bias = self._reduced(), autocast(self.softmax.weight), self.softmax.bias - log_count
         own = (x * weight[targets]).sum(dim=1, dtype=torch.float32) + bias[targets]
         return TeacherLogits(x, weight[sample], bias[sample].float(), own, self.share)
+
+    def _reduced(self) -> Tensor:
+        with torch.no_grad():
+            return autocast(self.softmax.reduced(self.x))
 
 
 class TeacherLogits(NamedTuple):

@@ -144,8 +144,10 @@ def _make_network(settings: BiLMSettings, vocabulary: SentenceVocabulary, start:
         if start.vocabulary is not None and start.network.softmax is not None and network.softmax is not None:
             rows = [i for i, word in enumerate(vocabulary.symbols) if word in start.vocabulary.index]
             old = start.vocabulary.ids(vocabulary.symbols[i] for i in rows)
-            for new, source in zip(network.softmax.parameters(), start.network.softmax.parameters(), strict=True):
-                new[rows] = source[old]
+            network.softmax.weight[rows] = start.network.softmax.weight[old]
+            network.softmax.bias[rows] = start.network.softmax.bias[old]
+            if network.softmax.bottleneck is not None and start.network.softmax.bottleneck is not None:
+                network.softmax.bottleneck.weight.copy_(start.network.softmax.bottleneck.weight)
     return network
 
 

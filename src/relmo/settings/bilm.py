@@ -76,6 +76,9 @@ class BiLMModelSettings:
     """The output layer in training: exact, or a sampled estimate. Evaluation is always exact."""
     samples: int = 8192
     """Sampled softmax: how many words stand for the vocabulary in each step."""
+    softmax_dim: int | None = None
+    """Size of the vectors that words are predicted with, if it is to be smaller than projection: a matrix takes the
+    LSTMs' output down to it. A large vocabulary then needs fewer numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +159,12 @@ def check_bilm_model(model: BiLMModelSettings) -> None:
         refuse(model, CHARACTER_SETTINGS, "input word")
     if model.tied and model.input != "word":
         raise SettingError("tied is for input word only; leave it out")
+    if model.softmax_dim is not None and model.softmax_dim >= model.projection:
+        raise SettingError(
+            f"softmax_dim {model.softmax_dim} must be smaller than projection {model.projection}; leave it out"
+        )
+    if model.softmax_dim is not None and model.tied:
+        raise SettingError("softmax_dim does not go with tied; leave one of them out")
     if model.softmax != "sampled":
         refuse(model, ["samples"], f"softmax {model.softmax}")
 

@@ -33,7 +33,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "softmax_first": (0, 1e9),
     "teacher_share": (0, 1),
     "teacher_layers": (0, 1e9),
-    "char_dim": (1, 1 << 16),
+    **dict.fromkeys(("char_dim", "softmax_dim"), (1, 1 << 16)),
     "max_characters": (3, 1 << 12),
     "highway": (0, 1000),
     **dict.fromkeys(("cell_clip", "projection_clip", "clip_norm"), (0, 1e9)),

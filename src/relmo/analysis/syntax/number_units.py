@@ -348,7 +348,8 @@ def output_weights(
     handed_on = stack.residual != "none" and all(layer.sizes["h"] == stack.layers[0].sizes["h"] for layer in above)
     if not isinstance(softmax, FullSoftmax) or vocabulary is None or not all(forms) or (above and not handed_on):
         return None
-    weight = softmax.weight[torch.as_tensor(vocabulary.ids([*forms[0], *forms[1]])).to(softmax.weight.device)]  # (F, D)
+    symbols = torch.as_tensor(vocabulary.ids([*forms[0], *forms[1]])).to(softmax.weight.device)
+    weight = softmax.vectors(symbols)  # (F, D)
     if isinstance(reader.network, RecurrentLM) and reader.network.bottleneck is not None:
         weight = weight @ reader.network.bottleneck.weight
     projection = stack.layers[unit.layer].projection

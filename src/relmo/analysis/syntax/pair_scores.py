@@ -256,7 +256,7 @@ class Reader:
         assert softmax is not None
         with full_precision():
             if single and isinstance(softmax, FullSoftmax):
-                made = (x * softmax.weight[targets]).sum(dim=1, dtype=torch.float64) + softmax.bias[targets]
+                made = (x * softmax.vectors(targets)).sum(dim=1, dtype=torch.float64) + softmax.bias[targets]
             else:
                 made = -softmax.nll(x, targets).double()
         return made.cpu().numpy()
