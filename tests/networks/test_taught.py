@@ -1,5 +1,7 @@
 """A network taught by another: what it learns from, what stays as it is."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -45,6 +47,21 @@ def test_the_whole_loss_is_least_where_the_teacher_is_met(window: BiWindow) -> N
     TaughtBiLM(student, teacher, share=1.0).loss(window, None).mean.backward()
     gradients = torch.cat([p.grad.flatten() for p in student.parameters() if p.grad is not None])
     assert float(gradients.abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("narrow", ["student", "teacher"])
+def test_either_may_have_a_bottleneck(window: BiWindow, narrow: str) -> None:
+    """Its matrix and the output layer multiplied out give the same loss."""
+    losses = []
+    for multiplied in (False, True):
+        torch.manual_seed(1)
+        both = [BiLMNetwork(dataclasses.replace(SETTINGS, softmax_dim=3), vocab_size=WORDS) for _ in range(2)]
+        for network in both if multiplied else both[narrow == "student" :][:1]:
+            assert network.softmax is not None
+            whole = network.softmax.vectors(torch.arange(WORDS)).detach().clone()
+            network.softmax.weight, network.softmax.bottleneck = torch.nn.Parameter(whole), None
+        losses.append(TaughtBiLM(*both, share=0.5).loss(window, None).mean)
+    torch.testing.assert_close(*losses)
 
 
 def test_the_teacher_stays_as_it_is(window: BiWindow) -> None:

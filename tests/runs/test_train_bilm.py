@@ -123,13 +123,14 @@ def test_a_run_ends_in_a_folder_that_scores_as_its_results_say(text: Path, train
     assert results["valid_perplexity"] < 0.5 * len(model.vocabulary)
 
 
-@pytest.mark.parametrize("kind", ["word", "tied", "full softmax", "own order", "one layer, no projection"])
+@pytest.mark.parametrize("kind", ["word", "tied", "full softmax", "narrow softmax", "own order", "one layer, no projection"])
 def test_every_kind_of_network_trains_saves_loads_and_scores(kind: str, text: Path, tmp_path: Path) -> None:
     words = BiLMModelSettings(input="word", hidden=16, projection=8, samples=64, tied=kind == "tied")
     chosen = {
         "word": dataclasses.replace(settings(), model=words),
         "tied": dataclasses.replace(settings(), model=words),
         "full softmax": settings(model={"softmax": "full", "samples": 8192}),
+        "narrow softmax": settings(model={"softmax_dim": 4}),
         "own order": settings(shuffle=False),
         "one layer, no projection": settings(model={"layers": 1, "hidden": 8, "highway": 0}),
     }[kind]
@@ -242,6 +243,13 @@ def test_settings_that_would_do_nothing_are_refused(text: Path, tmp_path: Path) 
         train_bilm([str(text)], settings(text={"vocabulary": str(text)}), tmp_path / "model")
     with pytest.raises(SettingError, match="softmax_first has no meaning for a run without init"):
         train_bilm([str(text)], settings(softmax_first=1.0), tmp_path / "model")
+    with pytest.raises(SettingError, match="softmax_dim 8 must be smaller than projection 8; leave it out"):
+        train_bilm([str(text)], settings(model={"softmax_dim": 8}), tmp_path / "model")
+    words = dataclasses.replace(
+        settings(), model=BiLMModelSettings(input="word", hidden=16, projection=8, tied=True, softmax_dim=4)
+    )
+    with pytest.raises(SettingError, match="softmax_dim does not go with tied"):
+        train_bilm([str(text)], words, tmp_path / "model")
 
 
 def command(text: Path, out: Path) -> list[str]:

@@ -161,12 +161,15 @@ def test_output_weights_are_what_a_unit_adds_to_verbs() -> None:
     assert output_weights(model, Unit("h", 0, SHORT), forms) == (0.0, 0.0, 0.5)
 
 
+@pytest.mark.parametrize("options", [{}, {"softmax_dim": 2}])
 @pytest.mark.parametrize("layer", [0, 1])
-def test_a_projected_cells_output_weights_are_its_change_of_logits(layer: int) -> None:
-    model = bilm(cell_clip=None)
+def test_a_projected_cells_output_weights_are_its_change_of_logits(layer: int, options: dict[str, int]) -> None:
+    model = bilm(cell_clip=None, **options)
     forms = (["cat"], ["mat", "sat"])
     weights = output_weights(model, Unit("c", layer, 2), forms)
-    part = model.network.softmax.weight[model.vocabulary.ids(["cat", "mat", "sat"]).tolist()]
+    softmax = model.network.softmax
+    rows = softmax.weight[model.vocabulary.ids(["cat", "mat", "sat"]).tolist()]
+    part = rows if softmax.bottleneck is None else rows @ softmax.bottleneck.weight
     from relmo.analysis.syntax.pair_scores import Reader
 
     own = (part @ Reader(model).stack.layers[layer].projection[:, 2]).tolist()
