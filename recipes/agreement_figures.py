@@ -13,7 +13,7 @@ from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.text.noun_phrases import noun_pp
 
-UNITS = (532, 540)  # of c of layer 1: `relmo analyse number-units small`
+UNITS = (1035, 799)  # of c of layer 1: `relmo analyse number-units small`
 PAIRS = 100
 
 

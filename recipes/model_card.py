@@ -45,18 +45,22 @@ Left out: {shared} million words of paragraphs that share eight words in a row w
 are kept aside could not be compared), and {repeated} million that stood before, word for word. Paragraphs are cut at
 every other sentence end, at random."""
 
-AGAIN = """
+CASES = """
 
-Training had two parts: with the text as it is, and then, from the model this gave, with 16% of the lines in lower case
-and half of the words in capitals in another 6% (`recipes/other_case.py`)."""
+16% of the lines are in lower case, and in another 6% half of the words are in capitals (`recipes/other_case.py`)."""
+
+TAUGHT = """
+
+Training had two parts: Muon, and then Adam with a teacher, a model of the original geometry that read the same text.
+Half of the loss came from the teacher's predictions, and the layers were drawn to the teacher's layers."""
 
 USE = {
     "bilm": """## Good for, bad for
 
-- For English prose of the last two centuries: encyclopaedia, news, fiction, textbooks. Layer 1 carries more of syntax,
-  layer 2 more of meaning; let a task weigh them.
-- Not for other languages, code or speech. Web slang and misspelt text were hardly seen: every string has vectors, but
-  worse ones.
+- For English of the last two centuries: encyclopaedia, news, fiction, textbooks, and, of today, blogs, talks, meetings,
+  questions and answers, science. Layer 1 carries more of syntax, layer 2 more of meaning; let a task weigh them.
+- Not for other languages or code. Web slang and misspelt text were hardly seen: every string has vectors, but worse
+  ones.
 - It has read sentences and short paragraphs, and nothing longer.
 - Its sources have the views of their authors, those of the nineteenth century among them, and so have the vectors:
   names, nations and genders are not neutral here.""",
@@ -72,9 +76,11 @@ def main() -> None:
     folder, report = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     print(f"# {folder.name}\n\n{introduction(config)}\n")
-    millions = {name: f"{report['total'].get(key, 0) / 1e6:.1f}" for name, key in KEYS.items()}
-    parts = "\n".join(rows for name, rows in PARTS.items() if f"{name}.txt" in report["parts"])
-    text = TEXT + AGAIN if config["settings"]["train"].get("init") else TEXT
+    read = [report["parts"][part] for part in config["results"]["trained_on"]]
+    millions = {name: f"{sum(part.get(key, 0) for part in read) / 1e6:.1f}" for name, key in KEYS.items()}
+    parts = "\n".join(rows for name, rows in PARTS.items() if f"{name}.txt" in config["results"]["trained_on"])
+    text = TEXT + CASES if config["kind"] == "bilm" else TEXT
+    text += TAUGHT if config["settings"]["train"].get("teacher") else ""
     print(text.format(parts=parts, **millions), USE[config["kind"]], sep="\n\n", end="\n\n")
     if len(sys.argv) > 3 and config["kind"] == "bilm":
         print("## Figures\n")

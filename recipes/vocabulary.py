@@ -39,7 +39,9 @@ def main() -> None:
         for counts in pool.map(counted, given.parts):
             total.update(counts)
     symbols = list(total)
-    vocabulary = SentenceVocabulary.from_counts(symbols, np.array([total[s] for s in symbols]), min_count=1, size=given.size)
+    vocabulary = SentenceVocabulary.from_counts(
+        symbols, np.array([total[s] for s in symbols]), min_count=1, size=given.size
+    )
     with atomic(given.out) as temporary:
         vocabulary.save(temporary)
     known = sum(total[symbol] for symbol in vocabulary.symbols)

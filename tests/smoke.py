@@ -30,8 +30,8 @@ def main() -> None:
     assert "--no-kernels" not in sys.argv or not kernels, f"there are compiled kernels: {kernels}"
     assert run("--version").strip() == relmo.__version__
     river, money = relmo.load().embed(TEXT.splitlines(), layers="top")
-    assert river.shape == (6, 256)
-    assert money.shape == (5, 256)
+    assert river.shape == (6, 512)
+    assert money.shape == (5, 512)
     assert abs(river[1] - money[1]).max() > 0.1, "a word has one vector in two sentences"
     with tempfile.TemporaryDirectory() as folder:
         vectors, model, names = (str(Path(folder) / name) for name in ("v.h5", "lm", "names"))

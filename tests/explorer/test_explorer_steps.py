@@ -7,6 +7,7 @@ import pytest
 from relmo.errors import SettingError
 from relmo.explorer.asked import Answer
 from relmo.explorer.extras import Extras
+from relmo.explorer.lines import number_units
 from relmo.explorer.page import make_bundle
 from relmo.explorer.session import Session
 from relmo.models.lm import LanguageModel
@@ -124,7 +125,7 @@ def test_models_named_beside_answer_about_the_same_text(hello: Session) -> None:
 
 def test_a_number_unit_parts_sentences_by_their_subject() -> None:
     session = Session.open("small", device="cpu")
-    found = session.answer("conditions", {"unit": "c1.532"})
+    found = session.answer("conditions", {"unit": number_units("small")[0]})
     last = {each["condition"]: each["means"]["c"][-1] for each in found["conditions"]}
     plural = [value for name, value in last.items() if name.startswith("nounpp plural")]
     singular = [value for name, value in last.items() if name.startswith("nounpp singular")]

@@ -9,6 +9,7 @@ from served import served
 from test_explorer_browser import Watched, browser, pytestmark  # noqa: F401
 from test_explorer_screens_browser import check
 
+from relmo.explorer.lines import measured, number_units
 from relmo.explorer.page import write_page
 from relmo.explorer.session import Session
 
@@ -96,7 +97,10 @@ def test_a_cell_is_traced_through_sentences_of_four_kinds(watched: Watched) -> N
     page = opened(watched, "screen=trace&model=small")
     title(page, "remembers that the subject was plural")
     assert page.locator(".traces svg.chart").count() == 5
-    assert "27 %" in page.inner_text(".rightforms")
+    right, kind = measured("small", number_units("small")[0]), "nounpp singular plural"
+    assert right is not None
+    shares = page.locator(".rightforms tr:has-text('boy … cars') td").all_inner_texts()
+    assert [text.strip() for text in shares] == [f"{right[cells][kind]:.0f} %" for cells in ("all", "without")]
     check(page)
 
 

@@ -439,7 +439,7 @@ def test_relmo_is_imported_and_embeds_where_windows_lacks_modules() -> None:
     hide = "import sys; sys.modules |= dict.fromkeys(['fcntl', 'resource', 'pwd', 'grp', 'termios'])"
     embed = "import relmo, relmo.cli; print(relmo.load().embed(['A bank .'], layers='top')[0].shape)"
     done = subprocess.run([sys.executable, "-c", f"{hide}; {embed}"], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("(3, 256)\n", "")
+    assert (done.stdout, done.stderr) == ("(3, 512)\n", "")
 
 
 def test_tensorboard_is_closed_when_a_run_is_stopped(

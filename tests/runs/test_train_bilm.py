@@ -123,7 +123,9 @@ def test_a_run_ends_in_a_folder_that_scores_as_its_results_say(text: Path, train
     assert results["valid_perplexity"] < 0.5 * len(model.vocabulary)
 
 
-@pytest.mark.parametrize("kind", ["word", "tied", "full softmax", "narrow softmax", "own order", "one layer, no projection"])
+@pytest.mark.parametrize(
+    "kind", ["word", "tied", "full softmax", "narrow softmax", "own order", "one layer, no projection"]
+)
 def test_every_kind_of_network_trains_saves_loads_and_scores(kind: str, text: Path, tmp_path: Path) -> None:
     words = BiLMModelSettings(input="word", hidden=16, projection=8, samples=64, tied=kind == "tied")
     chosen = {

@@ -10,11 +10,10 @@ from relmo.settings.arguments import PathName
 if TYPE_CHECKING:
     from relmo.store.original import Original
 
-ENGLISH = "76.6 million words of English: Wikipedia, Wikinews, textbooks and novels"
 HELLO = 'the word "hello", with weights that are simple enough to compute by hand'
 SHIPPED = {
-    "small": ENGLISH,
-    "words": ENGLISH,
+    "small": "124.7 million words of English: Wikipedia, news, textbooks, books, science, talks, meetings and blogs",
+    "words": "76.6 million words of English: Wikipedia, Wikinews, textbooks and novels",
     "prose": "War and Peace, 3.0 million characters",
     "code": "the source of SQLite, in C, 9.3 million characters",
     "prose-elman": "War and Peace, 3.0 million characters",

@@ -26,7 +26,7 @@ from relmo.nn.quantize import Factor, Precision
 from relmo.text.characters import Spellings
 from relmo.text.dictionaries import Dictionaries, DictionarySpellings
 
-VECTORS = 40_960  # words; 21 MB for a small model
+VECTORS = 40_960  # words; 42 MB for the model that ships
 GATES, GPU_GATES = 1_280, 16_384  # words; on a CPU more where the weights take more memory than so many
 ENCODED, GPU_ENCODED = (
     256,

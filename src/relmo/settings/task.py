@@ -61,8 +61,8 @@ class InputSettings:
     elmo_layers: Literal["all", "top"] = "all"
     """A learned mix of all layers, or the top one alone."""
     elmo_dropout: float = 0.2
-    """Dropout on the mixed vectors. The published value is 0.5, which is a lot for vectors as small as those of
-    `small`."""
+    """Dropout on the mixed vectors. The published value is 0.5, which is a lot for vectors with fewer than the
+    original's 1,024 numbers."""
     elmo_l2: float = 0.001
     """Lambda, the weight of the penalty that draws the mix towards equal weights: 1 makes it an average, 0.001 leaves
     it free."""
