@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from relmo.disk.files import is_file
-from relmo.embedding.elmo_cache import Computed, ElmoCache, ElmoVectors, cache_folder
+from relmo.embedding.elmo_cache import CachedVectors, Computed, ElmoCache, ElmoVectors, cache_folder
 from relmo.embedding.engine import CutWords
 from relmo.errors import SettingError
 from relmo.loading import load
@@ -41,6 +41,8 @@ from relmo.store.weights import Unfilled, check_room
 from relmo.text.characters import Spellings
 from relmo.text.vocabulary import UNKNOWN, SentenceVocabulary, Vocabulary
 
+SHARE_OF_GPU = 0.25  # of its free memory that layers of a biLM may take
+WORDS_AT_ONCE = 1 << 16  # whose layers are copied to a GPU together
 MARGIN = 1  # columns of padding beside the widest filter's that a batch's words keep
 
 Words = Sequence[str]
@@ -66,6 +68,7 @@ class EncodedSentences:
 
     ids, rows    of each distinct word, in the vocabulary and among the static vectors
     elmo         the layers of a frozen biLM
+    on_gpu       the same of all words, one behind the other, in a GPU's memory, where they have room there (N, K, E)
     tokens       the words themselves, where a biLM that is trained reads them
     """
 
@@ -77,6 +80,7 @@ class EncodedSentences:
     rows: np.ndarray | None
     spellings: Spellings | None
     elmo: ElmoVectors | None
+    on_gpu: Tensor | None
     tokens: Sequence[Words]
 
     def batch(self, which: np.ndarray) -> WordBatch:
@@ -100,20 +104,36 @@ class EncodedSentences:
             parts["spellings"] = torch.from_numpy(self.spellings.ids(distinct, margin=margin))
             parts["spelled"] = torch.from_numpy(spelled)
         if self.elmo is not None:
-            parts["layers"] = self._layers(which, inside.shape)
+            parts["layers"] = self._layers(which, inside)
         elif self.features.tuned_bilm:
             ids = self.features.elmo_ids([self.tokens[i] for i in which])
             parts["elmo_ids"] = ids if ids.shape[1] else ids.new_zeros(*inside.shape, *ids.shape[2:])
         return WordBatch(torch.from_numpy(lengths), **parts)
 
-    def _layers(self, which: np.ndarray, shape: tuple[int, ...]) -> Tensor:
-        """The biLM's layers, all or the top one; (B, T, K, E)."""
+    def _layers(self, which: np.ndarray, inside: np.ndarray) -> Tensor:
+        """The biLM's layers, all or the top one; (B, T, K, E), zero past a sentence's end."""
         assert self.elmo is not None
+        if self.on_gpu is not None:
+            places = (self.starts[which, None] + np.arange(inside.shape[1])) * inside
+            found, there = (torch.from_numpy(array).to(self.on_gpu.device) for array in (places, inside))
+            return self.on_gpu[found] * there[..., None, None]
         kept, size = self.features.elmo_shape
-        layers = np.zeros((*shape, kept, size), dtype=np.float16)
+        layers = np.zeros((*inside.shape, kept, size), dtype=np.float16)
         for row, vectors in zip(layers, self.elmo.batch(which.tolist()), strict=True):
             row[: len(vectors)] = vectors[:, -kept:]
         return torch.from_numpy(layers)
+
+
+def laid_out(elmo: ElmoVectors, lengths: np.ndarray, shape: tuple[int, int], device: torch.device) -> Tensor:
+    """The layers of all words of sentences of these lengths, of each word the top ones that `shape` (K, E) has room
+    for; (N, K, E)."""
+    words = int(lengths.sum())
+    table = torch.empty(words, *shape, dtype=torch.float16, device=device)
+    ends = np.cumsum(lengths)
+    for some in np.array_split(np.arange(len(lengths)), min(-(-words // WORDS_AT_ONCE), len(lengths))):
+        vectors = np.concatenate([each[:, -shape[0] :] for each in elmo.batch(some.tolist())])
+        table[ends[some[-1]] - len(vectors) : ends[some[-1]]] = torch.from_numpy(vectors)
+    return table
 
 
 class WordFeatures:
@@ -301,6 +321,7 @@ class WordFeatures:
             count=int(lengths.sum()),
         )
         distinct = list(index)
+        elmo = self._elmo(sentences, say)
         learned = self.settings.word_dim or self.settings.vectors_tune
         return EncodedSentences(
             features=self,
@@ -310,7 +331,8 @@ class WordFeatures:
             ids=self._ids(distinct) if learned else None,
             rows=None if self.vectors is None else self._rows(distinct),
             spellings=Spellings(distinct or [""], self.settings.max_characters) if self.filters else None,
-            elmo=self._elmo(sentences, say),
+            elmo=elmo,
+            on_gpu=self._on_gpu(elmo, lengths),
             tokens=sentences if self.tuned_bilm else (),
         )
 
@@ -346,6 +368,17 @@ class WordFeatures:
             return None
         folded = self._folded(sentences)
         return Computed(self.bilm, folded, self.cut) if self.cache is None else self.cache.vectors(folded, say)
+
+    def _on_gpu(self, elmo: ElmoVectors | None, lengths: np.ndarray) -> Tensor | None:
+        """The kept layers of all words, (N, K, E), copied to the biLM's GPU once, so that no batch has to be. None where
+        there is no GPU, or where they would fill more than a quarter of what is free there."""
+        if not isinstance(elmo, CachedVectors) or self.bilm is None or self.bilm.device.type != "cuda":
+            return None
+        kept, size = self.elmo_shape
+        words = int(lengths.sum())
+        if not words or words * kept * size * 2 > torch.cuda.mem_get_info(self.bilm.device)[0] * SHARE_OF_GPU:
+            return None
+        return laid_out(elmo, lengths, (kept, size), self.bilm.device)
 
     def _folded(self, sentences: Sequence[Words]) -> Sequence[Words]:
         """Words as the biLM reads them."""

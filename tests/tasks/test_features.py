@@ -1,0 +1,40 @@
+"""Words as numbers: the layers of a biLM come to a batch by two ways, and are the same."""
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+
+from relmo.embedding.elmo_cache import ElmoCache
+from relmo.settings.task import InputSettings
+from relmo.tasks import features
+from relmo.tasks.features import WordFeatures, count_words, laid_out
+from small_models import bilm
+
+SENTENCES = [["the", "cat", "sat"], ["a", "mat"], [], ["the", "large", "mat", ",", "a", "cat"], ["cat"]]
+
+
+@pytest.mark.parametrize("kept", ["all", "top"])
+@pytest.mark.parametrize("at_once", [2, 1 << 16])
+def test_layers_laid_out_at_once_are_those_of_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: Literal["all", "top"], at_once: int
+) -> None:
+    """What a GPU holds of all sentences gives the same numbers as what is read from the cache for each batch."""
+    monkeypatch.setattr(features, "WORDS_AT_ONCE", at_once)
+    settings, model = InputSettings(elmo="x", elmo_layers=kept), bilm()
+    known = WordFeatures(settings, count_words(SENTENCES, settings), bilm=model)
+    known.cache = ElmoCache(tmp_path, model)
+    encoded = known.encode(SENTENCES)
+    assert encoded.elmo is not None
+    assert encoded.on_gpu is None  # there is none
+    table = laid_out(encoded.elmo, encoded.lengths, known.elmo_shape, torch.device("cpu"))
+    at_hand = dataclasses.replace(encoded, on_gpu=table)
+    for which in ([3, 0, 2, 4], [1], [2]):
+        expected, found = (each.batch(np.array(which)).layers for each in (encoded, at_hand))
+        assert expected is not None
+        assert found is not None
+        assert expected.shape[2:] == known.elmo_shape
+        assert torch.equal(expected, found)
