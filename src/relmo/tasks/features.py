@@ -370,8 +370,8 @@ class WordFeatures:
         return Computed(self.bilm, folded, self.cut) if self.cache is None else self.cache.vectors(folded, say)
 
     def _on_gpu(self, elmo: ElmoVectors | None, lengths: np.ndarray) -> Tensor | None:
-        """The kept layers of all words, (N, K, E), copied to the biLM's GPU once, so that no batch has to be. None where
-        there is no GPU, or where they would fill more than a quarter of what is free there."""
+        """The kept layers of all words, (N, K, E), copied to the biLM's GPU once, so that no batch has to be. None
+        where there is no GPU, or where they would fill more than a quarter of what is free there."""
         if not isinstance(elmo, CachedVectors) or self.bilm is None or self.bilm.device.type != "cuda":
             return None
         kept, size = self.elmo_shape
