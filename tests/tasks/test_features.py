@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from relmo.embedding.elmo_cache import ElmoCache
+from relmo.models.bilm import BiLM
 from relmo.settings.task import InputSettings
 from relmo.tasks import features
 from relmo.tasks.features import WordFeatures, count_words, laid_out
@@ -38,3 +39,21 @@ def test_layers_laid_out_at_once_are_those_of_a_batch(
         assert found is not None
         assert expected.shape[2:] == known.elmo_shape
         assert torch.equal(expected, found)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_a_gpu_holds_the_layers_where_they_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their numbers are those of the cache; where they do not fit, they come with each batch."""
+    settings, made = InputSettings(elmo="x"), bilm()
+    model = BiLM(made.network, made.settings, made.vocabulary, "cuda")
+    known = WordFeatures(settings, count_words(SENTENCES, settings), bilm=model)
+    known.cache = ElmoCache(tmp_path, model)
+    encoded = known.encode(SENTENCES)
+    monkeypatch.setattr(features, "SHARE_OF_GPU", 0.0)
+    elsewhere = known.encode(SENTENCES)
+    assert encoded.on_gpu is not None
+    assert elsewhere.on_gpu is None
+    expected, found = (each.batch(np.array([3, 0, 2, 4])).layers for each in (elsewhere, encoded))
+    assert expected is not None
+    assert found is not None
+    assert torch.equal(expected, found.cpu())
