@@ -35,7 +35,11 @@ from relmo.errors import RelmoError, one_line, reason
 from relmo.settings.kinds import KINDS
 from relmo.text.corpus import STDIN
 
-OUT_OF_MEMORY = ("OutOfMemoryError", "DefaultCPUAllocator: can't allocate memory")  # of torch
+OUT_OF_MEMORY = (  # as torch says it
+    "OutOfMemoryError",
+    "CUDA error: out of memory",
+    "DefaultCPUAllocator: can't allocate memory",
+)
 
 app = App(
     name="relmo",

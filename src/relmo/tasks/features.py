@@ -367,7 +367,12 @@ class WordFeatures:
         if self.bilm is None or self.tuned_bilm:
             return None
         folded = self._folded(sentences)
-        return Computed(self.bilm, folded, self.cut) if self.cache is None else self.cache.vectors(folded, say)
+        if self.cache is None:
+            return Computed(self.bilm, folded, self.cut)
+        kept = self.cache.vectors(folded, say)
+        if self.bilm.device.type == "cuda":
+            torch.cuda.empty_cache()  # what embedding took, and training does not need
+        return kept
 
     def _on_gpu(self, elmo: ElmoVectors | None, lengths: np.ndarray) -> Tensor | None:
         """The kept layers of all words, (N, K, E), copied to the biLM's GPU once, so that no batch has to be. None
