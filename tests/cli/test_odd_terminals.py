@@ -154,7 +154,10 @@ def test_standard_input_that_is_closed_is_one_line(monkeypatch: pytest.MonkeyPat
         (UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowed"), r"has '\udcff' in it, which"),
         (MemoryError(), "there is not enough memory"),
         (RuntimeError("[alloc.cpp] DefaultCPUAllocator: can't allocate memory: 9 bytes"), "there is not enough memory"),
-        (RuntimeError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'"), "there is not enough memory"),
+        (
+            RuntimeError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'"),
+            "there is not enough memory",
+        ),
         (CorpusError("x" * 9999 + "; try y"), "…"),
         (CorpusError("a\n\x1b[2Jb\x07"), r"error: a \x1b[2Jb\x07"),
     ],
