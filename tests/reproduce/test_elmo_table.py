@@ -108,18 +108,18 @@ def test_relative_increase_by_hand() -> None:
 
 
 def test_table_1_has_mean_deviation_increase_the_papers_row_and_what_differs() -> None:
-    plan = TablePlan(["1"], ["snli", "coref"], list(TWO))
-    results = finished(plan, {"": 59.0, "snli-small": 69.0, "coref": 50.0, "coref-large": 60.0})
-    del results["coref-small-input-lambda-0.001-seed-1"]
+    plan = TablePlan(["1"], ["snli", "srl"], list(TWO))
+    results = finished(plan, {"": 59.0, "snli-small": 69.0, "srl": 50.0, "srl-large": 60.0})
+    del results["srl-small-input-lambda-0.001-seed-1"]
     (table,) = ElmoTables(plan, results, {"small": "tiny", "large": "huge"}).tables()
-    snli, coref = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    snli, srl = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
     assert snli["plain"] == "60.00 ± 1.00 (3)"
     assert (snli["small"], snli["small: increase"]) == ("70.00 ± 1.00 (3)", "+10.00 / 25.0%")
     assert snli["large: increase"] == "+0.00 / 0.0%"
     assert (snli["paper: plain"], snli["paper: ELMo"], snli["paper: increase"]) == ("88.0", "88.7", "+0.70 / 5.8%")
     assert "78,003" in snli["what differs"]
-    assert (coref["plain"], coref["small"], coref["small: increase"]) == ("50.00", "", "")
-    assert coref["large: increase"] == "+10.00 / 20.0%"
+    assert (srl["plain"], srl["small"], srl["small: increase"]) == ("50.00", "", "")
+    assert srl["large: increase"] == "+10.00 / 20.0%"
     assert {"small: tiny", "large: huge"} <= set(table.notes)
 
 
