@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 LONGEST = 500  # characters of a message
+NO_MEMORY = "there is not enough memory"  # how a message begins, so that who started the command knows it
 IN_WORDS = {
     errno.ENOENT: "no such file",
     errno.EISDIR: "it is a folder",

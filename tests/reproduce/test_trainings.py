@@ -39,7 +39,8 @@ class FakeProcess:
 
 
 class Fakes:
-    """In the place of processes: each leaves a model's config.json, but those whose name has `bad` in it fail."""
+    """In the place of processes: each leaves a model's config.json, but those whose name has `bad` in it fail, and so
+    do those with `large` in their name where others run."""
 
     def __init__(self, looks: int = 1):
         self.commands: list[list[str]] = []
@@ -55,6 +56,9 @@ class Fakes:
 
         def finish() -> int:
             if bad:
+                return 2
+            if "large" in folder.name and sum(process.returncode is None for process in self.processes) > 1:
+                (folder.parent / f"{folder.name}.log").write_text("error: there is not enough memory for this (CUDA)\n")
                 return 2
             write_model(folder, 0.25)
             return 0
@@ -121,6 +125,29 @@ def test_one_that_fails_is_told_with_its_last_words_and_the_others_are_done(fake
     assert "good: 25.00 after 1.5 s (1 of 2)" in heard
     again = [TrainingRun("bad-2", "lm x"), TrainingRun("bad", "tagger y")]  # of which nothing was kept
     assert run_trainings(again, PLACES, tmp_path).failed.keys() == {"bad", "bad-2"}
+
+
+def test_one_that_finds_no_memory_waits_until_another_has_ended(fakes: Fakes, tmp_path: Path) -> None:
+    fakes.looks = 3
+    heard: list[str] = []
+    done = run_trainings(made("a", "large", "b", "large-2"), PLACES, tmp_path, jobs=3, say=heard.append)
+    assert done.results.keys() == {"a", "b", "large", "large-2"}
+    assert not done.failed
+    assert any("no memory is left beside the others" in line for line in heard)
+
+
+def test_one_that_finds_no_memory_alone_has_failed(fakes: Fakes, tmp_path: Path) -> None:
+    start = fakes.start
+
+    def without_memory(command: list[str], log: Any, environment: dict[str, str]) -> FakeProcess:
+        process = start(command, log, environment)
+        log.write(b"error: there is not enough memory for what was asked\n")
+        return process
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainings, "start_process", without_memory)
+        done = run_trainings(made("bad"), PLACES, tmp_path, jobs=2)
+    assert "not enough memory" in done.failed["bad"]
 
 
 @pytest.mark.parametrize("jobs", [1, 3])

@@ -31,7 +31,7 @@ from relmo.cli.streams import broken_stream, prepare_streams, silence
 from relmo.cli.surprisal import surprisal
 from relmo.cli.terminal import make_console, say
 from relmo.cli.train import settings_from_files, train_command
-from relmo.errors import RelmoError, one_line, reason
+from relmo.errors import NO_MEMORY, RelmoError, one_line, reason
 from relmo.settings.kinds import KINDS
 from relmo.text.corpus import STDIN
 
@@ -117,7 +117,7 @@ def _explain(error: Exception) -> str | None:
         unsayable = error.object[error.start : error.end]
         return f"a name or a text has {unsayable!r} in it, which the encoding {error.encoding} does not have"
     if isinstance(error, MemoryError) or any(sign in f"{type(error).__name__}: {error}" for sign in OUT_OF_MEMORY):
-        return f"there is not enough memory for what was asked ({error or 'none is left'}); ask for less at once"
+        return f"{NO_MEMORY} for what was asked ({error or 'none is left'}); ask for less at once"
     return f"a file cannot be opened: {reason(error)}" if "embedded null" in str(error) else None
 
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from relmo.disk.digests import read_json, read_sealed, sealed
 from relmo.disk.outputs import storage_errors
-from relmo.errors import ModelError, SettingError
+from relmo.errors import NO_MEMORY, ModelError, SettingError
 from relmo.store.folder import CONFIG, write_json
 
 LOOK_EVERY = 0.1  # seconds
@@ -159,7 +159,8 @@ def run_trainings(
 
 @dataclass
 class Runner:
-    """Runs trainings beside each other; what comes of them is added to `done`."""
+    """Runs trainings beside each other; what comes of them is added to `done`. One that finds no memory beside the
+    others waits, and from then on so many fewer run at a time."""
 
     places: Places
     out: Path
@@ -170,23 +171,24 @@ class Runner:
 
     def __post_init__(self) -> None:
         self.running: dict[TrainingRun, subprocess.Popen[bytes]] = {}
+        self.waiting: list[TrainingRun] = []
 
     def run(self, trainings: list[TrainingRun], until: float | None) -> list[TrainingRun]:
         """-> those that are not finished because the time is over"""
-        waiting = list(trainings)
-        self.total = len(waiting) + len(self.done.results)
+        self.waiting = list(trainings)
+        self.total = len(trainings) + len(self.done.results)
         with storage_errors(self.out):
             self.out.mkdir(parents=True, exist_ok=True)
         with _kill_is_interruption():
             try:
-                while (waiting or self.running) and (until is None or time.monotonic() < until):
-                    while waiting and len(self.running) < self.jobs:
-                        self._start(waiting.pop(0))
+                while (self.waiting or self.running) and (until is None or time.monotonic() < until):
+                    while self.waiting and len(self.running) < self.jobs:
+                        self._start(self.waiting.pop(0))
                     self._look()
                     time.sleep(LOOK_EVERY)
             finally:
                 stopped = self._stop()
-        return [*stopped, *waiting]
+        return [*stopped, *self.waiting]
 
     def _start(self, training: TrainingRun) -> None:
         folder = self.out / training.name
@@ -211,13 +213,22 @@ class Runner:
         log = self.out / f"{training.name}.log"
         results = find_results(training, self.out, self.places) if status == 0 else None
         if results is None:
-            self.done.failed[training.name] = why = f"{_last_line(log) or f'it ended with status {status}'} (see {log})"
-            self.say(f"{training.name}: failed: {why}")
+            self._take_failed(training, f"{_last_line(log) or f'it ended with status {status}'} (see {log})")
             return
         self.done.results[training.name] = results
         score = f"{100 * score_of(results):.2f}" if "metric" in results else "done"
         seconds = f" after {results['seconds']:g} s" if "seconds" in results else ""
         self.say(f"{training.name}: {score}{seconds} ({len(self.done.results)} of {self.total})")
+
+    def _take_failed(self, training: TrainingRun, why: str) -> None:
+        """Where it was for want of memory, and others run, it is tried again when one of them has ended."""
+        if self.running and NO_MEMORY in why:
+            self.jobs = len(self.running)
+            self.waiting.insert(0, training)
+            self.say(f"{training.name}: no memory is left beside the others; it waits, and {self.jobs} run at a time")
+        else:
+            self.done.failed[training.name] = why
+            self.say(f"{training.name}: failed: {why}")
 
     def _stop(self) -> list[TrainingRun]:
         """Asks those that run to write a checkpoint and end. -> those that were not finished"""
