@@ -136,18 +136,22 @@ def test_one_that_finds_no_memory_waits_until_another_has_ended(fakes: Fakes, tm
     assert any("no memory is left beside the others" in line for line in heard)
 
 
-def test_one_that_finds_no_memory_alone_has_failed(fakes: Fakes, tmp_path: Path) -> None:
-    start = fakes.start
+@pytest.mark.parametrize(("often", "failed"), [(1, set()), (9, {"bad-a", "bad-b"})])
+def test_those_that_find_no_memory_are_tried_alone_before_they_have_failed(
+    fakes: Fakes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, often: int, failed: set[str]
+) -> None:
+    """All of them end at the same time, so that none runs any more when the last one is looked at."""
 
-    def without_memory(command: list[str], log: Any, environment: dict[str, str]) -> FakeProcess:
-        process = start(command, log, environment)
+    def start(command: list[str], log: Any, environment: dict[str, str]) -> FakeProcess:
         log.write(b"error: there is not enough memory for what was asked\n")
-        return process
+        fakes.commands.append(command)
+        before = sum(each[-1] == command[-1] for each in fakes.commands)
+        return FakeProcess(lambda: 2 if before <= often else write_model(Path(command[-1]), 0.25) or 0, looks=1)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainings, "start_process", without_memory)
-        done = run_trainings(made("bad"), PLACES, tmp_path, jobs=2)
-    assert "not enough memory" in done.failed["bad"]
+    monkeypatch.setattr(trainings, "start_process", start)
+    done = run_trainings(made("bad-a", "bad-b"), PLACES, tmp_path, jobs=2)
+    assert done.failed.keys() == failed
+    assert done.results.keys() == {"bad-a", "bad-b"} - failed
 
 
 @pytest.mark.parametrize("jobs", [1, 3])

@@ -172,6 +172,8 @@ class Runner:
     def __post_init__(self) -> None:
         self.running: dict[TrainingRun, subprocess.Popen[bytes]] = {}
         self.waiting: list[TrainingRun] = []
+        self.crowded: set[TrainingRun] = set()
+        """Those that have run beside another since they were started."""
 
     def run(self, trainings: list[TrainingRun], until: float | None) -> list[TrainingRun]:
         """-> those that are not finished because the time is over"""
@@ -201,6 +203,8 @@ class Runner:
         threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // self.jobs))
         with (self.out / f"{training.name}.log").open("ab") as log:
             self.running[training] = start_process(command, log, {"OMP_NUM_THREADS": threads})
+        if len(self.running) > 1:
+            self.crowded.update(self.running)
 
     def _look(self) -> None:
         """Takes in what has ended."""
@@ -221,9 +225,10 @@ class Runner:
         self.say(f"{training.name}: {score}{seconds} ({len(self.done.results)} of {self.total})")
 
     def _take_failed(self, training: TrainingRun, why: str) -> None:
-        """Where it was for want of memory, and others run, it is tried again when one of them has ended."""
-        if self.running and NO_MEMORY in why:
-            self.jobs = len(self.running)
+        """Where it was for want of memory, and others ran beside it, it is tried again with fewer of them."""
+        if training in self.crowded and NO_MEMORY in why:
+            self.crowded.remove(training)
+            self.jobs = max(1, min(self.jobs - 1, len(self.running)))
             self.waiting.insert(0, training)
             self.say(f"{training.name}: no memory is left beside the others; it waits, and {self.jobs} run at a time")
         else:
