@@ -124,7 +124,7 @@ def test_a_run_ends_in_a_folder_that_scores_as_its_results_say(text: Path, train
 
 
 @pytest.mark.parametrize(
-    "kind", ["word", "tied", "full softmax", "narrow softmax", "own order", "one layer, no projection"]
+    "kind", ["word", "tied", "full softmax", "narrow softmax", "own order", "stretches", "one layer, no projection"]
 )
 def test_every_kind_of_network_trains_saves_loads_and_scores(kind: str, text: Path, tmp_path: Path) -> None:
     words = BiLMModelSettings(input="word", hidden=16, projection=8, samples=64, tied=kind == "tied")
@@ -134,6 +134,7 @@ def test_every_kind_of_network_trains_saves_loads_and_scores(kind: str, text: Pa
         "full softmax": settings(model={"softmax": "full", "samples": 8192}),
         "narrow softmax": settings(model={"softmax_dim": 4}),
         "own order": settings(shuffle=False),
+        "stretches": settings(stretch=4),
         "one layer, no projection": settings(model={"layers": 1, "hidden": 8, "highway": 0}),
     }[kind]
     results = train_bilm([str(text)], chosen, tmp_path / "model")
@@ -243,6 +244,8 @@ def test_a_text_shorter_than_one_window_is_an_error_that_leaves_nothing(tmp_path
 def test_settings_that_would_do_nothing_are_refused(text: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="min_count has no meaning for a vocabulary from a file"):
         train_bilm([str(text)], settings(text={"vocabulary": str(text)}), tmp_path / "model")
+    with pytest.raises(SettingError, match="stretch has no meaning for a run without shuffle"):
+        train_bilm([str(text)], settings(shuffle=False, stretch=2), tmp_path)
     with pytest.raises(SettingError, match="softmax_first has no meaning for a run without init"):
         train_bilm([str(text)], settings(softmax_first=1.0), tmp_path / "model")
     with pytest.raises(SettingError, match="softmax_dim 8 must be smaller than projection 8; leave it out"):

@@ -283,6 +283,25 @@ def test_with_a_seed_every_epoch_reads_every_sentence_once_in_an_order_of_its_ow
         assert not torch.equal(other.get(2, index).targets, lanes.get(2, index).targets)
 
 
+def test_a_stretch_of_sentences_stays_together_and_is_cut_elsewhere_in_every_epoch() -> None:
+    sentences = [[0, 1], [2], [3, 0], [1], [2, 3, 0], [1, 3], [0], [3, 3], [2, 0], [1, 1, 1]]
+    text = bitext(sentences)
+    cuts = set()
+    for epoch in range(20):
+        order = text.shuffled(np.random.default_rng((1, epoch)), stretch=4)
+        assert sorted(order.sentences) == list(range(len(sentences)))
+        assert [len(sentences[i]) + 1 for i in order.sentences[:-1]] == list(np.diff(order.starts))
+        begins = [0, *(i for i in range(1, 10) if order.sentences[i] != order.sentences[i - 1] + 1), 10]
+        for begin, end in pairwise(begins):
+            first, last = order.sentences[begin], order.sentences[end - 1]
+            assert (end - begin) % 4 == 0 or first == 0 or last == 9, "only the ends of the text are shorter"
+        cuts |= {int(order.sentences[begin]) % 4 for begin in begins[:-1] if order.sentences[begin]}
+    assert cuts == {0, 1, 2, 3}
+    lanes = BiLanes(text, batch=1, unroll=7, seed=1, stretch=4)
+    assert lanes.order is not None
+    assert list(lanes.order.sentences) == list(text.shuffled(np.random.default_rng((1, 0)), stretch=4).sentences)
+
+
 def test_lanes_of_shuffled_sentences_go_on_where_they_ended() -> None:
     text = bitext(sentences_of(np.random.default_rng(1), 60))
     for rank in range(2):

@@ -164,7 +164,15 @@ def _make_trainer(model: BiLM, text: BiText, valid: Sentences | None, team: Team
     """The model learns the text by truncated back-propagation through time."""
     train = model.settings.train
     seed = train.seed if train.shuffle else None
-    lanes = BiLanes(text, batch=train.batch, unroll=train.unroll, seed=seed, rank=team.rank, size=team.size)
+    lanes = BiLanes(
+        text,
+        batch=train.batch,
+        unroll=train.unroll,
+        seed=seed,
+        stretch=train.stretch,
+        rank=team.rank,
+        size=team.size,
+    )
     validate = None
     if valid is not None:
         assert model.vocabulary is not None

@@ -108,6 +108,9 @@ class BiLMTrainSettings(TrainSettings):
     the original does."""
     shuffle: bool = True
     """Read the sentences in a new order every epoch, as the original does; otherwise in the order of the text."""
+    stretch: int = 1
+    """With shuffle: how many sentences that follow one another stay together. With more than one, the network learns to
+    use what stands before a sentence, too."""
     init: PathName | None = None
     """Start from this model, a relmo folder or original ELMo files, and keep its geometry."""
     softmax_first: float = 0.1
@@ -176,6 +179,8 @@ def check_bilm(settings: BiLMSettings) -> None:
     check_optimizer(settings.train)
     if settings.text.vocabulary is not None:
         refuse(settings.text, ["vocabulary_size", "min_count"], "a vocabulary from a file")
+    if not settings.train.shuffle:
+        refuse(settings.train, ["stretch"], "a run without shuffle")
     if settings.train.init is None:
         refuse(settings.train, ["softmax_first"], "a run without init")
     if settings.train.teacher is None:

@@ -150,9 +150,13 @@ class BiText:
         self.scratch[words] = positions[: len(words)]
         return words, self.scratch[inputs].astype(np.int64)
 
-    def shuffled(self, generator: np.random.Generator) -> "Order":
-        """The sentences in an order drawn at random."""
-        sentences = generator.permutation(len(self.bounds) - 1)
+    def shuffled(self, generator: np.random.Generator, stretch: int = 1) -> "Order":
+        """The sentences in an order drawn at random, `stretch` of them together as they stand in the text."""
+        count = len(self.bounds) - 1
+        early = int(generator.integers(stretch)) if stretch > 1 else 0  # by how many the first stretch is shorter
+        stretches = generator.permutation(-(-(count + early) // stretch)).reshape(-1, 1)
+        sentences = (stretches * stretch - early + np.arange(stretch)).ravel()
+        sentences = sentences[(sentences >= 0) & (sentences < count)]
         lengths = np.diff(self.bounds)[sentences]
         return Order(sentences, np.cumsum(lengths) - lengths)
 
@@ -174,11 +178,21 @@ class BiLanes:
     """A `BiText` read as lanes side by side, `unroll` steps at a time, as `Lanes` does.
 
     Of the `size * batch` lanes of all processes, the one of number `rank` reads `batch`. With a `seed` the sentences
-    stand in a new order every epoch. Without, they stay in their own, and each epoch begins at another place of the
+    stand in a new order every epoch, `stretch` of them together. Without, they stay in their own, and each epoch begins at another place of the
     text, read as a ring, so that it is cut into lanes and windows elsewhere.
     """
 
-    def __init__(self, text: BiText, *, batch: int, unroll: int, seed: int | None = None, rank: int = 0, size: int = 1):
+    def __init__(
+        self,
+        text: BiText,
+        *,
+        batch: int,
+        unroll: int,
+        seed: int | None = None,
+        stretch: int = 1,
+        rank: int = 0,
+        size: int = 1,
+    ):
         if text.steps < size * batch * unroll:
             raise CorpusError(
                 f"the training part has {text.steps} words and sentence ends, fewer than one window of {size * batch} "
@@ -187,7 +201,7 @@ class BiLanes:
         self.text = text
         self.length = text.steps // (size * batch)
         self.begins = (rank * batch + np.arange(batch)).reshape(-1, 1) * self.length  # (B, 1)
-        self.unroll, self.seed = unroll, seed
+        self.unroll, self.seed, self.stretch = unroll, seed, stretch
         self._deal(epoch=0)
 
     def __len__(self) -> int:
@@ -207,7 +221,7 @@ class BiLanes:
         if self.seed is None:
             self.offset = int(epoch * GOLDEN * self.text.steps)
         else:
-            self.order = self.text.shuffled(np.random.default_rng((self.seed, epoch)))
+            self.order = self.text.shuffled(np.random.default_rng((self.seed, epoch)), self.stretch)
 
 
 class LengthBuckets:
