@@ -49,6 +49,22 @@ def test_each_gate_and_direction_is_turned_by_itself_and_the_rest_is_adams() -> 
             assert torch.allclose(layer.weight_ih[direction, gate], wanted, atol=1e-6)
 
 
+def test_weight_decay_shrinks_the_matrices_alone_by_the_learning_rate() -> None:
+    torch.manual_seed(0)
+    layer = ElmoLayer(3, 5, 2)
+    twin = copy.deepcopy(layer)
+    gradients = [torch.randn_like(parameter) for parameter in layer.parameters()]
+    for each, decay in ((layer, 0.5), (twin, 0.0)):
+        optimizer = make_optimizer(each, TrainSettings(optimizer="muon", lr=0.1, weight_decay=decay))
+        for parameter, gradient in zip(each.parameters(), gradients, strict=True):
+            parameter.data.fill_(2.0)
+            parameter.grad = gradient.clone()
+        optimizer.step()
+    assert torch.equal(layer.bias, twin.bias)
+    for name in ("weight_ih", "weight_hh", "weight_hr"):
+        assert torch.allclose(getattr(layer, name), getattr(twin, name) - 0.1 * 0.5 * 2.0, atol=1e-6)
+
+
 def test_a_bilm_leaves_characters_and_the_output_layer_to_adam() -> None:
     network = BiLMNetwork(BiLMModelSettings(**TINY), vocab_size=9)  # type: ignore[arg-type]
     optimizer = make_optimizer(network, TrainSettings(optimizer="muon"))

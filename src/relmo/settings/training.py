@@ -23,7 +23,7 @@ class TrainSettings:
     lr: float = 0.002
     """The learning rate after warm-up."""
     weight_decay: float = 0.0
-    """Weight decay (decoupled in adamw, an L2 penalty in the others)."""
+    """Weight decay: decoupled in adamw and, for the matrices that it moves, in muon; an L2 penalty in the others."""
     momentum: float = 0.0
     """SGD only: the momentum."""
     initial_accumulator: float = 1.0
@@ -64,7 +64,5 @@ def check_optimizer(settings: TrainSettings) -> None:
     """What belongs to one optimiser only is refused for the others."""
     if settings.optimizer != "sgd":
         refuse(settings, ["momentum"], f"optimizer {settings.optimizer}")
-    if settings.optimizer == "muon":
-        refuse(settings, ["weight_decay"], "optimizer muon")
     if settings.optimizer != "adagrad":
         refuse(settings, ["initial_accumulator"], f"optimizer {settings.optimizer}")

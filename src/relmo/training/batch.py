@@ -178,8 +178,8 @@ class BiLanes:
     """A `BiText` read as lanes side by side, `unroll` steps at a time, as `Lanes` does.
 
     Of the `size * batch` lanes of all processes, the one of number `rank` reads `batch`. With a `seed` the sentences
-    stand in a new order every epoch, `stretch` of them together. Without, they stay in their own, and each epoch begins at another place of the
-    text, read as a ring, so that it is cut into lanes and windows elsewhere.
+    stand in a new order every epoch, `stretch` of them together. Without, they stay in their own, and each epoch begins
+    at another place of the text, read as a ring, so that it is cut into lanes and windows elsewhere.
     """
 
     def __init__(

@@ -1,11 +1,12 @@
 """Muon: the matrices of hidden layers are moved by orthogonal matrices, all else as Adam moves it.
 
-    M <- 0.95 M + G;    W <- W - lr 0.2 sqrt(max(rows, columns)) orthogonal(G + 0.95 M)
+    M <- 0.95 M + G;    W <- (1 - lr decay) W - lr 0.2 sqrt(max(rows, columns)) orthogonal(G + 0.95 M)
 
 Jordan et al. 2024, Muon: an optimizer for hidden layers in neural networks. A gradient has a few large singular values
 and many small ones; `orthogonal` makes them all alike, so that every direction is learned at the same pace. The factor
 gives a step the size that Adam's steps have, so that Adam's learning rates suit both: Liu et al. 2025, Muon is scalable
-for LLM training.
+for LLM training. A step is as long however small the gradient is, and clipping does not shorten it, so that in a long
+run weights grow until a recurrent network is no longer stable. The decay, of the matrices alone, keeps them smaller.
 
 Each gate of a recurrent layer has matrices of its own, and so has each direction; torch's own Muon, in newer versions
 than we ask for, takes a parameter as one matrix. Embeddings, convolutions, the output layer and biases are left to
@@ -37,11 +38,13 @@ class Muon(torch.optim.Adam):
                 (p, rows) for p, rows in zip(group["params"], group.get("rows", ()), strict=False) if p.grad is not None
             ]
             if moved:
-                self._turn(*zip(*moved, strict=True), lr=group["lr"])
+                self._turn(*zip(*moved, strict=True), lr=group["lr"], decay=group["weight_decay"])
         super().step(closure)
 
-    def _turn(self, parameters: Sequence[Tensor], rows: Sequence[int], *, lr: float) -> None:
+    def _turn(self, parameters: Sequence[Tensor], rows: Sequence[int], *, lr: float, decay: float) -> None:
         """A step of these parameters. Matrices of the same size are made orthogonal together."""
+        if decay:
+            torch._foreach_mul_(list(parameters), 1 - lr * decay)
         gradients = [p.grad for p in parameters if p.grad is not None]
         momenta = [self._momentum(p) for p in parameters]
         torch._foreach_mul_(momenta, MOMENTUM)

@@ -71,7 +71,8 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Opt
     if settings.optimizer == "muon":
         rows = {p: count for p, count in hidden_matrices(model).items() if p.requires_grad}
         others = [p for p in parameters if p not in rows]
-        groups = [{"params": list(rows), "rows": list(rows.values())}, {"params": others}]
+        matrices = {"params": list(rows), "rows": list(rows.values()), "weight_decay": settings.weight_decay}
+        groups = [matrices, {"params": others, "weight_decay": 0.0}]
         return Muon(groups, lr=settings.lr, fused=dense)
     if settings.optimizer == "adagrad":
         start, fused = settings.initial_accumulator, dense and parameters[0].device.type == "cpu"  # all that torch has
