@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from relmo.networks.bilm import BiLMNetwork
 from relmo.networks.elmo import Elmo, sentence_ids
-from relmo.networks.inputs import ElmoParts, TaskBatch, TaskNetwork, WordBatch, WordInputs
+from relmo.networks.inputs import ElmoParts, LayerSpread, TaskBatch, TaskNetwork, WordBatch, WordInputs
 from relmo.settings.bilm import BiLMModelSettings
 from relmo.text.characters import character_ids
 
@@ -55,6 +55,20 @@ def test_x_is_the_parts_side_by_side() -> None:
     assert made.size == x.shape[2] == 4 + 3 + 6 + 7
     assert torch.equal(lengths, LENGTHS)
     assert again is None
+
+
+@pytest.mark.parametrize("kept", [2, 1])
+def test_layers_are_centred_and_scaled_by_their_spread_and_the_spread_is_saved(kept: int) -> None:
+    spread = LayerSpread(torch.randn(2, 7), torch.tensor([0.5, 4.0]))
+    made = inputs(elmo=ElmoParts(kept, 7, True, False, 0.5, norm=True))
+    made.put_spread(spread)
+    layers = torch.randn(2, 3, kept, 7).half()
+    expected = ((layers.float() - spread.means[-kept:]) / spread.deviations[-kept:, None]).mean(dim=2)
+    expected[1, 2] = 0.0  # past the end
+    assert torch.allclose(made(batch(layers)).x[..., -7:], expected, atol=1e-6)
+    other = inputs(elmo=ElmoParts(kept, 7, True, False, 0.5, norm=True))
+    other.load_state_dict(made.state_dict())
+    assert torch.equal(other(batch(layers)).x, made(batch(layers)).x)
 
 
 def test_each_place_of_elmo_has_a_mix_of_its_own() -> None:

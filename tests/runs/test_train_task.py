@@ -169,6 +169,20 @@ def test_elmo_in_every_way_is_trained_saved_and_loaded_alike(
     assert (tmp_path / "cache").exists() == keeps
 
 
+def test_normalised_layers_do_not_depend_on_what_else_is_predicted(
+    files: tuple[str, str], bilm: str, tmp_path: Path
+) -> None:
+    made = settings(text={"valid": files[1]}, input={"elmo": bilm, "elmo_norm": True}, train={"epochs": 1})
+    train_task(Tagger, files[:1], made, tmp_path / "out")
+    model = Tagger.from_pretrained(tmp_path / "out", device="cpu")
+    assert model.network.inputs.means.any()
+    sentences = ["the dog sees a cat", "dogs see", "a large and old cat sleeps here today"]
+    alone = [model.predict([sentence])[0] for sentence in sentences]
+    for one, together in zip(alone, model.predict(sentences), strict=True):
+        assert one.tags == together.tags
+        assert one.probabilities == pytest.approx(together.probabilities, abs=1e-5)
+
+
 def test_the_cache_changes_nothing(files: tuple[str, str], bilm: str, tmp_path: Path) -> None:
     for cache in (None, "none"):
         made = settings(text={"valid": files[1]}, input={"elmo": bilm, "cache": cache}, train={"epochs": 1})

@@ -12,7 +12,7 @@ from relmo.embedding.elmo_cache import ElmoCache
 from relmo.models.bilm import BiLM
 from relmo.settings.task import InputSettings
 from relmo.tasks import features
-from relmo.tasks.features import WordFeatures, count_words, laid_out
+from relmo.tasks.features import WordFeatures, count_words, laid_out, layer_spread
 from small_models import bilm
 
 SENTENCES = [["the", "cat", "sat"], ["a", "mat"], [], ["the", "large", "mat", ",", "a", "cat"], ["cat"]]
@@ -57,3 +57,20 @@ def test_a_gpu_holds_the_layers_where_they_fit(tmp_path: Path, monkeypatch: pyte
     assert expected is not None
     assert found is not None
     assert torch.equal(expected, found.cpu())
+
+
+def test_the_spread_of_layers_is_measured_over_words_of_the_sentences_at_even_distances(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = bilm()
+    vectors = np.concatenate(list(model.embed_stream([words for words in SENTENCES if words])), axis=1)  # (K, N, E)
+    whole = layer_spread(model, SENTENCES)
+    np.testing.assert_allclose(whole.means, vectors.mean(axis=1), atol=1e-6)
+    far = np.sqrt(np.square(vectors - vectors.mean(axis=1, keepdims=True)).mean(axis=(1, 2)))
+    np.testing.assert_allclose(whole.deviations, far, rtol=1e-4)
+    some = layer_spread(model, SENTENCES[::3])
+    monkeypatch.setattr(features, "WORDS_OF_SPREAD", 4)  # a third of the twelve
+    np.testing.assert_allclose(layer_spread(model, SENTENCES).means, some.means)
+    nothing = layer_spread(model, [[], []])
+    assert not nothing.means.any()
+    assert (nothing.deviations == 1).all()

@@ -64,6 +64,7 @@ class TaskBatch(NamedTuple):
 class ElmoParts(NamedTuple):
     """The mixes of a biLM's layers: how many layers of what size there are, where they go, how they are mixed.
 
+    norm  layers are centred and scaled before they are mixed, by what `put_spread` is given
     l2    lambda: how much the squared weights of the mixes add to the loss
     """
 
@@ -72,8 +73,15 @@ class ElmoParts(NamedTuple):
     at_input: bool
     at_output: bool
     dropout: float
-    layer_norm: bool = False
+    norm: bool = False
     l2: float = 0.0
+
+
+class LayerSpread(NamedTuple):
+    """Where the layers of a biLM lie: the mean vector of each (K, E), and how far its numbers are from that (K,)."""
+
+    means: Tensor
+    deviations: Tensor
 
 
 class WordInputs(nn.Module):
@@ -87,6 +95,8 @@ class WordInputs(nn.Module):
     """
 
     static: Tensor
+    means: Tensor
+    deviations: Tensor
 
     def __init__(
         self,
@@ -118,9 +128,10 @@ class WordInputs(nn.Module):
         )
         self.elmo, self.bilm = elmo, bilm
         places = 0 if elmo is None else elmo.at_input + elmo.at_output
-        self.mixes = nn.ModuleList(
-            ScalarMix(elmo.layers, layer_norm=elmo.layer_norm) for _ in range(places) if elmo is not None
-        )
+        self.mixes = nn.ModuleList(ScalarMix(elmo.layers) for _ in range(places) if elmo is not None)
+        if elmo is not None and elmo.norm:
+            self.register_buffer("means", torch.zeros(elmo.layers, elmo.size))
+            self.register_buffer("deviations", torch.ones(elmo.layers))
         characters = 0 if self.characters is None else self.characters.output_size
         self.again_size = elmo.size if elmo is not None and elmo.at_output else 0
         at_input = elmo.size if elmo is not None and elmo.at_input else 0
@@ -129,6 +140,11 @@ class WordInputs(nn.Module):
     def put_static(self, matrix: Tensor) -> None:
         """Takes a matrix of static vectors (V, D); row 0 is of words that have none."""
         self.static = matrix.to(self.static.device)
+
+    def put_spread(self, spread: LayerSpread) -> None:
+        """Takes where the biLM's layers lie; of the top ones where only some are mixed."""
+        self.means.copy_(spread.means[-len(self.means) :])
+        self.deviations.copy_(spread.deviations[-len(self.means) :])
 
     def penalty(self) -> Tensor | float:
         """lambda ||w||^2, over the weights of all mixes, which draws them towards even ones."""
@@ -181,8 +197,10 @@ class WordInputs(nn.Module):
         layers = self.layers(batch)  # (K, B, T, E)
         steps = torch.arange(layers.shape[2], device=layers.device)
         mask = steps < batch.lengths.to(layers.device).unsqueeze(1)  # (B, T)
+        if self.elmo.norm:
+            layers = (layers - self.means[:, None, None]) / self.deviations.view(-1, 1, 1, 1) * mask.unsqueeze(2)
         p = self.elmo.dropout
-        return [drop(mix(layers, mask), p, self.training) for mix in self.mixes]
+        return [drop(mix(layers), p, self.training) for mix in self.mixes]
 
     def layers(self, batch: WordBatch) -> Tensor:
         """The biLM's layers (K, B, T, E), or its top one alone (1, B, T, E), as many as are mixed."""

@@ -8,9 +8,10 @@ from relmo.errors import SettingError, shown
 NEARLY_0, NEARLY_1 = 1e-5, 0.999999
 BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(
-        ("layers", "hidden", "embedding", "projection", "samples", "batch", "unroll", "stretch", "accumulate"), (1, 1 << 24)
+        ("layers", "hidden", "embedding", "projection", "samples", "batch", "unroll", "accumulate"), (1, 1 << 24)
     ),
     **dict.fromkeys(("vocabulary_size", "min_count", "validate_every", "patience", "log_every"), (1, 1 << 40)),
+    "stretch": (1, 1 << 40),
     **dict.fromkeys(
         (
             "dropout",

@@ -67,7 +67,9 @@ class InputSettings:
     """Lambda, the weight of the penalty that draws the mix towards equal weights: 1 makes it an average, 0.001 leaves
     it free."""
     elmo_norm: bool = False
-    """Normalise each layer before the mix."""
+    """Normalise each layer before the mix: its mean vector over words of the training examples is taken from it, and
+    its numbers are divided by how far they are from that. A biLM's vectors have a common part, and are shorter than
+    other vectors."""
     elmo_tune: bool = False
     """Train the biLM with the task. Otherwise it is frozen, and its vectors are computed once and kept on disk."""
     cache: PathName | None = None

@@ -171,10 +171,9 @@ class Classifier(Task[Labelled, ChosenLabel]):
         start: LanguageModel | None = None,
     ) -> WordFeatures:
         """What a new model knows of words; with `init`, the words of that language model."""
-        if start is None:
-            return super().make_features(settings, sentences, device)
-        features = WordFeatures.begin(settings.input, (), device)
-        features.vocabulary = WordVocabulary(start.vocabulary.symbols[i] for i in _unknown_first(start))
+        features = super().make_features(settings, sentences, device)
+        if start is not None:
+            features.vocabulary = WordVocabulary(start.vocabulary.symbols[i] for i in _unknown_first(start))
         return features
 
     @classmethod

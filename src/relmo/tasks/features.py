@@ -26,7 +26,7 @@ from relmo.models.saved import SavedFolder
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
 from relmo.networks.elmo import Elmo, sentence_ids, without_output
-from relmo.networks.inputs import ElmoParts, WordBatch, WordInputs
+from relmo.networks.inputs import ElmoParts, LayerSpread, WordBatch, WordInputs
 from relmo.settings.bounds import parse_filters
 from relmo.settings.task import NO_CACHE, InputSettings
 from relmo.store.folder import BILM_VOCABULARY, COPY_OF_BILM, COPY_OF_VECTORS, VOCABULARY, known_text, pick_device
@@ -43,6 +43,7 @@ from relmo.text.vocabulary import UNKNOWN, SentenceVocabulary, Vocabulary
 
 SHARE_OF_GPU = 0.25  # of its free memory that layers of a biLM may take
 WORDS_AT_ONCE = 1 << 16  # whose layers are copied to a GPU together
+WORDS_OF_SPREAD = 10_000  # of the training examples, by which it is measured where a biLM's layers lie
 MARGIN = 1  # columns of padding beside the widest filter's that a batch's words keep
 
 Words = Sequence[str]
@@ -136,10 +137,27 @@ def laid_out(elmo: ElmoVectors, lengths: np.ndarray, shape: tuple[int, int], dev
     return table
 
 
+def layer_spread(bilm: BiLM, sentences: Sequence[Words]) -> LayerSpread:
+    """Where a biLM's layers lie, by about WORDS_OF_SPREAD words of these sentences, taken at even distances."""
+    step = max(1, sum(map(len, sentences)) // WORDS_OF_SPREAD)
+    layers, size = bilm.network.layer_count, bilm.network.size
+    count, total, squares = 0, np.zeros((layers, size)), np.zeros((layers, size))
+    for vectors in bilm.embed_stream([words for words in sentences[::step] if words]):  # (K, T, E)
+        count += vectors.shape[1]
+        total += vectors.sum(axis=1, dtype=np.float64)
+        squares += np.square(vectors, dtype=np.float64).sum(axis=1)
+    if not count:
+        return LayerSpread(torch.zeros(layers, size), torch.ones(layers))
+    means = total / count
+    deviations = np.sqrt(np.maximum((squares / count - means**2).mean(axis=1), 1e-12))
+    return LayerSpread(torch.tensor(means, dtype=torch.float32), torch.tensor(deviations, dtype=torch.float32))
+
+
 class WordFeatures:
     """What is known of words: the settings, a vocabulary, and, where there are such, static vectors and a biLM.
 
     cache      where a frozen biLM's layers are kept; None computes them when they are asked for
+    spread     where its layers lie, for a new model that normalises them; one that was saved has it among its weights
     """
 
     def __init__(
@@ -157,11 +175,13 @@ class WordFeatures:
         self.bilm = bilm
         self.references = references or {}
         self.cache: ElmoCache | None = None
+        self.spread: LayerSpread | None = None
         self.widest = max((width for width, _ in self.filters), default=0)
 
     @classmethod
     def begin(cls, settings: InputSettings, sentences: Iterable[Words], device: torch.device) -> "WordFeatures":
         """For a new model: the vocabulary from the training examples, the other models from where the settings say."""
+        sentences = list(sentences)
         vectors = None if settings.vectors is None else _open_vectors(settings.vectors)
         bilm = None if settings.elmo is None else load(settings.elmo, kinds="bilm", device=device.type)
         references = {}
@@ -172,7 +192,10 @@ class WordFeatures:
         if settings.copy:
             places = {"vectors": f"./{COPY_OF_VECTORS}", "elmo": f"./{COPY_OF_BILM}"}
             references = {name: reference._replace(source=places[name]) for name, reference in references.items()}
-        return cls(settings, count_words(sentences, settings), vectors=vectors, bilm=bilm, references=references)
+        made = cls(settings, count_words(sentences, settings), vectors=vectors, bilm=bilm, references=references)
+        if bilm is not None and settings.elmo_norm:
+            made.spread = layer_spread(bilm, made._folded(sentences))
+        return made
 
     @classmethod
     def restore(cls, saved: SavedFolder, settings: InputSettings, device: str) -> "WordFeatures":
@@ -238,7 +261,9 @@ class WordFeatures:
             for name, reference in self.references.items()
         }
         settings = dataclasses.replace(self.settings, copy=False)
-        return WordFeatures(settings, self.vocabulary, vectors=self.vectors, bilm=self.bilm, references=references)
+        made = WordFeatures(settings, self.vocabulary, vectors=self.vectors, bilm=self.bilm, references=references)
+        made.spread = self.spread
+        return made
 
     @property
     def filters(self) -> list[tuple[int, int]]:
@@ -281,13 +306,13 @@ class WordFeatures:
                 at_input=at != "output",
                 at_output=at != "input",
                 dropout=settings.elmo_dropout,
-                layer_norm=settings.elmo_norm,
+                norm=settings.elmo_norm,
                 l2=settings.elmo_l2,
             )
             if settings.elmo_tune:
                 bilm = Elmo(self.bilm, mixes=0, trainable=True)
         learned = bool(settings.word_dim) or settings.vectors_tune
-        return WordInputs(
+        inputs = WordInputs(
             words=len(self.vocabulary) if learned else 0,
             word_dim=settings.word_dim,
             static=(0, 0) if self.vectors is None else (len(self.vectors) + 1, self.vectors.matrix.shape[1]),
@@ -299,6 +324,9 @@ class WordFeatures:
             elmo=elmo,
             bilm=bilm,
         )
+        if self.spread is not None:
+            inputs.put_spread(self.spread)
+        return inputs
 
     def finish(self, inputs: WordInputs) -> None:
         """Gives inputs that were made or loaded the static vectors, which are no weights of theirs."""
