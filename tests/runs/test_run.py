@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ import relmo
 from relmo.cli import main
 from relmo.disk.outputs import locked
 from relmo.errors import CorpusError, RelmoError, SettingError, StorageError
+from relmo.runs import run
 from relmo.runs.folder import CHECKPOINT
 from relmo.runs.progress import TrainingReporter
 from relmo.runs.reporter import Reporter
@@ -35,6 +37,7 @@ from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
 from relmo.settings.training import TrainSettings
 from relmo.store.folder import read_tensors
 from relmo.training.loop import Step
+from relmo.training.parallel import ALONE
 from relmo.training.plan import Plan, peak_memory
 
 ALICE = Path(relmo.__file__).parent / "data" / "alice.txt"
@@ -68,6 +71,33 @@ def forked() -> Callable[..., BaseProcess]:
         return process
 
     return start
+
+
+def test_a_run_of_minutes_ends_by_the_pace_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first step of 20 s, then 0.5 s a step and 3 s of validation at every tenth."""
+    clock = [100.0]
+    monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])
+    ends: list[int] = []
+    trainer = SimpleNamespace(settings=TrainSettings(minutes=60.0), number=0, team=ALONE, end_at=ends.append)
+    deadline = run.Deadline(trainer)  # type: ignore[arg-type]
+    for number in range(1, 301):
+        validating = 3.0 if number % 10 == 0 else 0.0
+        clock[0] += (20.0 if number == 1 else 0.5) + validating
+        deadline.validating += validating
+        if number % 5 == 0:
+            deadline.look(SimpleNamespace(number=number))  # type: ignore[arg-type]
+    assert ends == [110 + int((3600 - (20 + 0.5 * 109)) / 0.5)], "once, when a fiftieth of the hour is over"
+    trainer.number = 5
+    assert run.Deadline(trainer).settled, "a run that goes on has what it had"  # type: ignore[arg-type]
+    assert run.Deadline(SimpleNamespace(settings=TrainSettings(), number=0)).settled  # type: ignore[arg-type]
+
+
+def test_a_run_of_minutes_is_trained_and_saved(text: Path, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(train(text, tmp_path / "out", "--minutes 0.02 --log-every 1"))
+    records = list(read_metrics(tmp_path / "out" / "metrics.jsonl"))
+    assert records[-1]["valid"] > 0
+    assert records[-1]["lr"] < records[0]["lr"] or len(records) < 3, "the rate falls to the end"
 
 
 def train(text: Path, out: Path, options: str) -> list[str]:

@@ -16,6 +16,7 @@ from relmo.errors import RelmoError
 from relmo.networks.language_model import Loss, RecurrentLM
 from relmo.settings.lm import LanguageModelSettings
 from relmo.settings.training import TrainSettings
+from relmo.training import plan
 from relmo.training.batch import Lanes
 from relmo.training.loop import Step, Trainer, learning_rate
 from relmo.training.plan import rehearse
@@ -323,6 +324,31 @@ def test_a_run_stopped_in_the_middle_goes_on_to_the_bit(name: str) -> None:
         for one, other in zip(second.state()[0].items(), unbroken.state()[0].items(), strict=True):
             assert one[0] == other[0]
             assert torch.equal(one[1], other[1]), one[0]
+
+
+def test_a_run_of_minutes_keeps_the_number_of_steps_that_it_was_given() -> None:
+    first = network_trainer({}, minutes=1.0)
+    first.end_at(9)
+    steps = first.steps()
+    lrs = [next(steps).lr for _ in range(4)]
+    state = copy.deepcopy(first.state())
+    lrs += [step.lr for step in steps]
+    assert len(lrs) == 9
+    assert lrs == [learning_rate(first.settings, i, 9) for i in range(9)]
+    second = network_trainer({}, minutes=1.0)
+    assert second.unusable(*state) is None
+    second.load_state(*state)
+    assert [step.lr for step in second.steps()] == lrs[4:]
+    for wrong in (None, 3, 10**400):
+        assert second.unusable(state[0], state[1] | {"total": wrong}) is not None
+
+
+def test_the_plan_of_a_run_of_minutes_has_as_many_steps_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "rehearse", lambda trainer: 0.5)
+    trainer = network_trainer({}, minutes=2.0)
+    made = plan.make_plan(trainer, 1, "words")
+    assert made.steps == trainer.total == 240
+    assert made.seconds == pytest.approx(120)
 
 
 def test_the_state_is_that_of_the_moment_and_holds_the_carried_state() -> None:

@@ -33,6 +33,7 @@ from relmo.training.loop import Step, Trainer
 from relmo.training.parallel import ALONE, Team, own_device
 
 METRICS = "metrics.jsonl"
+SETTLED = 0.02  # of the minutes of a run, after which its pace is known
 LARGEST_METRICS, LONGEST_RECORD = 1 << 30, 1 << 16  # bytes
 
 
@@ -176,6 +177,31 @@ class Checkpoints:
         self.due = ended + (max(self.every, 20 * (ended - begun)) if self.every else 0.0)
 
 
+class Deadline:
+    """Sets once more how many steps a run has that is to take so many minutes: by the pace that it has by then, which
+    its rehearsal shows only roughly."""
+
+    def __init__(self, trainer: Trainer):
+        self.trainer, self.begun = trainer, time.monotonic()
+        self.seconds = 60 * (trainer.settings.minutes or 0.0)
+        self.settled = not self.seconds or trainer.number > 0  # a run that goes on has what it had
+        self.since: tuple[int, float] | None = None  # a step, and when it was done
+        self.validating = 0.0
+
+    def look(self, step: Step) -> None:
+        """After steps that are done, on the device too."""
+        if self.settled:
+            return
+        now, team = time.monotonic() - self.validating, self.trainer.team
+        if self.since is None:
+            self.since = step.number, now  # what takes time but once is over
+        elif team.share(now - self.begun >= SETTLED * self.seconds):
+            number, then = self.since
+            left = (self.seconds - (now - self.begun)) * (step.number - number) / max(now - then, 1e-9)
+            self.trainer.end_at(team.share(step.number + max(1, int(left))))
+            self.settled = True
+
+
 def go(
     trainer: Trainer,
     folder: Path,
@@ -197,7 +223,7 @@ def go(
     if metrics is not None and metrics.lost and trainer.number:
         reporter.said(f"{metrics.path}: {metrics.lost} of its lines cannot be read and are left out")
     checkpoints = Checkpoints(trainer, folder / CHECKPOINT)
-    log = Log()
+    log, deadline = Log(), Deadline(trainer)
     with (
         nullcontext() if metrics is None else closing(metrics),
         _stop_on_signal(team) as stopping,
@@ -205,12 +231,14 @@ def go(
     ):
         for step in steps:
             log.add(step)
+            deadline.validating += step.validating
             if step.number % settings.log_every == 0 or step.valid is not None:
                 record = log.record(step) | ({} if step.valid is None else {"valid": step.valid} | details())
                 with team.together():
                     if metrics is not None:
                         metrics.write(record)
                 reporter.logged(record)
+                deadline.look(step)
             if step.is_best:
                 _save_averaged(trainer, save)
             stop, due = team.any([stopping.is_set(), checkpoints.is_due])

@@ -44,6 +44,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "checkpoint_every": (0, 1e9),
     "order": (1, 20),
     "epochs": (1e-9, 1e9),
+    "minutes": (1e-3, 1e7),
     "lr": (1e-12, 1e6),
     "weight_decay": (0, 1e6),
     "warmup": (0, 1 << 40),

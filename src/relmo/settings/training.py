@@ -12,6 +12,9 @@ class TrainSettings:
 
     epochs: float = 10.0
     """How often to go through the training data; may be a fraction."""
+    minutes: float | None = None
+    """Train for about this long, in place of epochs: as many steps as fit, by the pace of the first ones. Reading the
+    text and validation come on top."""
     batch: int = 32
     """How many streams or examples are read side by side; with several processes, by each of them."""
     unroll: int = 128

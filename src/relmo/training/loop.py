@@ -136,6 +136,12 @@ class Trainer:
         patience = self.settings.patience
         return self.number >= self.total or (patience is not None and self.since_best >= patience)
 
+    def end_at(self, total: int) -> None:
+        """The run has so many steps from now on."""
+        self.total = max(total, self.number, 1)
+        if self.fetched is not None:
+            self.fetched.end = self.total * self.settings.accumulate
+
     def steps(self) -> Generator[Step, None, None]:
         """Steps of the optimiser until the end; each is done, validation included, when it is yielded."""
         with self._fetching():
@@ -264,7 +270,7 @@ class Trainer:
         tensors["clipped"] = self.clipped
         for rank, own in enumerate(self.team.gather(self._own_state())):
             tensors |= {_own_name(rank, name): tensor for name, tensor in own.items()}
-        values = {"step": self.number, "best": self.best, "since_best": self.since_best}
+        values = {"step": self.number, "total": self.total, "best": self.best, "since_best": self.since_best}
         return tensors, values
 
     def _own_state(self) -> dict[str, Tensor]:
@@ -302,10 +308,12 @@ class Trainer:
 
     def unusable(self, tensors: dict[str, Tensor], values: Any) -> str | None:
         """Why a state whose tensors fit cannot be loaded; None where it can."""
-        names = ("step", "best", "since_best")
-        step, best, since = (values.get(name) if isinstance(values, dict) else None for name in names)
-        if type(step) is not int or not 0 < step <= self.total:
-            return f"its step is {step!r:.40}, of {self.total}"
+        names = ("step", "total", "best", "since_best")
+        step, total, best, since = (values.get(name) if isinstance(values, dict) else None for name in names)
+        if self.settings.minutes is None:
+            total = self.total
+        if type(step) is not int or type(total) is not int or not 0 < step <= total < 1 << 62:
+            return f"its step is {step!r:.40}, of {total!r:.40}"
         if type(best) is not float or math.isnan(best) or type(since) is not int or since < 0:
             return f"its best validation is {best!r:.40}, {since!r:.40} validations ago"
         try:
@@ -339,6 +347,8 @@ class Trainer:
             torch.cuda.set_rng_state(cuda.cpu(), self.device)
         self.clipped.copy_(tensors["clipped"])
         self.number, self.best, self.since_best = values["step"], values["best"], values["since_best"]
+        if self.settings.minutes is not None:
+            self.end_at(values["total"])
 
 
 def _kind_of(tensor: Tensor | None) -> str:

@@ -30,8 +30,12 @@ class Plan:
 
 
 def make_plan(trainer: Trainer, predictions: int, unit: str) -> Plan:
-    """What the trainer's run takes, by some steps that leave no trace."""
-    seconds = rehearse(trainer) * trainer.total
+    """What the trainer's run takes, by some steps that leave no trace. Where it is to take so many minutes, that says
+    how many steps it has."""
+    pace, minutes = rehearse(trainer), trainer.settings.minutes
+    if minutes is not None:
+        trainer.end_at(trainer.team.share(int(60 * minutes / pace)))
+    seconds = pace * trainer.total
     return Plan(
         device=str(trainer.device),
         predictions=predictions,
