@@ -75,7 +75,7 @@ def test_a_sentence_seen_in_training_is_answered_by_its_context_and_no_other_lay
     table = run(folder)
     assert table.row("WordNet first sense").ours["senseval2"] == pytest.approx(100 * 2 / 3)
     assert table.row("SemCor most frequent sense").ours["senseval2"] == pytest.approx(100 * 2 / 3)
-    for layer in ("layer 1", "layer 2"):
+    for layer in ("layer 1", "layer 2", "around the word, layer 1", "around the word, layer 2"):
         assert table.row(layer).ours["senseval2"] == 100.0, "the very same sentences, the full stop included"
     assert table.row("layer 0 (no context)").ours["senseval2"] == pytest.approx(100 * 2 / 3), "a tie: the first sense"
 
@@ -95,11 +95,15 @@ def test_the_table_has_the_published_figures_beside_ours_and_controls(folder: Pa
         "layer 1",
         "layer 2",
         "average of layers",
+        "around the word, layer 1",
+        "around the word, layer 2",
         "skip-gram vectors",
         "untrained, layer 0 (no context)",
         "untrained, layer 1",
         "untrained, layer 2",
         "untrained, average of layers",
+        "untrained, around the word, layer 1",
+        "untrained, around the word, layer 2",
     ]
     published = {row.name: row.published["all five sets"] for row in table.rows if row.published}
     assert (published["layer 1"], published["layer 2"], published["WordNet first sense"]) == (67.4, 69.0, 65.9)
@@ -114,7 +118,13 @@ def test_differences_come_with_intervals(folder: Path) -> None:
     value, low, high = table.extra["differences"]["layer 2 - layer 0"][BOTH]
     assert value == pytest.approx(table.row("layer 2").ours[BOTH] - table.row("layer 0 (no context)").ours[BOTH])
     assert low <= value <= high
-    assert set(table.extra["differences"]) == {"layer 2 - first sense", "layer 2 - layer 1", "layer 2 - layer 0"}
+    assert set(table.extra["differences"]) == {
+        "layer 2 - first sense",
+        "layer 2 - layer 1",
+        "layer 2 - layer 0",
+        "around the word, layer 2 - layer 2",
+        "around the word, layer 2 - first sense",
+    }
 
 
 def test_quotes_are_read_as_they_are_typed_and_a_lost_full_stop_is_put_back() -> None:

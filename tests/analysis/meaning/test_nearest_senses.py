@@ -10,6 +10,7 @@ from relmo.analysis.meaning.senses import (
     Embed,
     SenseAverages,
     TaggedOccurrence,
+    around,
     disambiguate,
     layers_of,
     occurrences,
@@ -132,18 +133,24 @@ def make_bilm(*, lowercase: bool = False) -> BiLM:
     return BiLM(BiLMNetwork(network, vocab_size=len(vocabulary)), settings, vocabulary)
 
 
-def test_a_models_layers_come_with_their_average_last() -> None:
+def test_a_models_layers_come_with_their_average_and_with_what_stands_around_a_word() -> None:
     model = make_bilm()
-    (found,) = layers_of(model)([["The", "bank"]])
-    (layers,) = model.embed([["The", "bank"]])
-    assert np.array_equal(found[:-1], layers)
-    assert found[-1] == pytest.approx(layers.mean(axis=0))
+    (found,) = layers_of(model)([["The", "old", "bank"]])
+    (layers,) = model.embed([["The", "old", "bank"]])
+    assert np.array_equal(found[:3], layers)
+    assert found[3] == pytest.approx(layers.mean(axis=0))
+    assert np.array_equal(found[4:], around(layers[1:]))
+    forward, backward = np.split(layers[1], 2, axis=1)
+    assert np.array_equal(found[4, 1], np.concatenate([forward[0], backward[2]])), "the states on both sides of old"
+    assert np.array_equal(found[4, 0], np.concatenate([0 * forward[0], backward[1]])), "nothing stands before The"
+    (other,) = layers_of(model)([["The", "new", "bank"]])
+    assert np.array_equal(found[4:, 1], other[4:, 1]), "the word itself was not read"
 
 
 def test_a_model_of_small_letters_reads_small_letters() -> None:
     model = make_bilm(lowercase=True)
     (found,) = layers_of(model)([["The", "BANK"]])
-    assert np.array_equal(found[:-1], model.embed([["the", "bank"]])[0])
+    assert np.array_equal(found[:3], model.embed([["the", "bank"]])[0])
 
 
 def test_static_vectors_know_a_word_by_its_small_letters_and_give_zeros_for_others() -> None:

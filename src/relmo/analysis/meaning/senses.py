@@ -5,6 +5,8 @@
     a lemma not seen    gets WordNet's first sense
 
 Choices:
+- Vectors of a word are the paper's way. Vectors of what stands around it (`around`) are Melamud's: they have nothing of
+  the word's own form, which says little about its sense.
 - A phrase (take place) is the mean of its words' vectors.
 - Candidates are the senses that the corpus has for the lemma with that part of speech. Keys that are not in WordNet's
   index, left over from other versions of it, are no candidates.
@@ -31,14 +33,24 @@ SAME = 1e-6  # cosines this near are equal
 
 
 def layers_of(model: BiLM) -> Embed:
-    """A bidirectional model's layers from the token layer on, and last the average of them all."""
+    """A bidirectional model's layers from the token layer on, the average of them all, and last what stands around a
+    word in each layer that has context."""
 
     def embed(sentences: Iterable[Sequence[str]]) -> Iterator[np.ndarray]:
         folded = ([word.lower() for word in words] for words in sentences)
         for layers in model.embed_stream(folded if model.settings.text.lowercase else sentences):
-            yield np.concatenate([layers, layers.mean(axis=0, keepdims=True)])
+            yield np.concatenate([layers, layers.mean(axis=0, keepdims=True), around(layers[1:])])
 
     return embed
+
+
+def around(layers: np.ndarray) -> np.ndarray:
+    """Of layers (K, T, 2P), the states that a biLM predicts each word from, and so has not read it: forwards that of
+    the word before, backwards that of the word after; zeros where the sentence begins and ends."""
+    found, half = np.zeros_like(layers), layers.shape[2] // 2
+    found[:, 1:, :half] = layers[:, :-1, :half]
+    found[:, :-1, half:] = layers[:, 1:, half:]
+    return found
 
 
 def static_layer(vectors: WordVectors) -> Embed:
