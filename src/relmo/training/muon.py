@@ -5,8 +5,8 @@
 Jordan et al. 2024, Muon: an optimizer for hidden layers in neural networks. A gradient has a few large singular values
 and many small ones; `orthogonal` makes them all alike, so that every direction is learned at the same pace. The factor
 gives a step the size that Adam's steps have, so that Adam's learning rates suit both: Liu et al. 2025, Muon is scalable
-for LLM training. A step is as long however small the gradient is, and clipping does not shorten it, so that in a long
-run weights grow until a recurrent network is no longer stable. The decay, of the matrices alone, keeps them smaller.
+for LLM training. A step is as long however small the gradient is, and clipping does not shorten it, so that weights
+grow throughout a long run. The decay, which is of the matrices alone, keeps them smaller.
 
 Each gate of a recurrent layer has matrices of its own, and so has each direction; torch's own Muon, in newer versions
 than we ask for, takes a parameter as one matrix. Embeddings, convolutions, the output layer and biases are left to
