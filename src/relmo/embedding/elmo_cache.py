@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 from zlib import crc32
 
 import numpy as np
+import torch
 
 from relmo.disk.digests import check_regular, read_json
 from relmo.disk.outputs import locked, storage_errors
@@ -103,8 +104,9 @@ def _make_again(folder: Path) -> str:
 
 
 def _rounded(vectors: np.ndarray) -> np.ndarray:
-    """A sentence's layers (K, T, E) as they are kept: float16 (T, K, E)."""
-    return np.ascontiguousarray(np.moveaxis(vectors, 0, 1)).astype(np.float16)
+    """A sentence's layers (K, T, E) as they are kept: float16 (T, K, E). torch rounds as NumPy does, and faster."""
+    by_word = torch.from_numpy(vectors).transpose(0, 1)
+    return by_word.to(torch.float16, memory_format=torch.contiguous_format).numpy()
 
 
 def cache_folder(given: str | None) -> Path:
