@@ -158,6 +158,7 @@ def test_standard_input_that_is_closed_is_one_line(monkeypatch: pytest.MonkeyPat
             RuntimeError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'"),
             "there is not enough memory",
         ),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), "there is not enough memory"),
         (CorpusError("x" * 9999 + "; try y"), "…"),
         (CorpusError("a\n\x1b[2Jb\x07"), r"error: a \x1b[2Jb\x07"),
     ],

@@ -38,6 +38,7 @@ from relmo.text.corpus import STDIN
 OUT_OF_MEMORY = (  # as torch says it
     "OutOfMemoryError",
     "CUDA error: out of memory",
+    "STATUS_ALLOC_FAILED",  # of cuBLAS and cuDNN
     "DefaultCPUAllocator: can't allocate memory",
 )
 
