@@ -44,12 +44,14 @@ class Fakes:
 
     def __init__(self, looks: int = 1):
         self.commands: list[list[str]] = []
+        self.environments: list[dict[str, str]] = []
         self.processes: list[FakeProcess] = []
         self.looks, self.most = looks, 0
 
     def start(self, command: list[str], log: Any, environment: dict[str, str]) -> FakeProcess:
         """As `start_process`."""
         self.commands.append(command)
+        self.environments.append(environment)
         folder = Path(command[-1])
         bad = "bad" in folder.name
         log.write(b"working\nerror: it cannot be\n\n" if bad else b"working\n")
@@ -134,6 +136,17 @@ def test_one_that_finds_no_memory_waits_until_another_has_ended(fakes: Fakes, tm
     assert done.results.keys() == {"a", "b", "large", "large-2"}
     assert not done.failed
     assert any("no memory is left beside the others" in line for line in heard)
+
+
+def test_they_leave_each_other_memory_unless_the_user_says_how(
+    fakes: Fakes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    run_trainings(made("a"), PLACES, tmp_path)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
+    run_trainings(made("b"), PLACES, tmp_path)
+    told = [environment["PYTORCH_CUDA_ALLOC_CONF"] for environment in fakes.environments]
+    assert told == ["expandable_segments:True", "max_split_size_mb:64"]
 
 
 @pytest.mark.parametrize(("often", "failed"), [(1, set()), (9, {"bad-a", "bad-b"})])

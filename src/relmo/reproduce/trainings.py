@@ -30,6 +30,10 @@ LOOK_EVERY = 0.1  # seconds
 PATIENCE = 60.0  # seconds that a training has to write its checkpoint when it is stopped
 RUN = "run"  # the folder that only an unfinished training has
 LAST_WORDS = 4096  # bytes of a log
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+GROWING = "expandable_segments:True"
+"""Without it torch keeps GPU memory for each shape of a batch that it has met, several times of what a training needs,
+and others beside it find none."""
 
 
 class Whereabouts(NamedTuple):
@@ -201,8 +205,9 @@ class Runner:
             _write_record(training, self.out, self.places)
         self.say(shlex.join(["relmo", *command]))
         threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // self.jobs))
+        environment = {"OMP_NUM_THREADS": threads, ALLOCATOR: os.environ.get(ALLOCATOR, GROWING)}
         with (self.out / f"{training.name}.log").open("ab") as log:
-            self.running[training] = start_process(command, log, {"OMP_NUM_THREADS": threads})
+            self.running[training] = start_process(command, log, environment)
         if len(self.running) > 1:
             self.crowded.update(self.running)
 

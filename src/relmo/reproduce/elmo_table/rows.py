@@ -5,7 +5,7 @@
     --elmo-at        where: input alone for roles, coreference and names, at both places otherwise, as in the paper
     --elmo-dropout   the paper has 0.5 for vectors of 1024 numbers, and 0.1 for roles
     --elmo-l2        lambda, the penalty on the weights of the layers
-    --elmo-norm      SNLI: without it, a biLM of the original geometry adds little (docs/results.md)
+    --elmo-norm      SNLI: without it, a biLM of the original geometry adds less (docs/results.md)
     --epochs         coreference: with ELMo the network needs half of them, and then learns the documents by heart
 
 `seeds` says how often a network is trained unless the user says otherwise: more often where it is cheap.
