@@ -9,31 +9,31 @@ import argparse
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from relmo.loading import load
 from relmo.nn.softmax import FullSoftmax
+from relmo.runs.train_bilm import LANES
 from relmo.text.vocabulary import SentenceVocabulary
 
-ROWS = 512  # of logits at a time
+ROWS = 512  # distributions at a time
 
 
-class FewerWords(FullSoftmax):
-    """A model's output layer, in which the symbols that `merged` marks (V,) are one."""
+class FewerWords(nn.Module):
+    """An output layer, in which the symbols that `merged` marks (V,) are one."""
 
     def __init__(self, softmax: FullSoftmax, merged: Tensor):
-        super().__init__(softmax.weight.shape[1], 1)
-        self.weight, self.bias, self.bottleneck = softmax.weight, softmax.bias, softmax.bottleneck
-        self.merged = merged.to(softmax.weight.device)
+        super().__init__()
+        self.softmax, self.merged = softmax, merged.to(softmax.weight.device)
 
     def nll(self, x: Tensor, targets: Tensor) -> Tensor:
-        """As `FullSoftmax`."""
+        """The exact negative log-likelihood of each target; (N,)."""
         found = []
         for features, own in zip(x.split(ROWS), targets.split(ROWS), strict=True):
-            logits = self.logits(features).float()
-            of_one = logits.gather(1, own[:, None])[:, 0]
-            of_merged = logits[:, self.merged].logsumexp(dim=1)
-            found.append(logits.logsumexp(dim=1) - torch.where(self.merged[own], of_merged, of_one))
+            log_probs = self.softmax.log_probs(features)
+            of_one = log_probs.gather(1, own[:, None])[:, 0]
+            of_merged = log_probs[:, self.merged].logsumexp(dim=1)
+            found.append(-torch.where(self.merged[own], of_merged, of_one))
         return torch.cat(found)
 
 
@@ -48,10 +48,9 @@ def main() -> None:
     smaller = SentenceVocabulary.load(given.vocabulary)
     words = model.output_words()
     merged = [word not in smaller.index or i == words.unknown for i, word in enumerate(words.symbols)]
-    assert model.network.softmax is not None
     model.network.softmax = FewerWords(model.network.softmax, torch.tensor(merged))
     for text in given.texts:
-        score = model.evaluate(text, lanes=512 if model.device.type == "cuda" else 16).summary()
+        score = model.evaluate(text, lanes=LANES[model.device.type]).summary()
         print(f"{text}: {score['perplexity']:.2f}", flush=True)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import relmo
 from recipe_files import RECIPES, recipe
@@ -18,6 +19,8 @@ from relmo.bench import clock
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
 from relmo.models.vectors import WordVectors
+from relmo.nn.softmax import FullSoftmax
+from relmo.text.vocabulary import SentenceVocabulary
 
 
 @pytest.fixture(scope="module")
@@ -144,3 +147,32 @@ def test_split_pairs_keep_a_source_on_one_side_with_all_its_targets() -> None:
     assert len(held) == 5
     assert not set(train) & set(held)
     assert all(len(targets) == 2 for targets in (train | held).values())
+
+
+def test_words_outside_a_smaller_vocabulary_count_as_one() -> None:
+    torch.manual_seed(1)
+    softmax = FullSoftmax(4, 9)
+    merged = torch.tensor([False, False, True, False, False, True, False, True, True])
+    x = torch.randn(9, 4)
+    probabilities = softmax.log_probs(x).exp()
+    expected = [row[merged].sum() if merged[i] else row[i] for i, row in enumerate(probabilities)]
+    found = recipe("perplexity_in").FewerWords(softmax, merged).nll(x, torch.arange(9))
+    torch.testing.assert_close(found, -torch.stack(expected).log())
+
+
+def test_the_perplexity_in_a_models_own_vocabulary_is_its_own_and_in_fewer_words_is_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The bank of the river was steep .\nNobody had expected the committee to agree .\n")
+    model = relmo.load("small", kinds="bilm")
+    symbols = model.output_words().symbols
+    found = {}
+    for size in (len(symbols), 1000):
+        vocabulary = tmp_path / f"{size}.txt"
+        SentenceVocabulary(symbols[:size]).save(vocabulary)
+        monkeypatch.setattr(sys, "argv", ["perplexity_in.py", "small", str(vocabulary), str(text)])
+        recipe("perplexity_in").main()
+        found[size] = float(capsys.readouterr().out.rsplit(": ", 1)[1])
+    assert found[len(symbols)] == pytest.approx(model.evaluate(text).summary()["perplexity"], abs=0.006)
+    assert found[1000] < 0.9 * found[len(symbols)]

@@ -32,8 +32,8 @@ RUN = "run"  # the folder that only an unfinished training has
 LAST_WORDS = 4096  # bytes of a log
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 GROWING = "expandable_segments:True"
-"""Without it torch keeps GPU memory for each shape of a batch that it has met, several times of what a training needs,
-and others beside it find none."""
+"""Without it torch keeps GPU memory for each shape of a batch that it has met, two or three times what a training
+needs, and others beside it find none."""
 
 
 class Whereabouts(NamedTuple):
