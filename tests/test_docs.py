@@ -194,6 +194,14 @@ def test_commands_and_snippets_of_an_integration_run_as_printed(name: str, pages
     run(tmp_path, execute, INTEGRATIONS, "\n".join(blocks_of(text, "python")))
 
 
+def test_the_spacy_snippet_prints_the_figures_in_its_comments(pages: Pages, tmp_path: Path) -> None:
+    pytest.importorskip("spacy", reason="needs relmo[spacy]")
+    (code,) = blocks_of(SECTIONS["spaCy"], "python")
+    money, river = re.findall(r"# (0\.\d\d)$", code, re.MULTILINE)
+    assert re.findall(r"^\d\.\d\d$", run(tmp_path, execute, INTEGRATIONS, code), re.MULTILINE) == [money, river]
+    assert float(money) > float(river)
+
+
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_example_runs_and_is_short(example: str, pages: Pages, tmp_path: Path) -> None:
     assert run(tmp_path, runpy.run_path, str(ROOT / "examples" / example), None, "__main__")

@@ -99,7 +99,7 @@ def _lacks_its_library(module: str) -> bool:
     try:
         import_module(f"relmo.{module}")
     except ImportError as error:
-        return module.startswith("compat.") and "try: pip install relmo[" in str(error)
+        return module.startswith("compat.") and "try: pip install 'relmo[" in str(error)
     return False
 
 

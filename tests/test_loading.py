@@ -141,3 +141,9 @@ def test_a_model_of_another_kind_is_named_with_what_is_needed() -> None:
 def test_importing_relmo_does_not_import_torch_and_every_public_name_is_there() -> None:
     code = "import sys, relmo; assert 'torch' not in sys.modules; [getattr(relmo, name) for name in relmo.__all__]"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("source", ["https://example.org/model", Path("https://example.org/model")])
+def test_the_url_of_a_model_keeps_its_slashes_in_the_message(source: str | Path) -> None:
+    with pytest.raises(ModelError, match=r"^https://example.org/model: .*does not download"):
+        relmo.load(source)

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relmo.errors import LONGEST, ModelError, RelmoError, one_line, shown
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def deep(levels: int) -> list[Any]:
@@ -44,12 +48,26 @@ def test_an_error_can_be_copied_and_sent_to_another_process() -> None:
     assert str(pickle.loads(pickle.dumps(error))) == "it is"  # noqa: S301
 
 
+@given(st.text(min_size=50, max_size=80))
+def test_a_string_is_shown_between_two_quotes(text: str) -> None:
+    assert shown(text)[0] == shown(text)[-1]
+    assert shown(text)[0] in "'\""
+
+
+@pytest.mark.parametrize("folder", ["src/relmo", "docs"])
+def test_install_hints_quote_their_extras_as_zsh_needs_it(folder: str) -> None:
+    paths = [path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md", ".ipynb", ".js")]
+    unquoted = [path.name for path in paths if re.search(r"pip install [^'\n]*relmo\[", path.read_text("utf-8"))]
+    assert paths
+    assert not unquoted
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
         ("word", "'word'"),
         ("x" * 60, repr("x" * 60)),
-        ("x" * 61, "'" + "x" * 59 + "…"),
+        ("x" * 61, "'" + "x" * 59 + "…'"),
         (3, "3"),
         ([1, 2], "[1, 2]"),
         (float("inf"), "inf"),

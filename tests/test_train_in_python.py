@@ -301,3 +301,65 @@ def test_type_checkers_see_what_comes_back(tmp_path: Path) -> None:
     assert len(notes) == len(REVEALED), done.stdout
     for note, kind in zip(notes, REVEALED.values(), strict=True):
         assert f'is "{kind}' in note
+
+
+class Frame:
+    """Stand-in for pandas.DataFrame with the methods that relmo uses; as there, iteration yields column names."""
+
+    def __init__(self, rows: list[dict[str, Any]]):
+        self.rows, self.columns = rows, list(rows[0])
+
+    def __iter__(self) -> Any:
+        return iter(self.columns)
+
+    def to_json(self, path: Any, **options: Any) -> None:
+        assert options["orient"] == "records"
+        assert options["lines"]
+        Path(path).write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
+
+
+TINY_CLASSIFIER = {"hidden": 4, "word_dim": 4, "char_dim": 0, "epochs": 2, "batch": 8, "device": "cpu"}
+OPINIONS = [{"text": text, "label": label} for text, label in (("a good day", "yes"), ("a bad day", "no"))] * 10
+
+
+@pytest.mark.parametrize("library", ["stand-in", "pandas"])
+def test_a_data_frame_trains_what_its_table_file_trains(library: str, tmp_path: Path) -> None:
+    frame = Frame(OPINIONS) if library == "stand-in" else pytest.importorskip("pandas").DataFrame(OPINIONS)
+    out, options = tmp_path / "frame" / "out", {**TINY_CLASSIFIER, "progress": False}
+    model = relmo.train("classifier", frame, valid=frame, out=out, **options)
+    assert set(model.labels.symbols) == {"yes", "no"}
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+    table = tmp_path / "table.jsonl"
+    table.write_text("".join(json.dumps(row) + "\n" for row in OPINIONS))
+    same = relmo.train("classifier", table, valid=table, out=tmp_path / "same", **options)
+    weights, expected = model.network.state_dict(), same.network.state_dict()
+    assert all(weights[name].equal(expected[name]) for name in expected)
+
+
+def test_a_run_on_a_data_frame_goes_on_with_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+
+    def interrupt(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingReporter, "stepped", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            relmo.train("classifier", Frame(OPINIONS), out=out, checkpoint_every=0, **TINY_CLASSIFIER)
+    assert len(list(tmp_path.iterdir())) == 2
+    with pytest.raises(SettingError, match="holds a run"):
+        relmo.train("classifier", Frame(OPINIONS[::-1]), out=out, progress=False, **TINY_CLASSIFIER)
+    assert relmo.train("classifier", out=out, resume=True, progress=False).results["train_examples"] > 0
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_language_models_do_not_learn_from_a_data_frame(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="DataFrame"):
+        relmo.train("lm", Frame(OPINIONS), out=tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_data_frame_with_a_missing_label_says_its_row(tmp_path: Path) -> None:
+    with pytest.raises(RelmoError, match=r"jsonl:21: .*label"):
+        relmo.train("classifier", Frame([*OPINIONS, {"text": "so", "label": None}]), out=tmp_path / "out")
+    assert not list(tmp_path.iterdir())

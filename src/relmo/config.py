@@ -19,7 +19,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from relmo.disk.files import LARGEST_TOML, parse_toml, read_small
+from relmo.disk.files import LARGEST_TOML, NO_DOWNLOAD, find_url, parse_toml, read_small
 from relmo.errors import SettingError, shown
 
 S = TypeVar("S")
@@ -75,8 +75,11 @@ def check_keys(cls: type, values: Mapping[str, Any], source: str) -> None:
     sections: dict[str, Any] = {section.name: section.type for section in dataclasses.fields(cls)}
     known = {f"{name}.{field.name}" for name, section in sections.items() for field in dataclasses.fields(section)}
     for section, keys in values.items():
-        if section not in sections or not isinstance(keys, Mapping):
-            raise SettingError(_unknown(source, section, [*sections, *known]))
+        if section in sections and not isinstance(keys, Mapping):
+            raise SettingError(f"{source}: {section} is a section; write [{section}] and its settings below that line")
+        if section not in sections:
+            candidates = sections if isinstance(keys, Mapping) else [*sections, *known]
+            raise SettingError(_unknown(source, section, candidates))
         for key in keys:
             if f"{section}.{key}" not in known:
                 raise SettingError(_unknown(source, f"{section}.{key}", known))
@@ -91,8 +94,9 @@ def _unknown(source: str, key: str, known: Iterable[str]) -> str:
     near = near or [n for n in last if last[n] in difflib.get_close_matches(key.rsplit(".", 1)[-1], last.values(), n=1)]
     inside = [last[name] for name in sorted(last) if name.startswith(key.split(".")[0] + ".")]
     listed = inside or sorted({name.split(".")[0] for name in last})
-    hint = f"did you mean '{near[0]}'?" if near else f"known settings: {', '.join(listed)}"
-    return f"{source}: unknown setting '{key}'; {hint}"
+    what = "setting" if any("." in name for name in last) else "section"
+    hint = f"did you mean '{near[0]}'?" if near else f"known {what}s: {', '.join(listed)}"
+    return f"{source}: unknown {what} '{key}'; {hint}"
 
 
 def _convert(section: Any, key: str, value: Any, name: str) -> Any:
@@ -133,6 +137,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return parse_toml(read_small(path, LARGEST_TOML))
     except ValueError as error:
+        if url := find_url(path):
+            raise SettingError(f"{url}: {NO_DOWNLOAD}") from None
         raise SettingError(
             f"{path}: cannot read settings: {error}; settings are TOML: a line [train], below it lr = 0.001"
         ) from error

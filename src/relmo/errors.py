@@ -6,6 +6,9 @@ What a message quotes may come from anyone: `shown` cuts it short, and `one_line
 
 import errno
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 LONGEST = 500  # characters of a message
@@ -24,12 +27,14 @@ IN_WORDS = {
 
 
 def shown(value: Any, longest: int = 60) -> str:
-    """A value as a message quotes it: as Python writes it, cut after `longest` characters."""
+    """Return the repr of a value, cut after `longest` characters; a string keeps its closing quote."""
     try:
         text = repr(value[: longest + 1] if isinstance(value, str) else value)
     except (ValueError, RecursionError):  # a whole number of thousands of digits; lists in lists in lists
         text = f"a {type(value).__name__} that is too large to be shown"
-    return text if len(text) <= longest + 2 else f"{text[:longest]}…"
+    if len(text) <= longest + 2:
+        return text
+    return f"{text[:longest]}…{text[-1] if isinstance(value, str) else ''}"
 
 
 def one_line(message: str) -> str:
@@ -87,3 +92,26 @@ def reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno is not None:
         return IN_WORDS.get(error.errno) or error.strerror or str(error)
     return "its name has a NUL in it" if "embedded null" in str(error) else str(error)
+
+
+class ComputationCancelled(Exception):
+    """Nobody waits for the result of a computation any more."""
+
+
+_is_cancelled: ContextVar[Callable[[], bool]] = ContextVar("is_cancelled", default=lambda: False)
+
+
+@contextmanager
+def cancellable(is_cancelled: Callable[[], bool]) -> Iterator[None]:
+    """Let `check_cancelled` end computations in this block once `is_cancelled` returns True."""
+    token = _is_cancelled.set(is_cancelled)
+    try:
+        yield
+    finally:
+        _is_cancelled.reset(token)
+
+
+def check_cancelled() -> None:
+    """Raise `ComputationCancelled` if the result is no longer needed; long computations call it between steps."""
+    if _is_cancelled.get()():
+        raise ComputationCancelled

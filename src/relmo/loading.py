@@ -131,8 +131,6 @@ def _load(
         saved = read_saved(place)
         return "bilm", model_class("bilm")(saved.network, saved.settings, None, pick_device(device))
     assert isinstance(place, str | Path)  # a pair is taken for original files, or is an error
-    if str(place).startswith(("http://", "https://")):
-        raise ModelError(f"{place}: relmo does not download; fetch the files yourself and give their place")
     kind = read_config(Path(place), [name for name in SHIPPED if kinds is None or SHIPPED[name] in kinds])["kind"]
     if kind not in KINDS:
         raise ModelError(

@@ -103,7 +103,8 @@ def test_where_the_explorers_packages_are_missing_it_is_left_out_or_refused(monk
     everything = Bench(BenchOptions(geometry="tiny", device="cpu"))
     report = BenchReport({}, {}, {})
     (said,) = everything._add_exploring(report, calibration)
-    assert said == "the explorer was not timed: it needs starlette and uvicorn; try: pip install relmo[explore]"
+    assert "not timed" in said
+    assert "pip install 'relmo[explore]'" in said
     assert report.sections == []
     with pytest.raises(SettingError, match=r"pip install relmo\[explore\]"):
         Bench(BenchOptions(what="explore", device="cpu")).run()

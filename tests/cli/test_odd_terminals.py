@@ -67,8 +67,16 @@ def test_a_reader_that_has_seen_enough_is_no_error(shell: Callable[..., tuple[in
     assert shell(line)[1:] == ("", "0\n")
 
 
-def test_closed_streams_are_as_if_nobody_listened(shell: Callable[..., tuple[int, str, str]]) -> None:
-    assert shell("relmo --version >&-") == (0, "", "")
+def test_results_that_standard_output_cannot_take_are_an_error(shell: Callable[..., tuple[int, str, str]]) -> None:
+    status, _, stderr = shell("relmo --version >&-")
+    assert status == 2
+    assert "standard output" in stderr
+    status, _, stderr = shell("echo 12+34 | relmo predict addition >&-")
+    assert status == 2
+    assert "standard output" in stderr
+
+
+def test_messages_to_a_closed_standard_error_are_dropped(shell: Callable[..., tuple[int, str, str]]) -> None:
     assert shell("relmo nonsense 2>&- <&-") == (2, "", "")
 
 

@@ -53,6 +53,19 @@ def test_training_prints_its_results(command: Relmo, tmp_path: Path) -> None:
     assert settings["train"]["epochs"] == 1
 
 
+def test_a_preset_with_english_vectors_warns_of_text_in_another_language(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "da.tsv").write_text("Katten\tNOUN\nsover\tVERB\npå\tADP\nmåtten\tNOUN\n.\tPUNCT\n\n" * 20)
+    arguments = ["train", "tagger", tmp_path / "da.tsv", "--preset", "pos", "--out", tmp_path / "m", "--dry-run"]
+    status, _, messages = run(*arguments)
+    assert status == 0
+    assert "--vectors none" in messages
+    status, _, messages = run(*arguments, "--vectors", "none")
+    assert status == 0
+    assert "warning" not in messages
+
+
 def test_each_preset_is_read(command: Relmo, tmp_path: Path) -> None:
     presets = sorted(path.name for path in (Path(relmo.__file__).parent / "presets").glob("tagger-*.toml"))
     assert presets == ["tagger-ner.toml", "tagger-pos.toml"]

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -159,7 +160,35 @@ def test_a_users_own_table_is_learnt_from_scored_and_answered(command: Relmo, tm
     assert len(command("predict", tmp_path / "model", tmp_path / "new.csv", "--column", "other").splitlines()) == 2
     (tmp_path / "old.csv").write_text("words\nLovely\n")
     said = command("predict", tmp_path / "model", tmp_path / "old.csv", code=2)
-    assert "old.csv:2: there is no column comment; the columns (from the first line) are words; say which it is" in said
+    assert "old.csv:1: there is no column comment; the columns (from the first line) are words; say which it is" in said
+
+
+def test_evaluate_reads_a_table_with_other_columns(command: Relmo, models: Path, tmp_path: Path) -> None:
+    rows = ["A lovely plot.,pos", "A dull film.,neg"]
+    (tmp_path / "c.csv").write_text("\n".join(["comment,verdict", *rows]) + "\n")
+    arguments = ["evaluate", models / "reviews", tmp_path / "c.csv", "--quiet"]
+    flags = set(re.findall("--[a-z-]+", command("evaluate", "--help")))
+    error = command(*arguments, code=2)
+    assert "--text-column" in error
+    assert set(re.findall("--[a-z-]+", error)) <= flags
+    error = command(*arguments, "--text-column", "comment", code=2)
+    assert "--column" in error
+    named = ["--text-column", "comment", "--column", "verdict"]
+    assert float(command(*arguments, *named)) == 1.0
+    report = relmo.load(models / "reviews").evaluate(tmp_path / "c.csv", text_column="comment", column="verdict")
+    assert report.score == 1.0
+    (tmp_path / "latin.csv").write_bytes("comment,verdict\nA lovely plot caf\xe9,pos\n".encode("latin-1"))
+    assert "--errors replace" in command(*arguments, tmp_path / "latin.csv", *named, code=2)
+    assert command(*arguments, tmp_path / "latin.csv", *named, "--errors", "replace").startswith("1.0")
+
+
+def test_evaluate_reads_pairs_from_two_named_columns(command: Relmo, models: Path, tmp_path: Path) -> None:
+    (tmp_path / "p.tsv").write_text("one\ttwo\tlabel\na b\ta b\tsame\na b\tc d\tother\n")
+    arguments = ["evaluate", models / "same", tmp_path / "p.tsv", "--quiet"]
+    assert "--text-columns" in command(*arguments, code=2)
+    assert 0 <= float(command(*arguments, "--text-columns", "one", "--text-columns", "two")) <= 1
+    assert "text_columns" in command(*arguments, "--text-columns", "one", code=2)
+    assert "text_column has no meaning" in command(*arguments, "--text-column", "one", code=2)
 
 
 def test_pairs_are_taken_from_two_columns_of_a_table(command: Relmo, models: Path, tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def test_without_pyarrow_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(SettingError, match=r"pip install relmo\[parquet\]"):
+    with pytest.raises(SettingError, match=r"pip install 'relmo\[parquet\]'"):
         embed_file(model, text, text.with_name("v.parquet"))
 
 

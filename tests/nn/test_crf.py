@@ -71,6 +71,27 @@ def test_loss_and_its_gradients_equal_the_sum_over_all_legal_sequences(legal: Te
 
 
 @pytest.mark.parametrize("legal", [None, no_repeats()], ids=["anything", "some"])
+@pytest.mark.parametrize("tags", [(0, -100, 1, -100), (-100, -100, -100, -100), (-100, 1, 0, 2)])
+def test_a_word_without_a_tag_may_have_any(legal: Tensor | None, tags: tuple[int, ...]) -> None:
+    crf = make(legal=legal)
+    emissions = torch.randn(2, 5, TAGS, dtype=torch.float64)
+    sequences = every(crf, 4)
+    scores = torch.stack([score(crf, emissions[0, :4], sequence) for sequence in sequences])
+    agrees = [all(tag in (own, -100) for own, tag in zip(sequence, tags, strict=True)) for sequence in sequences]
+    expected = torch.logsumexp(scores, dim=0) - torch.logsumexp(scores[torch.tensor(agrees)], dim=0)
+    batch = torch.tensor([(*tags, -100), (0, 1, 2, 1, 2)])
+    first, second = crf(emissions, batch, torch.tensor([4, 5]))
+    torch.testing.assert_close(first, expected)
+    torch.testing.assert_close(second, crf(emissions[1:], batch[1:], torch.tensor([5]))[0])
+
+
+def test_tags_around_a_word_without_one_must_be_legal() -> None:
+    crf = make(legal=no_repeats())
+    with pytest.raises(ValueError, match="not legal"):
+        crf.loss(torch.zeros(1, 3, TAGS, dtype=torch.float64), torch.tensor([(0, 0, -100)]), torch.tensor([3]))
+
+
+@pytest.mark.parametrize("legal", [None, no_repeats()], ids=["anything", "some"])
 def test_probabilities_of_all_legal_sequences_sum_to_one(legal: Tensor | None) -> None:
     crf = make(legal=legal)
     sequences = torch.tensor(every(crf, 4))

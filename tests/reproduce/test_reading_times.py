@@ -25,6 +25,7 @@ from relmo.reproduce.reading_times import (
     control_predictors,
     held_out_log_likelihood,
     interval,
+    read_data,
     read_stories,
     reproduce,
     story_surprisal,
@@ -142,10 +143,24 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "gains.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_any_story_is_read_from_one_file_or_several(tmp_path: Path) -> None:
+    folder = tmp_path / "tasks" / "reading_times"
+    folder.mkdir(parents=True)
+    with pytest.raises(CorpusError, match="natural_stories"):
+        read_data(tmp_path)
+    for name, numbers in (("natural_stories_1-5", (1, 5)), ("natural_stories_6-10", (6, 10))):
+        rows = [f"{number}\t1\t{word}\t9\t300\t7\t1.5\n" for number in numbers for word in ("A", "dog.")]
+        (folder / f"{name}.tsv").write_text(HEADER + "".join(rows))
+    stories = read_data(tmp_path)
+    assert [word.story for word in stories.words] == [1, 1, 5, 5, 6, 6, 10, 10]
+    assert stories.sentence.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    bits, _ = story_surprisal(model_of(), stories.words)
+    assert bits.shape == (8,)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (HEADER + "6\t1\tA\t80\t300\t9\t\n", r"s.tsv:2: story 6 is kept aside"),
         (HEADER + "1\t1\tA\t80\tfast\t9\t\n", r"s.tsv:2: expected story, word, geometric_mean_ms"),
         (HEADER + "1\t1\tA\t80\t0\t9\t\n", r"s.tsv:2: expected one word, a time above 0"),
         ("story\tword\n1\tA\n", r"s.tsv:2: expected story, word, .*gpt3_surprisal_bits"),

@@ -352,7 +352,7 @@ def test_learning_curves_are_a_picture(files: tuple[str, str], tmp_path: Path) -
         ({"input": {"word_dim": 0, "min_count": 2}}, "min_count has no meaning for word_dim 0"),
         ({"input": {"filters": ("60x2",)}}, "do not fit into max_characters"),
         ({"text": {"task": "column"}}, "task column needs a column"),
-        ({"model": {"encoding": "bio"}}, "encoding has no meaning for task pos"),
+        ({"text": {"task": "pos"}, "model": {"encoding": "bio"}}, "encoding has no meaning for task pos"),
         ({"train": {"unroll": 5}}, "unroll has no meaning for a task"),
         ({"train": {"seeds": 0}}, "seeds must be from 1"),
         ({"input": {"word_dropout": 1.5}}, "word_dropout must be from 0"),
@@ -391,3 +391,44 @@ def test_a_damaged_folder_is_one_clear_line(files: tuple[str, str], tmp_path: Pa
         (out / "config.json").write_text(json.dumps(config | change))
         with pytest.raises(ModelError, match=says):
             Tagger.from_pretrained(out)
+
+
+class Messages(Reporter):
+    """Collects what a run says."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def said(self, message: str) -> None:
+        self.messages.append(message)
+
+
+@pytest.mark.parametrize(
+    ("task", "metric", "announced"), [("auto", "f1", True), ("ner", "f1", False), ("pos", "accuracy", False)]
+)
+def test_tags_that_mark_spans_are_scored_as_spans_unless_the_task_is_set(
+    task: str, metric: str, announced: bool, tmp_path: Path
+) -> None:
+    train, reporter = iob2(tmp_path / "train.iob2", 20), Messages()
+    made = settings(text={"task": task}, train={"epochs": 1})
+    results = train_task(Tagger, [str(train)], made, tmp_path / "out", reporter=reporter)
+    assert results["metric"] == metric
+    assert any("task ner" in message for message in reporter.messages) == announced
+    model = Tagger.from_pretrained(tmp_path / "out", device="cpu")
+    assert model.settings.text.task == ("ner" if task == "auto" else task)
+    assert model.evaluate(train).metric == metric
+
+
+def test_parts_of_speech_stay_parts_of_speech(files: tuple[str, str], tmp_path: Path) -> None:
+    results = train_task(Tagger, files[:1], settings(train={"epochs": 1}), tmp_path / "out")
+    assert results["metric"] == "accuracy"
+    assert Tagger.from_pretrained(tmp_path / "out", device="cpu").settings.text.task == "pos"
+
+
+def test_early_stopping_is_announced(files: tuple[str, str], tmp_path: Path) -> None:
+    for patience, announced in ((1, True), (None, False)):
+        reporter = Messages()
+        train = {"epochs": 8, "lr": 0.3, "patience": patience}
+        made = settings(text={"valid": files[1]}, train=train)
+        train_task(Tagger, files[:1], made, tmp_path / str(patience), reporter=reporter)
+        assert any("Stopped early" in message for message in reporter.messages) == announced

@@ -10,7 +10,7 @@ import pytest
 from relmo.errors import SettingError
 from relmo.serve.admission import KNOWN, Admission, RefusedRequest
 from relmo.serve.batching import Batcher
-from relmo.serve.verbs import Asked, count_words
+from relmo.serve.verbs import Asked
 from relmo.settings.serving import ServeLimits
 
 
@@ -35,7 +35,7 @@ def with_batcher(work: Callable[[Batcher, Doubling], Awaitable[None]], words: in
     async def run() -> None:
         answer = Doubling()
         batcher = Batcher(answer, words=words)
-        first = batcher.ask(Asked([0], "first"), 1)
+        first = batcher.ask(Asked([0], "first", 1)).answer
         assert await asyncio.to_thread(answer.began.wait, 600)
         await work(batcher, answer)
         assert await first == b"[0]"
@@ -47,7 +47,7 @@ def with_batcher(work: Callable[[Batcher, Doubling], Awaitable[None]], words: in
 
 def test_what_comes_while_a_batch_is_computed_is_the_next_batch() -> None:
     async def work(batcher: Batcher, answer: Doubling) -> None:
-        asked = [batcher.ask(Asked([i, i + 1], "same"), 2) for i in range(5)]
+        asked = [batcher.ask(Asked([i, i + 1], "same", 2)).answer for i in range(5)]
         answer.gate.set()
         assert await asyncio.gather(*asked) == [f"[{2 * i}, {2 * i + 2}]".encode() for i in range(5)]
         assert answer.batches == [[[0]], [[i, i + 1] for i in range(5)]]
@@ -57,8 +57,8 @@ def test_what_comes_while_a_batch_is_computed_is_the_next_batch() -> None:
 
 def test_other_options_and_too_many_words_go_into_a_batch_of_their_own_and_the_oldest_goes_first() -> None:
     async def work(batcher: Batcher, answer: Doubling) -> None:
-        asked = [batcher.ask(Asked([i], "odd" if i % 2 else "even"), 40) for i in range(1, 7)]
-        asked.append(batcher.ask(Asked([7], "odd"), 1000))
+        asked = [batcher.ask(Asked([i], "odd" if i % 2 else "even", 40)).answer for i in range(1, 7)]
+        asked.append(batcher.ask(Asked([7], "odd", 1000)).answer)
         answer.gate.set()
         await asyncio.gather(*asked)
         assert answer.batches[1:] == [[[1], [3]], [[2], [4]], [[5]], [[6]], [[7]]]
@@ -68,7 +68,7 @@ def test_other_options_and_too_many_words_go_into_a_batch_of_their_own_and_the_o
 
 def test_a_request_that_fails_does_not_harm_those_that_came_with_it() -> None:
     async def work(batcher: Batcher, answer: Doubling) -> None:
-        good, bad, other = (batcher.ask(Asked([i], "same"), 1) for i in (1, -1, 2))
+        good, bad, other = (batcher.ask(Asked([i], "same", 1)).answer for i in (1, -1, 2))
         answer.gate.set()
         assert (await good, await other) == (b"[2]", b"[4]")
         with pytest.raises(SettingError, match="below 0"):
@@ -79,7 +79,7 @@ def test_a_request_that_fails_does_not_harm_those_that_came_with_it() -> None:
 
 def test_a_request_that_is_given_up_is_not_computed() -> None:
     async def work(batcher: Batcher, answer: Doubling) -> None:
-        gone, kept = (batcher.ask(Asked([i], "same"), 1) for i in (1, 2))
+        gone, kept = (batcher.ask(Asked([i], "same", 1)).answer for i in (1, 2))
         gone.cancel()
         answer.gate.set()
         assert await kept == b"[4]"
@@ -96,16 +96,18 @@ def refused(call: Callable[[], None]) -> tuple[int, int | None]:
 
 def test_there_is_room_for_so_many_requests_and_words_and_those_that_leave_make_room() -> None:
     admission = Admission(ServeLimits(queue=2, max_words=10))
-    assert refused(lambda: admission.enter(11)) == (413, None)
-    admission.enter(10)
-    admission.enter(10)
-    assert refused(lambda: admission.enter(1)) == (503, 1)
+    admission.enter()
+    assert refused(lambda: admission.charge(11)) == (413, None)
+    admission.charge(10)
+    admission.enter()
+    assert refused(admission.enter) == (503, 1)
     admission.leave(10)
-    admission.enter(1)
+    admission.enter()
     wide = Admission(ServeLimits(queue=1000, max_words=10))
     for _ in range(16):
-        wide.enter(10)
-    assert refused(lambda: wide.enter(1)) == (503, 1)
+        wide.enter()
+        wide.charge(10)
+    assert refused(lambda: wide.charge(1)) == (503, 1)
 
 
 def test_a_client_has_its_rate_and_others_have_theirs() -> None:
@@ -125,9 +127,3 @@ def test_a_client_has_its_rate_and_others_have_theirs() -> None:
     for number in range(KNOWN + 10):
         admission.check_rate(str(number))
     assert len(admission.clients) == KNOWN
-
-
-def test_words_are_counted_in_what_has_spaces_and_in_what_has_none() -> None:
-    assert count_words("a b c") == 3
-    assert count_words([["a", "b"], "c d", 5, None]) == 4
-    assert count_words("字" * 50) == 10

@@ -16,12 +16,14 @@ import pytest
 import torch
 
 from relmo.errors import SettingError
+from relmo.models.bilm import BiLM
+from relmo.networks.elmo import without_output
 from relmo.settings.serving import ServeLimits
 from relmo.tasks.classifier import Classifier
 from relmo.tasks.features import WordFeatures, count_words
 from relmo.tasks.pairs import SentencePairs
 from relmo.tasks.tagger import Tagger
-from relmo.tasks.task import Labels
+from relmo.tasks.task import Labels, Workload
 from sentence_tasks import classifier_settings, pairs_settings
 from small_models import bilm, language_model
 from tagging import settings as tagger_settings
@@ -240,7 +242,8 @@ def test_the_description_is_of_what_there_is_and_its_examples_work(client: Any) 
     embed = described["paths"]["/embed"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert embed["properties"]["model"]["enum"] == ["words"]
     predict = described["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert predict["properties"]["model"]["enum"] == ["names", "moods", "same"]
+    assert [each["properties"]["model"]["enum"] for each in predict["anyOf"]] == [["names"], ["moods"], ["same"]]
+    assert ["model" in each["required"] for each in predict["anyOf"]] == [False, True, True]
 
 
 def metrics(client: Any) -> dict[str, float]:
@@ -267,6 +270,7 @@ class Gated:
     """A stand-in for a task that nobody has heard of, which answers when its gate is open."""
 
     kind = "new"
+    input_type, line_pattern = list[Any], None
 
     def __init__(self) -> None:
         self.gate, self.began = threading.Event(), threading.Event()
@@ -276,6 +280,12 @@ class Gated:
 
     def ask(self, given: Any, *, tokenized: bool = False) -> str:
         return f"asked {given}"
+
+    def workload(self, example: str) -> Workload:
+        return Workload(len(example.split()))
+
+    def with_full_records(self) -> "Gated":
+        return self
 
     def answer(self, examples: Any) -> Iterator["Shouted"]:
         self.began.set()
@@ -336,10 +346,13 @@ def test_a_client_that_goes_is_not_waited_for() -> None:
         with socket.create_connection(client.address) as gone:
             gone.sendall(head + body)
             assert model.began.wait(PATIENCE)
+        gone_total = 'relmo_requests_total{verb="predict",model="new",status="499"}'
+        while metrics(client).get(gone_total) != 1:
+            time.sleep(0.01)
+        assert metrics(client)["relmo_requests_inside"] == 1  # its computation still runs
+        model.gate.set()
         while metrics(client)["relmo_requests_inside"] > 0:
             time.sleep(0.01)
-        model.gate.set()
-        assert metrics(client)['relmo_requests_total{verb="predict",model="new",status="499"}'] == 1
 
 
 def test_requests_that_are_too_large_or_too_many_are_refused() -> None:
@@ -385,11 +398,30 @@ class Surprised:
     def __init__(self) -> None:
         self.calls: list[Any] = []
 
+    def count_symbols(self, sentence: str) -> int:
+        return len(sentence.split())
+
     def surprisal(self, texts: list[str], **options: Any) -> Rows:
         self.calls.append((texts, options))
         words = [(line, word) for line, text in enumerate(texts, start=1) for word in text.split()]
         lines, found = [line for line, _ in words], [word for _, word in words]
         return Rows({"line": lines, "word": found, "surprisal": [float(len(word)) for word in found]})
+
+
+def test_a_model_offers_only_what_it_can_do_and_the_default_is_the_first_that_can() -> None:
+    whole = bilm()
+    vectors_only = BiLM(without_output(whole.network), whole.settings)
+    with served({"original": vectors_only, "whole": whole}) as client:
+        verbs = {model["name"]: model["verbs"] for model in client.get("/models").json()["models"]}
+        assert verbs == {"original": ["embed"], "whole": ["embed", "surprisal"]}
+        assert client.post("/embed", json={"sentences": LINES}).json()["model"] == "original"
+        answer = client.post("/surprisal", json={"sentences": LINES}).json()
+        assert (answer["model"], answer["results"][0]["word"]) == ("whole", "the")
+        error = client.post("/surprisal", json={"sentences": LINES, "model": "original"})
+        assert (error.status_code, "whole" in error.json()["error"]) == (400, True)
+    with served({"original": vectors_only}) as client:
+        assert client.post("/surprisal", json={"sentences": LINES}).status_code == 404
+        assert "/surprisal" not in client.get("/openapi.json").json()["paths"]
 
 
 def test_surprisal_is_offered_where_a_model_has_it() -> None:
@@ -409,7 +441,7 @@ def test_surprisal_is_offered_where_a_model_has_it() -> None:
     together = verb.answer((("context", "sentence"), ("ends", False)), asked)
     assert together == [verb.answer((("context", "sentence"), ("ends", False)), [each])[0] for each in asked]
     assert len(model.calls) == 4  # one for both, and one each
-    assert "space" in verb.fields  # as its method takes anything
+    assert "space" in verb.request_type.__struct_fields__  # as its method takes anything
     verb.answer((("ends", False),), asked)
     assert [texts for texts, _ in model.calls[4:]] == asked  # texts are not mixed
 

@@ -68,7 +68,6 @@ def test_each_layer_is_over_the_one_before() -> None:
         ({"train": {"clipnorm": 3}}, "train.clip_norm"),
         ({"model": {"lr": 3}}, "train.lr"),
         ({"train": {"vocab_size": 3}}, "text.vocabulary_size"),
-        ({"modle": {"hidden": 3}}, "model"),
         ({"hidden": 3}, "model.hidden"),
     ],
     ids=str,
@@ -76,6 +75,22 @@ def test_each_layer_is_over_the_one_before() -> None:
 def test_an_unknown_key_names_the_nearest(layer: dict[str, Any], nearest: str) -> None:
     with pytest.raises(SettingError, match=rf"^mine.toml: unknown setting '.*'; did you mean '{nearest}'\?$"):
         build(LMSettings, layer, source="mine.toml")
+
+
+@pytest.mark.parametrize(("section", "nearest"), [("modle", "model"), ("training", "train")])
+def test_an_unknown_section_names_the_nearest_section(section: str, nearest: str) -> None:
+    with pytest.raises(SettingError, match=rf"section '{section}'; did you mean '{nearest}'\?$"):
+        build(LMSettings, {section: {"lr": 3}})
+
+
+def test_a_section_near_to_nothing_lists_the_sections() -> None:
+    with pytest.raises(SettingError, match=r"section 'optimizer'; .*: model, text, train$"):
+        build(LMSettings, {"optimizer": {"lr": 3}})
+
+
+def test_a_section_without_settings_says_how_to_write_it() -> None:
+    with pytest.raises(SettingError, match=r"write \[train\]"):
+        build(LMSettings, {"train": 3})
 
 
 def test_an_unknown_key_near_to_nothing_lists_those_of_its_section() -> None:
@@ -362,3 +377,8 @@ def test_defaults_come_back_from_a_note_as_they_were(kind: str) -> None:
     default = settings_class(kind)()
     again = build(type(default), json.loads(json.dumps(dataclasses.asdict(default))), source="a note")
     assert json.dumps(dataclasses.asdict(again)) == json.dumps(dataclasses.asdict(default))
+
+
+def test_the_url_of_a_settings_file_keeps_its_slashes_in_the_message() -> None:
+    with pytest.raises(SettingError, match=r"^https://example.org/a.toml: .*does not download"):
+        read_toml(Path("https://example.org/a.toml"))

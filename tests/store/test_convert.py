@@ -556,7 +556,7 @@ def test_info_describes_original_files(tmp_path: Path, capsys: pytest.CaptureFix
 def test_reading_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="not a model folder"):
         relmo.load(tmp_path)
-    with pytest.raises(ModelError, match=r"missing.json: does not exist; give the path of a file on this machine"):
+    with pytest.raises(ModelError, match=r"missing.json: does not exist; give the path of a file"):
         relmo.load((tmp_path / "missing.json", tmp_path / "w"))
     with pytest.raises(ModelError, match=r"two paths, not 3"):
         relmo.load(["a", "b", "c"])

@@ -1,5 +1,6 @@
 """Taggers as a user holds them, and what they know of words."""
 
+import re
 from itertools import combinations, product
 from pathlib import Path
 
@@ -33,6 +34,25 @@ def tagger(*, seed: int = 0, bilm: bool = False) -> Tagger:
     made = settings(input={"elmo": "x"} if bilm else {})
     known = WordFeatures(made.input, count_words(SENTENCES, made.input), bilm=tiny_bilm() if bilm else None)
     return Tagger(made, known, {"labels": Labels(["NOUN", "DET", "VERB"])}).begin()
+
+
+@pytest.mark.parametrize("decoder", ["softmax", "crf"])
+def test_words_without_a_tag_count_neither_in_the_loss_nor_in_the_score(tmp_path: Path, decoder: str) -> None:
+    path = conllu(tmp_path / "a.conllu", 40)
+    lines = path.read_text().splitlines()
+    some = [line.replace("\tNOUN\t", "\t_\t") if i % 3 == 0 else line for i, line in enumerate(lines)]
+    none = [re.sub(r"(?m)^(\d+\t\S+\t_)\t[A-Z]+", r"\1\t_", line) for line in lines]
+    path.write_text("\n".join([*some, *none]) + "\n")
+    (tmp_path / "none.conllu").write_text("\n".join(none) + "\n")
+    small = {"word_dim": 8, "char_dim": 0, "hidden": 8, "batch": 8, "lr": 0.02, "epochs": 6, "device": "cpu"}
+    model = relmo.train("tagger", path, valid=path, decoder=decoder, progress=False, out=tmp_path / "m", **small)
+    assert sorted(model.labels.symbols) == ["DET", "NOUN", "PUNCT", "VERB"]
+    report = model.evaluate(path)
+    assert report.count == sum(line.count("\t") == 9 and line.split("\t")[3] != "_" for line in some)
+    assert report.score == 1.0
+    assert "_" not in {label.label for label in report.labels}
+    with pytest.raises(CorpusError, match="no word has a tag"):
+        model.evaluate(tmp_path / "none.conllu")
 
 
 @pytest.mark.parametrize("bilm", [False, True])

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -10,9 +10,11 @@ import torch
 
 from relmo.embedding.elmo_cache import ElmoCache
 from relmo.models.bilm import BiLM
-from relmo.settings.task import InputSettings
+from relmo.models.vectors import WordVectors
+from relmo.settings.task import InputSettings, check_inputs
 from relmo.tasks import features
 from relmo.tasks.features import WordFeatures, count_words, laid_out, layer_spread
+from relmo.text.vocabulary import Vocabulary
 from small_models import bilm
 
 SENTENCES = [["the", "cat", "sat"], ["a", "mat"], [], ["the", "large", "mat", ",", "a", "cat"], ["cat"]]
@@ -39,6 +41,37 @@ def test_layers_laid_out_at_once_are_those_of_a_batch(
         assert found is not None
         assert expected.shape[2:] == known.elmo_shape
         assert torch.equal(expected, found)
+
+
+def test_coverage_counts_occurrences_of_words_with_letters() -> None:
+    vectors = WordVectors(Vocabulary(["<unk>", "</s>", "the", "cat", ","]), np.eye(5, 3, k=-2, dtype=np.float32))
+    text = InputSettings(vectors="x")
+    word_features = WordFeatures(text, count_words(SENTENCES, text), vectors=vectors)
+    assert word_features.vector_coverage(SENTENCES) == 5 / 11  # the, The, cat; neither , nor 1990 counts
+    assert word_features.vector_coverage([["1990", ","]]) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "flags"),
+    [
+        ({}, "--vectors none"),
+        ({"vectors_tune": True}, "--vectors none --no-vectors-tune"),
+        ({"vectors_tune": True, "word_dim": 0, "char_dim": 0}, "--vectors none --no-vectors-tune --word-dim 100"),
+    ],
+)
+def test_the_flags_of_the_warning_train_without_vectors(settings: dict[str, Any], flags: str) -> None:
+    text = InputSettings(vectors="words", **settings)
+    word_features = WordFeatures.begin(text, [["the", "cat"]], torch.device("cpu"))
+    messages: list[str] = []
+    word_features.warn_low_coverage([["the", "cat", "sat", "."]], messages.append)
+    assert messages == []
+    word_features.warn_low_coverage([["katten", "sover", "på", "måtten"]], messages.append)
+    assert f"{flags} (" in messages[0]
+    assert "%" in messages[0]
+    changed = {"vectors": "none"} | ({"vectors_tune": False} if "tune" in flags else {})
+    without = dataclasses.replace(text, **changed | ({"word_dim": 100} if "--word-dim" in flags else {}))
+    assert without.vectors is None
+    check_inputs(without)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")

@@ -140,7 +140,7 @@ def test_a_repetitive_zst_is_decompressed_in_bounded_steps(write: Callable) -> N
 
 def test_zst_without_its_package_names_the_extra(write: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    assert "pip install relmo[zst]" in error_of(write(b"", "corpus.zst"))
+    assert "pip install 'relmo[zst]'" in error_of(write(b"", "corpus.zst"))
 
 
 def test_standard_input_is_read_and_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,3 +212,9 @@ def test_conllu_of_the_treebank_is_read_whole(data: Callable[[str], Path]) -> No
     ends = re.findall(r"^[0-9]+\t", path.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(sentences) == 2001
     assert sum(map(len, sentences)) == len(ends)
+
+
+@pytest.mark.parametrize("path", ["https://example.org/a.txt", Path("https://example.org/a.txt"), "s3://bucket/a.txt"])
+def test_a_url_is_not_a_file_and_keeps_its_slashes(path: str | Path) -> None:
+    with pytest.raises(CorpusError, match=r"^(https|s3)://.*does not download"):
+        list(read_lines(path))

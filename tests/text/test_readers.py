@@ -98,6 +98,29 @@ def test_blank_lines_say_nothing_in_any_file(tmp_path: Path) -> None:
     assert list(read_pairs(sts, split=words, numbers=True)) == [TextPair(["A"], ["c"], 5.0)]
 
 
+def test_an_underscore_is_no_tag_in_the_columns_of_conllu_that_may_be_unspecified(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.conllu", "1\ta\t_\tDET\t_\t_\t0\troot\t_\t_\n2\tb\t_\t_\tN\tX=Y\t1\t_\t_\t_\n")
+    tags = {column: next(read_tagged(path, column=column)).tags for column in ("upos", "5", "deprel", "feats")}
+    assert tags == {"upos": ["DET", ""], "5": ["", "N"], "deprel": ["root", ""], "feats": ["_", "X=Y"]}
+    assert next(read_tagged(write(tmp_path, "a.tsv", "a\tDET\nb\t_\n"))).tags == ["DET", "_"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("a.csv", "text,label\ngood,pos\nbad,\n", 3),
+        ("a.csv", "text,label\ngood,NaN\n", 2),
+        ("a.tsv", "text\tlabel\ngood\t nan\n", 2),
+        ("a.jsonl", '{"text": "good", "label": NaN}\n', 1),
+        ("a.jsonl", '{"text": "good", "label": null}\n', 1),
+        ("cola.tsv", "gj04\t1\t\tGood\ngj04\t\t\tbad\n", 2),
+    ],
+)
+def test_a_missing_label_is_an_error_with_its_place(tmp_path: Path, name: str, text: str, line: int) -> None:
+    with pytest.raises(CorpusError, match=rf"{name}:{line}: the label is missing"):
+        list(read_labelled(write(tmp_path, name, text), split=words))
+
+
 def test_json_lines_hold_lists_of_words_and_tags(tmp_path: Path) -> None:
     path = write(tmp_path, "a.jsonl", '{"tokens": ["a b", "c"], "tags": ["X", "Y"], "other": ["P", "Q"]}\n\n')
     assert list(read_tagged(path)) == [TaggedWords(["a b", "c"], ["X", "Y"])]
@@ -111,7 +134,7 @@ def test_json_lines_hold_lists_of_words_and_tags(tmp_path: Path) -> None:
         ("a.conllu", CONLLU, {"column": "pos"}, "no column 'pos'"),
         ("a.conllu", CONLLU, {"column": "11"}, "no column '11'"),
         ("a.conllu", "# only a comment\n", {}, "there is no sentence"),
-        ("a.conllu", "1\ta\t_\t \t_\t_\t_\t_\t_\t_\n", {}, "a.conllu:1: the tag is empty"),
+        ("a.conllu", "1\ta\t_\t \t_\t_\t_\t_\t_\t_\n", {}, "a.conllu:1: the tag is missing"),
         ("a.iob2", "1\ta\tO\n\n2\tb\n", {}, "a.iob2:3: has 2 columns, the lines before have 3"),
         ("a.txt", "word\n", {}, "a.txt:1: expected a word and its tag"),
         ("a.txt", "a b\n", {"column": "3"}, "no column '3'; give a number from 1 to 2"),
@@ -176,10 +199,10 @@ def test_tables_cola_json_and_folders_give_labelled_texts(tmp_path: Path) -> Non
     for path in (cola, tmp_path / "imdb"):
         with pytest.raises(CorpusError, match="column has no meaning for the format"):
             list(read_labelled(path, split=words, column="label"))
-    with pytest.raises(CorpusError, match=r"a.tsv:2: there is no column stars; .* with --column"):
+    with pytest.raises(CorpusError, match=r"a.tsv:1: there is no column stars; .* with --column"):
         list(read_labelled(table, split=words, column="stars"))
     empty = write(tmp_path, "c.tsv", "label\ttext\npos\ta\n \tb\n")
-    with pytest.raises(CorpusError, match=r"c.tsv:3: the label is empty"):
+    with pytest.raises(CorpusError, match=r"c.tsv:3: the label is missing"):
         list(read_labelled(empty, split=words))
     other = write(tmp_path, "b.tsv", "label\tstars\ttext\nneg\t1\ta\n")
     assert next(iter(read_labelled(other, split=words, column="stars"))).label == "1"
@@ -199,7 +222,7 @@ def test_pairs_come_from_snli_sick_sts_and_json(tmp_path: Path) -> None:
     sts = write(tmp_path, "sts.csv", 'g\tf\t2012\t1\t5.000\tA "b"\tc\td\te\n')
     assert list(read_pairs(sts, split=str.split, numbers=True)) == [TextPair(["A", '"b"'], ["c"], 5.0)]
     for more in ({}, {"numbers": True, "column": "score"}):
-        with pytest.raises(CorpusError, match=r"sts.csv: is STS-B, which has scores; compare with --preset stsb"):
+        with pytest.raises(CorpusError, match=r"sts.csv: is STS-B.*--preset stsb"):
             list(read_pairs(sts, split=words, **more))  # type: ignore[arg-type]
     lines = write(tmp_path, "p.jsonl", '{"premise": "a", "hypothesis": "b", "label": 1}\n')
     assert list(read_pairs(lines, split=words)) == [TextPair(["a"], ["b"], "1")]
@@ -209,11 +232,12 @@ def test_pairs_come_from_snli_sick_sts_and_json(tmp_path: Path) -> None:
     ("text", "numbers", "says"),
     [
         ("label\tsentence1\n", False, "there is no pair"),
-        ("label\tsentence1\nx\ta\n", False, "p.tsv:2: there is no column sentence2 or"),
+        ("label\tsentence1\nx\ta\n", False, "p.tsv:1: there is no column sentence2 or"),
         ("label\tsentence1\tsentence2\nx\ta\n", False, "p.tsv:2: has 2 columns, the first line has 3"),
         ("label\tsentence1\tsentence2\nx\ta\t \n", False, "p.tsv:2: the text is empty"),
         ("label\tsentence1\tsentence2\nx\ta\tb\n", True, "p.tsv:2: 'x' is not a number"),
-        ("label\tsentence1\tsentence2\nnan\ta\tb\n", True, "p.tsv:2: 'nan' is not a number"),
+        ("label\tsentence1\tsentence2\nnan\ta\tb\n", True, "p.tsv:2: the label is missing"),
+        ("label\tsentence1\tsentence2\n \ta\tb\n", False, "p.tsv:2: the label is missing"),
         ("one column\n", False, "p.tsv:1: expected the first line of a table"),
     ],
 )

@@ -61,8 +61,8 @@ def test_a_table_with_tabs_has_a_row_a_line_and_quotes_only_where_they_make_sens
     [
         ("a.csv", 'id,text\n1,"open\n2,x\n', r"a.csv:2: this row cannot be read .unexpected end of data"),
         ("a.csv", "id,text\n1\n", r"a.csv:2: has 1 columns, the first line has 2"),
-        ("a.csv", "id,words\n1,x\n", r"a.csv:2: the columns of this table are id, words; say which .*--column NAME"),
-        ("a.tsv", "id\tnote\n1\tx\n", r"a.tsv:2: the columns of this table are id, note"),
+        ("a.csv", "id,words\n1,x\n", r"a.csv:1: the columns of this table are id, words; say which .*--column NAME"),
+        ("a.tsv", "id\tnote\n1\tx\n", r"a.tsv:1: the columns of this table are id, note"),
     ],
 )
 def test_a_table_that_cannot_be_read_is_one_line_with_its_place(

@@ -5,7 +5,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from relmo.text.tags import Span, bio, bioul, is_span_tag, legal_transitions, spans
+from relmo.text.tags import Span, are_span_tags, bio, bioul, is_span_tag, legal_transitions, spans
 
 SENTENCES = [
     (["I-PER", "I-PER", "O", "I-LOC", "B-LOC"], [(0, 2, "PER"), (3, 4, "LOC"), (4, 5, "LOC")]),  # IOB1
@@ -25,6 +25,22 @@ def test_spans_are_the_same_in_every_encoding(tags: list[str], expected: list[tu
     assert spans(tags) == wanted
     assert spans(bio(tags)) == wanted
     assert spans(bioul(tags)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        (["B-PER", "I-PER", "O"], True),
+        (["O", "I-LOC", "S-LOC", "E-LOC"], True),
+        (["O"] * 20 + ["B-PER", "_"], True),  # one broken tag
+        (["DET", "NOUN", "PUNCT"], False),
+        (["O", "O"], False),
+        (["B-NOUN", "VERB", "ADJ"], False),
+        ([], False),
+    ],
+)
+def test_tags_of_a_text_tell_whether_they_mark_spans(tags: list[str], expected: bool) -> None:
+    assert are_span_tags(tags) is expected
 
 
 def test_bio_and_bioul_are_written_as_their_definitions_say() -> None:

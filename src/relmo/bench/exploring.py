@@ -28,7 +28,9 @@ class ExplorerBench:
         try:
             import relmo.web.connections  # noqa: F401
         except ImportError:
-            raise SettingError("--what explore needs starlette and uvicorn; try: pip install relmo[explore]") from None
+            raise SettingError(
+                "--what explore needs starlette and uvicorn; try: pip install 'relmo[explore]'"
+            ) from None
         self.session = Session.open(MODEL, device=device)
         self.stack = ExitStack()
 

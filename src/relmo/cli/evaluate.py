@@ -1,6 +1,7 @@
 """`relmo evaluate MODEL FILE…`"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -11,9 +12,25 @@ from relmo.errors import SettingError
 from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
+    from relmo.models.bilm import BiLM
     from relmo.models.evaluate import BiScore, Score
+    from relmo.models.lm import LanguageModel
     from relmo.tasks.scores import TaskReport
     from relmo.tasks.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOptions:
+    """How files are read, if not as in training."""
+
+    column: str | None = None
+    """Tasks: the column, by name or number, or the key of JSON, that has the labels."""
+    text_column: str | None = None
+    """Classifiers: the column, or key, that has the text."""
+    text_columns: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """Pairs: the two columns, or keys, that have the texts; give the flag twice."""
+    errors: Literal["strict", "replace"] | None = None
+    """What to do with bytes that are not UTF-8: stop and say where they are, or read them as U+FFFD."""
 
 
 def evaluate(
@@ -22,6 +39,7 @@ def evaluate(
     batch: int = 16,
     confusion: bool = False,
     tokenizer: Tokenizer = None,
+    reading: Annotated[FileOptions, Parameter(name="*")] = FileOptions(),
     built_on: Annotated[BuiltOn, Parameter(name="*")] = BuiltOn(),  # noqa: B008
     device: Literal["auto", "cpu", "cuda"] = "auto",
     json: bool = False,
@@ -39,6 +57,8 @@ def evaluate(
         relmo evaluate models/mine test.txt
 
         relmo evaluate models/pos dev.conllu --confusion
+
+        relmo evaluate models/mine test.csv --text-column comment --column topic
 
     Parameters
     ----------
@@ -58,8 +78,6 @@ def evaluate(
         Print the perplexity, or the task's score, alone, a line a file.
     """
     from relmo.loading import FORWARDS, load
-    from relmo.models.bilm import BiLM
-    from relmo.models.lm import LanguageModel
     from relmo.settings.kinds import KINDS, TASKS
     from relmo.tasks.task import Task
 
@@ -72,13 +90,19 @@ def evaluate(
         raise SettingError(
             f"--tokenizer has no meaning here: the files of {KINDS[loaded.kind].called} have words already"
         )
-    loaded = loaded.splitting(tokenizer)
+    loaded = loaded.splitting(tokenizer).with_text(**{name: value for name, value in vars(reading).items() if value})
     if isinstance(loaded, Task):
         _evaluate_task(loaded, model, files, confusion=confusion, json=json, quiet=quiet)
         return
-    assert isinstance(loaded, LanguageModel | BiLM)
     if confusion:
         raise SettingError("--confusion goes with a task's model, such as a tagger")
+    _evaluate_language_model(loaded, model, files, batch=batch, json=json, quiet=quiet)
+
+
+def _evaluate_language_model(
+    loaded: "LanguageModel | BiLM", model: str, files: Sequence[str], *, batch: int, json: bool, quiet: bool
+) -> None:
+    """Score a language model on each file and on all of them."""
     scores: dict[str, Score | BiScore] = {}
     unit = "character" if getattr(loaded.settings.text, "unit", "word") == "char" else "word"
     with progress_bar(unit, quiet=quiet) as bar:

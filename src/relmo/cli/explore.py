@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from relmo.explorer.extras import Extras
     from relmo.explorer.session import Session
 
-INSTALL = "relmo explore needs the packages starlette and uvicorn; try: pip install relmo[explore]"
+INSTALL = "relmo explore needs the packages starlette and uvicorn; try: pip install 'relmo[explore]'"
 FIRST = "prose"
 
 

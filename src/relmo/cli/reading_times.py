@@ -25,8 +25,9 @@ def reading_times(
     """Does surprisal explain how long people read a word? The gain in log-likelihood of a linear model of reading times
     when surprisal is added to length, frequency and place: of a 5-gram, an LSTM, the model that ships, and GPT-3.
 
-    The times are those of Natural Stories 1 to 5 (Futrell et al. 2021). The 5-gram and the LSTM are trained first, on
-    20 MB of text, which takes about eight minutes of one core.
+    The times are those of Natural Stories (Futrell et al. 2021): every natural_stories*.tsv in tasks/reading_times of
+    the data folder. The 5-gram and the LSTM are trained first, on 20 MB of text, which takes about eight minutes of one
+    core.
 
         relmo reproduce reading-times --keep out/reading-times --plot out/reading-times.png
 

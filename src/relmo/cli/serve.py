@@ -1,6 +1,8 @@
 """`relmo serve MODEL…`"""
 
+import os
 import signal
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,7 +13,8 @@ from relmo.errors import SettingError
 from relmo.settings.arguments import PathName
 from relmo.settings.serving import ServeLimits
 
-INSTALL = "relmo serve needs the packages starlette and uvicorn; try: pip install relmo[serve]"
+PACKAGES = ("starlette", "uvicorn", "msgspec")
+INSTALL = f"relmo serve needs the packages {', '.join(PACKAGES)}; try: pip install 'relmo[serve]'"
 
 
 def serve(
@@ -67,7 +70,7 @@ def serve(
         from relmo.web.connections import listen, make_server
         from relmo.web.guard import LOOPBACK, check_address
     except ModuleNotFoundError as error:
-        if error.name not in ("starlette", "uvicorn"):
+        if error.name not in PACKAGES:
             raise
         raise SettingError(INSTALL) from None
     check_address(host, token)
@@ -75,10 +78,15 @@ def serve(
     loaded = _load_all(models, device, precision, threads)
     app = make_app(loaded, limits, token=token, hosts=LOOPBACK if host in LOOPBACK else None)
     server = make_server(app, seconds=limits.seconds, most=limits.connections, grace=limits.grace)
+    # for a signal before uvicorn's own handler is in place, and for the one that uvicorn raises again at the end
+    signal.signal(signal.SIGTERM, lambda *_: setattr(server, "should_exit", True))
     address = link(host, listener.getsockname()[1], None)
     print(address if quiet else f"serving {', '.join(loaded)} at {address}  (Ctrl-C ends it)", flush=True)
-    signal.signal(signal.SIGTERM, lambda *_: None)  # the server's own handler ends it; after that all is well
     server.run(sockets=[listener])
+    if app.app.is_computing:  # interpreter shutdown would wait for, or crash, a thread inside of torch
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _load_all(models: tuple[str, ...], device: str, precision: str, threads: int | None) -> dict[str, Any]:

@@ -3,20 +3,21 @@
 import os
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 NAMES = ("stdin", "stdout", "stderr")
 
 
 def prepare_streams() -> None:
-    """Makes the streams fit to be used. A closed one takes no file's place, and what is printed there is lost, as to
-    /dev/null; a character that a stream's encoding does not have is printed as its number."""
+    """Make the standard streams usable. The descriptor of a closed one is filled, so that no file takes its place:
+    output to a closed standard output fails, as results would be lost; messages to a closed standard error are dropped.
+    A character that a stream's encoding lacks is printed as its number."""
     for number, name in enumerate(NAMES):
         if not _is_open(number):
-            os.open(os.devnull, os.O_RDWR)  # takes the first number that is free, which is this one
+            # the first free descriptor is this one
+            os.open(os.devnull, os.O_RDONLY if name == "stdout" else os.O_RDWR)
         if getattr(sys, name) is None and name != "stdin":
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+            setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite
 from relmo.cli.sources import SourceOptions, Tokenizer
-from relmo.cli.terminal import count_bar, print_json
+from relmo.cli.terminal import count_bar, print_json, say
 from relmo.disk.outputs import refuse_existing
 from relmo.errors import CorpusError
 from relmo.settings.arguments import PathName
@@ -19,6 +19,8 @@ from relmo.settings.surprisal import SurprisalOptions
 if TYPE_CHECKING:
     from relmo.models.surprisal import WordSurprisal
     from relmo.models.word_tables import SurprisalTotals
+
+MAX_UNKNOWN_SHARE = 0.2  # more is reported
 
 
 def surprisal(
@@ -83,6 +85,9 @@ def surprisal(
             rows = [_as_object(row) for row in counted]
         else:
             csv.writer(sys.stdout, delimiter="\t", lineterminator="\n").writerows(table_lines(iter(counted)))
+    if counted.totals.unknown > MAX_UNKNOWN_SHARE * counted.totals.words:
+        share = counted.totals.unknown / counted.totals.words
+        say(f"{share:.0%} of the words are unknown to this model: is this text in its language?")
     if json:
         print_json({"model": model} | _summary(counted.totals) | ({"rows": rows} if out is None else {"out": str(out)}))
     elif out is not None and not quiet:

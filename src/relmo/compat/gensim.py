@@ -30,7 +30,7 @@ def keyed_vectors(model: Any, words: Iterable[str] | None = None) -> "KeyedVecto
     try:
         from gensim.models import KeyedVectors
     except ImportError as error:
-        raise SettingError("KeyedVectors need the package gensim; try: pip install relmo[gensim]") from error
+        raise SettingError("KeyedVectors need the package gensim; try: pip install 'relmo[gensim]'") from error
     keys, matrix = static_vectors(model, words)
     found = KeyedVectors(vector_size=matrix.shape[1], dtype=np.float32)
     found.add_vectors(keys, matrix)

@@ -22,7 +22,7 @@ from relmo.store.references import bundled
 try:
     from huggingface_hub import ModelCard, ModelCardData, ModelHubMixin, snapshot_download
 except ImportError as error:
-    raise ImportError("relmo.compat.huggingface_hub needs huggingface_hub; try: pip install relmo[hub]") from error
+    raise ImportError("relmo.compat.huggingface_hub needs huggingface_hub; try: pip install 'relmo[hub]'") from error
 
 PIPELINES = {
     "bilm": "feature-extraction",

@@ -45,7 +45,7 @@ def export_onnx(model: "BiLM", path: str | Path, *, overwrite: bool = False) -> 
     try:
         import onnx
     except ImportError as error:
-        raise SettingError("writing ONNX needs the package onnx; try: pip install relmo[onnx]") from error
+        raise SettingError("writing ONNX needs the package onnx; try: pip install 'relmo[onnx]'") from error
     settings = model.settings.model
     if settings.input != "char":
         raise ModelError(f"a model with {settings.input} input is not written as ONNX; give one that reads characters")
@@ -245,7 +245,7 @@ class OnnxEmbedder:
         try:
             import onnxruntime
         except ImportError as error:
-            raise SettingError("running ONNX needs the package onnxruntime; try: pip install relmo[onnx]") from error
+            raise SettingError("running ONNX needs the package onnxruntime; try: pip install 'relmo[onnx]'") from error
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or 0
         try:

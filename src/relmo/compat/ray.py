@@ -134,7 +134,7 @@ def _import_ray() -> Any:
     try:
         import ray.data
     except ImportError as error:
-        raise SettingError("--engine ray needs the package ray; try: pip install relmo[ray]") from error
+        raise SettingError("--engine ray needs the package ray; try: pip install 'relmo[ray]'") from error
     for name in ("ray", "ray.data", "ray.data.dataset"):
         logging.getLogger(name).setLevel(logging.ERROR)
     return ray

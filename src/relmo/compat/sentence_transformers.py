@@ -24,7 +24,7 @@ from relmo.store.folder import COPY_OF_BILM, read_tensors, write_tensors
 try:
     from sentence_transformers.base.modules import InputModule
 except ImportError as error:
-    hint = "try: pip install relmo[sentence-transformers]"
+    hint = "try: pip install 'relmo[sentence-transformers]'"
     raise ImportError(f"relmo.compat.sentence_transformers needs sentence-transformers, version 6; {hint}") from error
 
 MIX = "mix.safetensors"

@@ -29,7 +29,7 @@ from relmo.store.original import PairOrPath
 try:
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 except ImportError as error:
-    raise ImportError("relmo.compat.sklearn needs scikit-learn; try: pip install relmo[sklearn]") from error
+    raise ImportError("relmo.compat.sklearn needs scikit-learn; try: pip install 'relmo[sklearn]'") from error
 
 
 class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):

@@ -35,7 +35,7 @@ try:
     from spacy.util import registry
     from thinc.api import Model, Shim
 except ImportError as error:
-    raise ImportError("relmo.compat.spacy needs spaCy; try: pip install relmo[spacy]") from error
+    raise ImportError("relmo.compat.spacy needs spaCy; try: pip install 'relmo[spacy]'") from error
 
 MIX = "mix"
 LAYER = "relmo.Elmo.v1"

@@ -8,6 +8,7 @@ caller adds what to do about it.
 import json
 import math
 import os
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +16,19 @@ from typing import Any
 
 from relmo.errors import reason
 
+URL = re.compile(r"(https?|ftp|s3|gs|hf):/{1,2}(?!/)", re.IGNORECASE)
+NO_DOWNLOAD = "is a URL; relmo does not download, so fetch it yourself and give the path"
 LARGEST = 1 << 22
 LARGEST_TOML = 1 << 16
 MOST_LEVELS = 50
 TOO_DEEP = "it is nested too deeply"
 MOST_DOTS = 100  # in a line of TOML; tomllib takes time and memory that grow with the square of a key's parts
+
+
+def find_url(path: str | Path) -> str | None:
+    """Return the URL that was given as a path, with the slash that `Path` drops; None for any other path."""
+    scheme = URL.match(str(path))
+    return f"{scheme[1]}://{str(path)[scheme.end() :]}" if scheme else None
 
 
 def is_file(path: str | Path) -> bool:

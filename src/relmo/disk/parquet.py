@@ -14,7 +14,7 @@ def import_pyarrow() -> Any:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise SettingError(".parquet needs the package pyarrow; try: pip install relmo[parquet]") from None
+        raise SettingError(".parquet needs the package pyarrow; try: pip install 'relmo[parquet]'") from None
     return pyarrow
 
 

@@ -243,9 +243,20 @@ class Embedder:
     def _slots(self, words: list[str]) -> np.ndarray:
         """Where the cache has these distinct words."""
         if self.vocabulary is None:
-            return self.cache.find(words)
+            if self.cache.dictionaries is not None or max(map(len, words), default=0) <= self.max_characters:
+                return self.cache.find(words)
+            index: dict[str, int] = {}
+            places = [index.setdefault(self._readable_part(word), len(index)) for word in words]
+            return self.cache.find(list(index))[places]
         keys, which = np.unique(self.vocabulary.ids(words), return_inverse=True)
         return self.cache.find(keys.tolist())[which]
+
+    def _readable_part(self, word: str) -> str:
+        """Return the beginning of a word that the network reads, so that the cache does not hold on to long words."""
+        if len(word) <= self.max_characters:
+            return word
+        # 4 bytes more than the network reads, as the last character may be cut
+        return word.encode("utf-8", "ignore")[: self.max_characters + 4].decode("utf-8", "ignore")
 
     def first_state(self) -> State:
         """The state of a sentence that starts from zero, after its first boundary: a constant of the model, a row."""

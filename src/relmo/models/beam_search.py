@@ -24,6 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from relmo.errors import check_cancelled
 from relmo.nn.cells import State
 
 Step = Callable[[Tensor, State], tuple[Tensor, State]]
@@ -125,6 +126,7 @@ def beam_search(
     log_probs = log_probs.repeat_interleave(options.beams, dim=0)  # (B * K, V)
     state = tuple(tensor.repeat_interleave(options.beams, dim=0) for tensor in state)
     while True:
+        check_cancelled()
         done = searches.advance(log_probs, None if bonus is None else bonus(state))
         if watch is not None:
             watch(done)

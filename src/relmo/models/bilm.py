@@ -141,6 +141,10 @@ class BiLM(SavedModel):
         text = check_text(text).lower() if self.settings.text.lowercase else check_text(text)
         return TOKENIZERS[self.settings.text.tokenizer](text)
 
+    def count_symbols(self, sentence: str | Sequence[str]) -> int:
+        """Return the number of tokens of a string or a list of words."""
+        return len(self.tokens(sentence) if isinstance(sentence, str) else sentence)
+
     @cached_property
     def embedder(self) -> Embedder:
         """The engine behind `embed`, with the words it has seen and the carried states."""
@@ -322,6 +326,11 @@ class BiLM(SavedModel):
             on_device = (torch.from_numpy(array).to(self.device) for array in (x, y))
             log_p = -self.network.softmax.nll(*on_device).cpu().numpy()[places]
         return np.split(log_p, np.cumsum([len(words) + 1 for words in sentences])[:-1])
+
+    @property
+    def has_output_layer(self) -> bool:
+        """Whether the model can predict words: `evaluate`, `surprisal` and `log_probs` need this."""
+        return self.vocabulary is not None and self.network.softmax is not None
 
     def output_words(self) -> SentenceVocabulary:
         """The vocabulary; an error where the model does not predict words."""

@@ -181,6 +181,9 @@ def _totals(network: Stateful, read: Read, count: int, lanes: int, device: torch
         return torch.stack(totals).sum(dim=0) + rest.sum(dim=0)
 
 
+warnings.filterwarnings("ignore", "Please use the new API settings", UserWarning)  # of torch, about `allow_tf32`
+
+
 class Tf32:
     """Torch's one switch that allows recurrences on a GPU to be rounded to tf32. The first thread that wants it off
     turns it off; the last one turns it back."""
@@ -193,7 +196,6 @@ class Tf32:
     def off(self) -> None:
         """Turns it off for one more user."""
         with self.lock:
-            warnings.filterwarnings("ignore", "Please use the new API settings", UserWarning)
             if not self.users:
                 self.before = torch.backends.cudnn.allow_tf32
                 torch.backends.cudnn.allow_tf32 = False

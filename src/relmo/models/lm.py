@@ -113,6 +113,12 @@ class LanguageModel(SavedModel):
         check_text(text)
         return self.vocabulary.ids(encode_text(text, self.settings.text))
 
+    def count_symbols(self, sentence: str | Sequence[str]) -> int:
+        """Return how many symbols (characters or tokens) the model reads for a string or a list of words."""
+        if isinstance(sentence, str):
+            return len(encode_text(sentence, self.settings.text))
+        return sum(map(len, sentence)) + len(sentence) if self.settings.text.unit == "char" else len(sentence)
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; words are joined as they are written."""
         symbols = [self.vocabulary.symbols[i] for i in ids]

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from relmo.config import to_toml
 from relmo.disk.outputs import atomic
 from relmo.errors import ModelError, SettingError, one_line, shown
-from relmo.settings.kinds import KINDS
+from relmo.settings.kinds import KINDS, check_settings
 from relmo.store.folder import (
     CARD,
     SETTINGS,
@@ -145,9 +145,18 @@ class SavedModel:
             raise SettingError(f"tokenizer {tokenizer}: this model does not read words; leave the tokenizer out")
         if tokenizer not in ("words", "whitespace"):
             raise SettingError(f"the tokenizer is {shown(tokenizer)}; it can be words or whitespace")
-        made = copy.copy(self)
-        made.settings = dataclasses.replace(self.settings, text=dataclasses.replace(text, tokenizer=tokenizer))
-        return made
+        return self.with_text(tokenizer=tokenizer)
+
+    def with_text(self, **options: Any) -> Self:
+        """Return a copy that reads files with other text settings than in training, such as `column` or `errors`."""
+        text: Any = self.settings.text
+        for name in options:
+            if not hasattr(text, name):
+                raise SettingError(f"{name} has no meaning for {KINDS[self.kind].called}; leave it out")
+        model = copy.copy(self)
+        model.settings = dataclasses.replace(self.settings, text=dataclasses.replace(text, **options))
+        check_settings(self.kind, model.settings)
+        return model
 
     def tensors(self) -> dict[str, Tensor]:
         """The weights, as the folder names them."""

@@ -80,9 +80,10 @@ class TaggerNetwork(nn.Module):
         return Emissions(self.output(self.dropout(self.encoder(*sentences))), sentences.lengths)
 
     def loss(self, emissions: Emissions, tags: Tensor) -> Tensor:
-        """The mean of -log p: over words, or, with a CRF, over sentences; tags (B, T) are IGNORED past the end."""
+        """Return the mean of -log p: over words, or, with a CRF, over sentences; tags (B, T) are IGNORED past the end
+        and for words without a tag."""
         if self.crf is not None:
-            return self.crf.loss(emissions.scores, tags.clamp(min=0), emissions.lengths)
+            return self.crf.loss(emissions.scores, tags, emissions.lengths)
         return cross_entropy(emissions.scores.transpose(1, 2), tags, ignore_index=IGNORED)
 
     @torch.no_grad()

@@ -7,8 +7,10 @@ Choices:
 - Sequences that are not legal have probability zero, in training as in decoding, whatever the emissions.
 - Sums are done in logarithms: emissions that differ by thousands neither overflow nor lose a path.
 - What stands past a sentence's end is never looked at; an empty sentence has one sequence, of score zero.
+- A word without a tag may have any: p is then the sum over all sequences that agree with the tags of the others.
 
 Lafferty et al. 2001, Conditional random fields;  Lample et al. 2016, Neural architectures for named entity recognition
+Tsuboi et al. 2008, Training conditional random fields using incomplete annotations
 """
 
 import torch
@@ -40,12 +42,24 @@ class CRF(nn.Module):
             nn.init.uniform_(parameter, -0.1, 0.1)
 
     def forward(self, emissions: Tensor, tags: Tensor, lengths: Tensor) -> Tensor:
-        """-log p(y) of each sentence, (B,): emissions (B, T, K), tags (B, T), lengths (B,)."""
+        """Return -log p(y) of each sentence, (B,): emissions (B, T, K), tags (B, T), negative for words without a tag,
+        lengths (B,)."""
         emissions, inside = self._masked(emissions, lengths)
         tags = torch.where(inside, tags, 0)
+        if bool((tags < 0).any()):
+            return self._incomplete_nll(emissions, tags, lengths)
         if not self._all_legal(tags, lengths.to(tags.device)):
             raise ValueError("a sequence of tags is not legal; check the data, or allow the transition")
         return self._log_partition(emissions, lengths) - self._score(emissions, tags, lengths, inside)
+
+    def _incomplete_nll(self, emissions: Tensor, tags: Tensor, lengths: Tensor) -> Tensor:
+        """Return -log of the total probability of the sequences that agree with all tags that are not negative."""
+        other = torch.arange(self.tags, device=tags.device) != tags.unsqueeze(2)
+        agreeing = emissions.masked_fill(other & (tags >= 0).unsqueeze(2), NEVER)
+        score = self._log_partition(agreeing, lengths)
+        if bool((score <= NEVER / 2).any()):
+            raise ValueError("a sequence of tags is not legal; check the data, or allow the transition")
+        return self._log_partition(emissions, lengths) - score
 
     def loss(self, emissions: Tensor, tags: Tensor, lengths: Tensor) -> Tensor:
         """The mean over sentences of -log p(y)."""

@@ -20,7 +20,9 @@ from relmo.nn.cells import Cell, State
 from relmo.nn.dropout import SequenceDropout, drop_weights
 
 REMARKS = "RNN module weights are not part|LSTM with projections is not supported"
-"""What cuDNN and oneDNN remark on weights at every turn, though nothing is wrong."""
+"""Warnings of cuDNN and oneDNN about weights, which are harmless here."""
+# Once, at import: a filter set at every call would override the caller's own, and `catch_warnings` is not thread-safe.
+warnings.filterwarnings("ignore", REMARKS, UserWarning)
 
 
 class RecurrentOutput(NamedTuple):
@@ -217,7 +219,6 @@ def unroll_fused(
     training = torch.is_grad_enabled()  # cuDNN keeps what a backward pass needs only when training
     flags = (True, shape.layers, shape.dropout, training, shape.directions == 2)
     fused = getattr(torch, name)
-    warnings.filterwarnings("ignore", REMARKS, UserWarning)  # not `catch_warnings`, which is for one thread
     with torch.autocast(x.device.type, enabled=False):
         if lengths is None:
             y, *final = fused(x, _one_or_list(start), parameters, *flags, True)

@@ -5,12 +5,27 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from relmo.disk.outputs import atomic
 from relmo.errors import SettingError, shown
+from relmo.runs.folder import RUN
 from relmo.settings.arguments import typed
+from relmo.settings.kinds import TASKS
+
+
+@runtime_checkable
+class DataFrame(Protocol):
+    """Methods of `pandas.DataFrame` that are used here."""
+
+    columns: Any
+
+    def to_json(self, path: Any, /, **options: Any) -> Any:
+        """Write the rows to a JSON file."""
+
 
 Files: TypeAlias = str | Path | Iterable[str | Path]
+Data: TypeAlias = Files | DataFrame
 WORDS_OF_TEXT = 5  # a name with fewer words is taken for a file's
 ENDING = re.compile(r"\.\w{1,8}$")
 
@@ -36,6 +51,39 @@ def one_file(file: Any) -> str:
             "a line, and give the path of that file"
         )
     return path
+
+
+def write_frame(data: Any, kind: str, out: Path, part: str) -> Any:
+    """Write a DataFrame beside the folder `out` as JSON lines and return the path; return anything else as it is.
+
+    If `out` holds a run, the rows that it began with are kept."""
+    if not isinstance(data, DataFrame):
+        return data
+    if kind not in TASKS:
+        raise SettingError(
+            f"kind {kind} learns from plain text, not from a DataFrame; write the column with the text to a file, one "
+            "sentence or paragraph per line, and give the path of that file"
+        )
+    path = _frame_file(out, part)
+    if (out / RUN).exists() and path.exists():
+        return str(path)
+    try:
+        with atomic(path) as temporary:
+            data.to_json(temporary, orient="records", lines=True, force_ascii=False, double_precision=15)
+    except ValueError as error:
+        raise SettingError(f"the DataFrame cannot be written as a table: {error}") from error
+    return str(path)
+
+
+def remove_frame_files(out: Path) -> None:
+    """Remove the files that `write_frame` wrote."""
+    for part in ("train", "valid"):
+        _frame_file(out, part).unlink(missing_ok=True)
+
+
+def _frame_file(out: Path, part: str) -> Path:
+    folder = out.absolute()
+    return folder.with_name(f"{folder.name}.{part}-frame.jsonl")
 
 
 def looks_like_text(path: str) -> bool:

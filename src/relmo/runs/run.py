@@ -247,6 +247,12 @@ def go(
             reporter.stepped(step, trainer.total)
             if stop and not trainer.finished:
                 raise Stopped
+    if trainer.stopped_early:
+        epoch = trainer.number * settings.accumulate / len(trainer.batches)
+        reporter.said(
+            f"Stopped early at epoch {epoch:.4g}: no improvement in validation for {trainer.since_best} evaluations "
+            f"(patience {settings.patience}); the best model is kept."
+        )
     if trainer.validate is None:
         _save_averaged(trainer, save)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from relmo.errors import RelmoError, SettingError, StorageError
-from relmo.runs.files import Files, listed_files, one_file
+from relmo.runs.files import Data, DataFrame, listed_files, one_file, remove_frame_files, write_frame
 from relmo.runs.folder import CHECKPOINT, RUN, read_run
 from relmo.runs.progress import shown_progress
 from relmo.runs.run import Stopped
@@ -33,41 +33,39 @@ COMMAND = re.compile(r"\b(relmo [a-z]|torchrun )")
 
 
 @overload
-def train(kind: Literal["lm"], files: Files | None = None, *, out: str | Path, **options: Any) -> "LanguageModel": ...
+def train(kind: Literal["lm"], files: Data | None = None, *, out: str | Path, **options: Any) -> "LanguageModel": ...
 @overload
-def train(kind: Literal["bilm"], files: Files | None = None, *, out: str | Path, **options: Any) -> "BiLM": ...
+def train(kind: Literal["bilm"], files: Data | None = None, *, out: str | Path, **options: Any) -> "BiLM": ...
 @overload
 def train(
-    kind: Literal["skipgram"], files: Files | None = None, *, out: str | Path, **options: Any
+    kind: Literal["skipgram"], files: Data | None = None, *, out: str | Path, **options: Any
 ) -> "WordVectors": ...
 @overload
 def train(
-    kind: Literal["classifier"], files: Files | None = None, *, out: str | Path, **options: Any
+    kind: Literal["classifier"], files: Data | None = None, *, out: str | Path, **options: Any
 ) -> "Classifier": ...
 @overload
-def train(
-    kind: Literal["pairs"], files: Files | None = None, *, out: str | Path, **options: Any
-) -> "SentencePairs": ...
+def train(kind: Literal["pairs"], files: Data | None = None, *, out: str | Path, **options: Any) -> "SentencePairs": ...
 @overload
-def train(kind: Literal["tagger"], files: Files | None = None, *, out: str | Path, **options: Any) -> "Tagger": ...
+def train(kind: Literal["tagger"], files: Data | None = None, *, out: str | Path, **options: Any) -> "Tagger": ...
 @overload
 def train(
-    kind: Literal["reader"], files: Files | None = None, *, out: str | Path, **options: Any
+    kind: Literal["reader"], files: Data | None = None, *, out: str | Path, **options: Any
 ) -> "PassageReader": ...
 @overload
-def train(kind: Literal["srl"], files: Files | None = None, *, out: str | Path, **options: Any) -> "RoleLabeller": ...
+def train(kind: Literal["srl"], files: Data | None = None, *, out: str | Path, **options: Any) -> "RoleLabeller": ...
 @overload
-def train(kind: Literal["coref"], files: Files | None = None, *, out: str | Path, **options: Any) -> "Coreference": ...
+def train(kind: Literal["coref"], files: Data | None = None, *, out: str | Path, **options: Any) -> "Coreference": ...
 @overload
-def train(kind: Literal["seq2seq"], files: Files | None = None, *, out: str | Path, **options: Any) -> "Seq2Seq": ...
+def train(kind: Literal["seq2seq"], files: Data | None = None, *, out: str | Path, **options: Any) -> "Seq2Seq": ...
 @overload
-def train(kind: str, files: Files | None = None, *, out: str | Path, **options: Any) -> "Model": ...
+def train(kind: str, files: Data | None = None, *, out: str | Path, **options: Any) -> "Model": ...
 def train(
     kind: str,
-    files: Files | None = None,
+    files: Data | None = None,
     *,
     out: str | Path,
-    valid: str | Path | None = None,
+    valid: str | Path | DataFrame | None = None,
     preset: str | None = None,
     config: str | Path | None = None,
     resume: bool = False,
@@ -81,9 +79,10 @@ def train(
         tagger = relmo.train("tagger", "train.conllu", valid="dev.conllu", elmo="small", out="models/pos")
 
     kind       lm, bilm, skipgram, classifier, pairs, tagger, reader, srl, coref or seq2seq
-    files      the path of a file to train on, or several; a run that goes on needs none
+    files      the path of a file to train on, or several; for tasks also a pandas DataFrame with the columns of a
+               table file (text and label for a classifier); a run that goes on needs none
     out        the folder to write the model to
-    valid      the file to validate on; a part of the training files is held out where it is not given
+    valid      the file or DataFrame to validate on; a part of the training files is held out where it is not given
     preset     begin from the settings of this name that ship with relmo
     config     a TOML file of settings, over the preset's
     resume     go on with the run in `out` from its last checkpoint
@@ -103,6 +102,7 @@ def train(
     out = Path(out)
     go_on = f'relmo.train("{kind}", out="{out}", resume=True)'
     try:
+        valid = write_frame(valid, kind, out, "valid")
         layers = settings_layers(
             kind,
             resumed=out if resume else None,
@@ -111,7 +111,7 @@ def train(
         )
         said = settings if valid is None else settings | {"valid": one_file(valid)}
         made = keyword_settings(kind, layers, said, OWN)
-        listed = listed_files(files) or (read_run(out)["files"] if resume else [])
+        listed = listed_files(write_frame(files, kind, out, "train")) or (read_run(out)["files"] if resume else [])
         if not listed:
             raise SettingError("no corpus: give one or more files")
         with shown_progress(quiet=not progress) as reporter:
@@ -124,6 +124,9 @@ def train(
         left = isinstance(error, StorageError) and (out / CHECKPOINT).exists()
         error.args = (in_python(f"{error}; go on with {go_on}" if left else str(error), kind),)
         raise
+    finally:
+        if not (out / RUN).exists():  # an interrupted run reads them again
+            remove_frame_files(out)
     return model_class(kind).from_pretrained(out, device=made.train.device)
 
 

@@ -140,9 +140,16 @@ def train_task(
     settings, start = task.complete(settings)
     check_settings(task.kind, settings)
     one_process_only(f"relmo train {task.kind}")
+    if STDIN in files:
+        raise SettingError(
+            "a task cannot learn from standard input, since its files are read again when a run goes on; give a file"
+        )
+    reporter = reporter or Reporter()
+    settings = task.infer_settings(settings, files, reporter.said)
+    check_settings(task.kind, settings)
     if settings.train.plot:
         _import_pyplot()
-    run = TaskRun(task, files, settings, out, prepare(settings.train), reporter or Reporter())
+    run = TaskRun(task, files, settings, out, prepare(settings.train), reporter)
     with run_folder(out, task.kind, files, settings, resume=resume, overwrite=overwrite, keep=not dry_run):
         data = _read_data(run, start, dry_run=dry_run)
         if settings.train.seeds == 1 or dry_run:
@@ -155,10 +162,6 @@ def train_task(
 
 def _read_data(run: TaskRun, start: Any, *, dry_run: bool) -> Data:
     """Reads the examples, counts labels and words, opens the models that the settings name, and encodes."""
-    if STDIN in run.files:
-        raise SettingError(
-            "a task cannot learn from standard input, since its files are read again when a run goes on; give a file"
-        )
     text = run.settings.text
     train = [example for file in run.files for example in run.task.read(file, text, training=True)]
     if text.valid is not None:
@@ -169,6 +172,7 @@ def _read_data(run: TaskRun, start: Any, *, dry_run: bool) -> Data:
     model = run.task.prepare(run.settings, train, run.device, start)
     model.features.keep_layers(dry_run=dry_run)
     say = run.reporter.said
+    model.features.warn_low_coverage((words for example in train for words in run.task.texts(example)), say)
     encoded = model.encode(train, answers=True, say=say), model.encode(valid, say=say)
     return Data(train, valid, model, *encoded, model.check_raw_text(valid, say))
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from relmo.settings.serving import ServeLimits
 
 KNOWN = 4096  # clients whose rates are remembered
+BUSY = "too many requests wait already; try again after 1 s"
 
 
 class RefusedRequest(Exception):
@@ -48,17 +49,23 @@ class Admission:
             after = max(1, round((1 - held) / rate + 0.5))
             raise RefusedRequest(429, f"you may send {rate:g} requests a second; try again after {after} s", after)
 
-    def enter(self, words: int) -> None:
-        """Lets a request of so many words in, or raises. `leave` must follow."""
-        most = self.limits.max_words
-        if words > most:
-            raise RefusedRequest(413, f"the request asks for about {words:,} words; {most:,} at most; send several")
-        if self.requests >= self.limits.queue or self.words + words > self.limits.queue_words:
-            raise RefusedRequest(503, "too many requests wait already; try again after 1 s", 1)
+    def enter(self) -> None:
+        """Admit a request whose cost is not known yet, or raise `RefusedRequest`. `leave` must follow."""
+        if self.requests >= self.limits.queue:
+            raise RefusedRequest(503, BUSY, 1)
         self.requests += 1
-        self.words += words
 
-    def leave(self, words: int) -> None:
-        """A request is answered, or its client has gone."""
+    def charge(self, units: int) -> None:
+        """Add the cost of an admitted request, or raise `RefusedRequest`."""
+        most = self.limits.max_words
+        if units > most:
+            message = f"the request costs {units:,} units of this model (words, subwords or characters)"
+            raise RefusedRequest(413, f"{message}; the maximum is {most:,}; send several requests")
+        if self.words + units > self.limits.queue_words:
+            raise RefusedRequest(503, BUSY, 1)
+        self.words += units
+
+    def leave(self, units: int) -> None:
+        """Release a request: it was answered, or its client has gone and nothing is computed for it any more."""
         self.requests -= 1
-        self.words -= words
+        self.words -= units

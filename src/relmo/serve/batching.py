@@ -12,25 +12,32 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
+from relmo.errors import ComputationCancelled, cancellable
 from relmo.serve.verbs import Asked
 
 Answer = Callable[[Hashable, Sequence[list[Any]]], list[bytes]]
 """From the options and the items of each request to an answer for each request."""
 
 
-class Ticket(NamedTuple):
-    """A request that waits, how many words it has, and where its answer goes."""
+@dataclass(frozen=True, eq=False)
+class Ticket:
+    """A request in the queue of a model.
+
+    answer     the bytes to send; cancelled when the client goes
+    released   done when nothing is computed for the request any more
+    """
 
     asked: Asked
-    words: int
     answer: "asyncio.Future[bytes]"
+    released: "asyncio.Future[None]"
 
 
 class Batcher:
-    """Answers requests in batches of at most so many words (or of one request). `told` hears of the size of each
-    batch."""
+    """Queue of a model whose requests are computed in batches of at most `words` units (or of one request). `told`
+    receives the size of each batch."""
 
     def __init__(self, answer: Answer, *, words: int, told: Callable[[int], object] = lambda requests: None):
         self.answer, self.words, self.told = answer, words, told
@@ -41,53 +48,73 @@ class Batcher:
         self.thread = threading.Thread(target=self._work, name="relmo batches", daemon=True)
         self.thread.start()
 
-    def ask(self, asked: Asked, words: int) -> "asyncio.Future[bytes]":
-        """The answer when it is there. Cancelled, it is not computed, unless that has begun."""
-        ticket = Ticket(asked, words, self.loop.create_future())
+    def ask(self, asked: Asked) -> Ticket:
+        """Queue a request. If its answer is cancelled, it is not computed, or computed no further."""
+        ticket = Ticket(asked, self.loop.create_future(), self.loop.create_future())
+        ticket.answer.add_done_callback(lambda _: self._discard(ticket))
         with self.changed:
             self.waiting.append(ticket)
             self.changed.notify()
-        return ticket.answer
+        return ticket
+
+    def _discard(self, ticket: Ticket) -> None:
+        """Remove a cancelled request that still waits."""
+        with self.changed:
+            if ticket not in self.waiting:
+                return
+            self.waiting.remove(ticket)
+        ticket.released.set_result(None)
 
     def close(self) -> None:
-        """Ends the thread, after what waits."""
+        """End the thread; what is being computed ends at its next step."""
         with self.changed:
             self.closed = True
             self.changed.notify()
 
     def _work(self) -> None:
         while (batch := self._next()) is not None:
-            if batch:
-                self.told(len(batch))
-                self.loop.call_soon_threadsafe(_deliver, batch, self._answers(batch))
+            self.told(len(batch))
+            answers = self._answers(batch)
+            if not self.loop.is_closed():  # as after a shutdown that did not wait for this batch
+                self.loop.call_soon_threadsafe(_deliver, batch, answers)
 
     def _next(self) -> list[Ticket] | None:
-        """The oldest request and those that go with it; None at the end."""
+        """Return the oldest request and those that are computed with it; None at the end."""
         with self.changed:
-            self.changed.wait_for(lambda: self.waiting or self.closed)
-            if not self.waiting:
+            self.changed.wait_for(lambda: self._find_oldest() is not None or self.closed)
+            oldest = self._find_oldest()
+            if self.closed or oldest is None:
                 return None
-            left = [ticket for ticket in self.waiting if not ticket.answer.cancelled()]
-            batch, words = left[:1], sum(ticket.words for ticket in left[:1])
-            self.waiting = deque()
-            for ticket in left[1:]:
-                fits = words + ticket.words <= self.words
-                if fits and ticket.asked.options == batch[0].asked.options:
+            batch, units = [], 0
+            for ticket in self.waiting:
+                is_first = ticket is oldest
+                fits = ticket.asked.options == oldest.asked.options and units + ticket.asked.units <= self.words
+                if not ticket.answer.cancelled() and (is_first or fits):
                     batch.append(ticket)
-                    words += ticket.words
-                else:
-                    self.waiting.append(ticket)
+                    units += ticket.asked.units
+            for ticket in batch:
+                self.waiting.remove(ticket)
             return batch
 
+    def _find_oldest(self) -> Ticket | None:
+        return next((ticket for ticket in self.waiting if not ticket.answer.cancelled()), None)
+
     def _answers(self, batch: Sequence[Ticket]) -> list[bytes | Exception]:
+        def is_cancelled() -> bool:
+            return self.closed or all(ticket.answer.cancelled() for ticket in batch)
+
         try:
-            return [*self.answer(batch[0].asked.options, [ticket.asked.items for ticket in batch])]
+            with cancellable(is_cancelled):
+                return [*self.answer(batch[0].asked.options, [ticket.asked.items for ticket in batch])]
+        except ComputationCancelled as error:
+            return [error] * len(batch)
         except Exception as error:
             return [error] if len(batch) == 1 else [self._answers([ticket])[0] for ticket in batch]
 
 
 def _deliver(batch: Sequence[Ticket], answers: Sequence[bytes | Exception]) -> None:
     for ticket, answer in zip(batch, answers, strict=True):
+        ticket.released.set_result(None)
         if ticket.answer.cancelled():
             continue
         if isinstance(answer, Exception):

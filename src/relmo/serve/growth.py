@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from relmo.models.generate import step_together
+
 if TYPE_CHECKING:
     from relmo.models.lm import GrowingTexts, LanguageModel, Text
 
@@ -80,18 +82,29 @@ class Growth:
             if growing:
                 self.told(len(growing))
                 news = self._grow(growing)
-                self.loop.call_soon_threadsafe(_tell, growing, news)
+                if not self.loop.is_closed():  # as after a shutdown that did not wait for this step
+                    self.loop.call_soon_threadsafe(_tell, growing, news)
                 growing = [each for each, said in zip(growing, news, strict=True) if None not in said]
 
     def _grow(self, growing: Sequence[Grown]) -> list[list[News]]:
-        """What the client of each is to be told after one more symbol."""
-        from relmo.models.lm import grow_together
-
+        """Return the news for the client of each request after one more symbol."""
         try:
-            texts = grow_together(self.model, [each.texts for each in growing])
-            return [[] if found is None else each.added(found) for each, found in zip(growing, texts, strict=True)]
+            step_together(self.model.network, [each.texts.draws for each in growing])
         except Exception as error:
-            return [[error, None] for _ in growing]
+            if len(growing) == 1:
+                return [[error, None]]
+            return [self._grow([each])[0] for each in growing]  # so that one request does not harm the others
+        return [self._draw(each) for each in growing]
+
+    @staticmethod
+    def _draw(grown: Grown) -> list[News]:
+        """Draw a symbol for each text of a request whose prompt is read."""
+        if grown.texts.draws.log_probs is None:
+            return []
+        try:
+            return grown.added(grown.texts.add())
+        except Exception as error:
+            return [error, None]
 
 
 def _tell(growing: Sequence[Grown], news: Sequence[list[News]]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import relmo
-from relmo.serve.verbs import MODEL, Verb
+from relmo.serve.verbs import Verb
 
 PROBLEMS = {
     "400": "The request is wrong; the answer says what, in one line.",
@@ -17,12 +17,12 @@ PROBLEMS = {
 PROBLEM = {"type": "object", "properties": {"error": {"type": "string"}}}
 
 
-def description(models: Mapping[str, Mapping[str, Verb]], *, token: bool) -> dict[str, Any]:
-    """Of a service with these models' verbs; with a token where one is asked for."""
-    verbs: dict[str, list[tuple[str, Verb]]] = {}
-    for name, own in models.items():
-        for verb in own.values():
-            verbs.setdefault(verb.name, []).append((name, verb))
+def description(models: Sequence[Mapping[str, Verb]], *, token: bool) -> dict[str, Any]:
+    """Return the description of a service with the verbs of these models; with a token if one is needed."""
+    verbs: dict[str, list[Verb]] = {}
+    for model_verbs in models:
+        for verb in model_verbs.values():
+            verbs.setdefault(verb.name, []).append(verb)
     asked: dict[str, Any] = {f"/{name}": {"post": _operation(several)} for name, several in verbs.items()}
     made: dict[str, Any] = {
         "openapi": "3.1.0",
@@ -35,13 +35,12 @@ def description(models: Mapping[str, Mapping[str, Verb]], *, token: bool) -> dic
     return made
 
 
-def _operation(several: Sequence[tuple[str, Verb]]) -> dict[str, Any]:
-    verb = several[0][1]
-    fields = MODEL | {field: about for _, each in several for field, about in each.fields.items()}
-    fields["model"] = fields["model"] | {"enum": [name for name, _ in several], "default": several[0][0]}
-    required = [name for name in ("sentences", "inputs") if name in fields]
-    body = {"type": "object", "properties": fields, "additionalProperties": False, "required": required}
-    kind = "application/x-ndjson" if verb.name == "generate" else "application/json"
+def _operation(verbs: Sequence[Verb]) -> dict[str, Any]:
+    """Describe a verb; its request is one of those of the models that have it."""
+    verb = verbs[0]
+    schemas = [each.schema(is_default=each is verb) for each in verbs]
+    body = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+    kinds = ["application/json", *(["application/x-ndjson"] if verb.name == "generate" else [])]
     return {
         "operationId": verb.name,
         "summary": verb.summary,
@@ -49,7 +48,9 @@ def _operation(several: Sequence[tuple[str, Verb]]) -> dict[str, Any]:
             "required": True,
             "content": {"application/json": {"schema": body, "example": verb.example}},
         },
-        "responses": {"200": {"description": "The answer.", "content": {kind: {"schema": _answer(verb)}}}}
+        "responses": {
+            "200": {"description": "The answer.", "content": {kind: {"schema": _answer(verb)} for kind in kinds}}
+        }
         | {
             status: {"description": about, "content": {"application/json": {"schema": PROBLEM}}}
             for status, about in PROBLEMS.items()

@@ -12,22 +12,23 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import Any
 
+import msgspec
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from relmo.errors import RelmoError, SettingError, shown
 from relmo.serve.admission import Admission, RefusedRequest
-from relmo.serve.batching import Batcher
+from relmo.serve.batching import Batcher, Ticket
 from relmo.serve.growth import Grown, Growth
 from relmo.serve.metrics import ServiceMetrics
 from relmo.serve.openapi import description
-from relmo.serve.verbs import GenerateVerb, flag, verbs_of
+from relmo.serve.verbs import GenerateVerb, verbs_of
 from relmo.settings.serving import ServeLimits
-from relmo.web.guard import Guard, body_of, problem
+from relmo.web.guard import SHUTTING_DOWN, Guard, problem
 from relmo.web.messages import OURS, one_line
 
 HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
@@ -35,6 +36,7 @@ PIECE = 1 << 16  # bytes of an answer that are sent at once
 LONG = 1 << 14  # bytes of a request that is read in a thread of its own, as others would wait for it
 GONE = 499  # the status that is counted where a client did not wait for its answer
 OPEN = ("/health",)  # what needs no token
+JOIN_SECONDS = 1.0  # time for a thread to notice that the server ends, after the clients had their grace
 
 
 class GoneClient(Exception):
@@ -45,14 +47,21 @@ class ServiceGuard(Guard):
     """Who may ask."""
 
     called = "this service"
+    app: "Service"
+
+
+class ModelName(msgspec.Struct):
+    """The part of a request that says which model is asked."""
+
+    model: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ServedModel:
     """A model under its name, with what it can be asked and the threads that compute."""
 
-    def __init__(self, name: str, model: Any):
+    def __init__(self, name: str, model: Any, limits: ServeLimits):
         self.name, self.model = name, model
-        self.verbs = verbs_of(name, model)
+        self.verbs = verbs_of(name, model, limits)
         if not self.verbs:
             raise SettingError(f"{name}: relmo serve has nothing to offer for this kind of model")
         self.batchers: dict[str, Batcher] = {}
@@ -67,22 +76,19 @@ class ServedModel:
             else:
                 self.batchers[verb.name] = Batcher(verb.answer, words=words, told=told)
 
-    def close(self) -> None:
-        """Ends the threads, after what they are computing."""
-        workers: list[Batcher | Growth] = [*self.batchers.values(), *([] if self.growth is None else [self.growth])]
-        for worker in workers:
-            worker.close()
-        for worker in workers:
-            worker.thread.join()
+    @property
+    def workers(self) -> list[Batcher | Growth]:
+        """The threads that compute."""
+        return [*self.batchers.values(), *([] if self.growth is None else [self.growth])]
 
 
 class Service:
     """The application."""
 
     def __init__(self, models: Mapping[str, Any], limits: ServeLimits, *, token: bool):
-        self.models = {name: ServedModel(name, model) for name, model in models.items()}
+        self.models = {name: ServedModel(name, model, limits) for name, model in models.items()}
         self.limits, self.metrics, self.admission = limits, ServiceMetrics(), Admission(limits)
-        self.description = description({name: model.verbs for name, model in self.models.items()}, token=token)
+        self.description = description([model.verbs for model in self._all()], token=token)
         self.verbs = {verb for model in self.models.values() for verb in model.verbs}
         self.pages = {
             "/health": self.health,
@@ -97,7 +103,7 @@ class Service:
             return
         path, method = scope["path"], scope["method"]
         if path in self.pages:
-            answer = self.pages[path]() if method == "GET" else _wrong_method("GET")
+            answer = self.pages[path]() if method in ("GET", "HEAD") else _wrong_method("GET, HEAD")
             await answer(scope, receive, send)
         elif path.removeprefix("/") not in self.verbs:
             found = "there is nothing here; GET /openapi.json says what there is"
@@ -114,9 +120,22 @@ class Service:
             model.start(self.metrics, self.limits.batch_words)
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        for model in self.models.values():
-            await asyncio.to_thread(model.close)
+        await asyncio.to_thread(self.close)
         await send({"type": "lifespan.shutdown.complete"})
+
+    def close(self) -> None:
+        """End the threads. One that computes a long step is left behind; the process ends without it."""
+        workers = [worker for model in self._all() for worker in model.workers]
+        for worker in workers:
+            worker.close()
+        deadline = time.monotonic() + JOIN_SECONDS
+        for worker in workers:
+            worker.thread.join(max(0.0, deadline - time.monotonic()))
+
+    @property
+    def is_computing(self) -> bool:
+        """Whether a thread is alive."""
+        return any(worker.thread.is_alive() for model in self._all() for worker in model.workers)
 
     def health(self) -> Response:
         """That it takes requests."""
@@ -144,7 +163,7 @@ class Service:
     def find(self, verb: str, name: Any) -> ServedModel:
         """The model of a name, which must have the verb; the first one that has it where no name is given."""
         able = [model for model in self._all() if verb in model.verbs]
-        if name is None:
+        if name is msgspec.UNSET:
             return able[0]
         for model in able:
             if model.name == name:
@@ -163,8 +182,9 @@ class AskedVerb:
     def __init__(self, service: Service, scope: Scope, receive: Receive, send: Send):
         self.service, self.scope, self.receive, self.send = service, scope, receive, send
         self.verb = scope["path"].removeprefix("/")
-        self.model, self.words, self.status = "", 0, 200
+        self.model, self.units, self.status = "", 0, 200
         self.inside, self.begun = False, False
+        self.ticket: Ticket | None = None
 
     async def respond(self) -> None:
         """Answers the request, or says what is wrong with it; and takes count of it."""
@@ -178,6 +198,9 @@ class AskedVerb:
             await self._refuse(problem(str(error)))
         except GoneClient:
             self.status = GONE
+        except asyncio.CancelledError:
+            self.status = 503
+            raise  # the guard tells the client
         except Exception:
             self.status = 500
             if self.begun:
@@ -186,9 +209,17 @@ class AskedVerb:
             await self._refuse(problem(OURS, 500))
         finally:
             if self.inside:
-                self.service.admission.leave(self.words)
+                self._leave()
             seconds = time.perf_counter() - started
-            self.service.metrics.answered(self.verb, self.model, self.status, seconds, self.words)
+            self.service.metrics.answered(self.verb, self.model, self.status, seconds, self.units)
+
+    def _leave(self) -> None:
+        """Make room for another request, once nothing is computed for this one."""
+        leave = partial(self.service.admission.leave, self.units)
+        if self.ticket is None or self.ticket.released.done():
+            leave()
+        else:
+            self.ticket.released.add_done_callback(lambda _: leave())
 
     async def _refuse(self, answer: Response) -> None:
         self.status = answer.status_code
@@ -198,19 +229,27 @@ class AskedVerb:
         admission, client = self.service.admission, self.scope.get("client")
         admission.check_rate("" if client is None else client[0])
         body = (await self.receive())["body"]
-        given = body_of(body) if len(body) < LONG else await asyncio.to_thread(body_of, body)
-        model = self.service.find(self.verb, given.get("model"))
+        model = self.service.find(self.verb, _model_name(body))
         verb, self.model = model.verbs[self.verb], model.name
-        verb.check_fields(given)
-        self.words = verb.words(given)
-        admission.enter(self.words)
+        admission.enter()
         self.inside = True
+        request = await self._run(verb.decode, body, size=len(body))
         if isinstance(verb, GenerateVerb):
-            await self._generate(model, verb, given)
+            await self._generate(model, verb, request, size=len(body))
         else:
-            asked = verb.read(given) if len(body) < LONG else await asyncio.to_thread(verb.read, given)
-            answer = await self._unless_gone(model.batchers[self.verb].ask(asked, self.words))
-            await self._send_whole(answer)
+            asked = await self._run(verb.read, request, size=len(body))
+            self._charge(asked.units)
+            self.ticket = model.batchers[self.verb].ask(asked)
+            await self._send_whole(await self._unless_gone(self.ticket.answer))
+
+    def _charge(self, units: int) -> None:
+        self.service.admission.charge(units)
+        self.units = units
+
+    @staticmethod
+    async def _run(function: Callable[[Any], Any], argument: Any, *, size: int) -> Any:
+        """Call a function, for a long request in a thread, so that the event loop goes on."""
+        return function(argument) if size < LONG else await asyncio.to_thread(function, argument)
 
     async def _unless_gone(self, answer: "asyncio.Future[bytes]") -> bytes:
         """The answer; where the client goes before, it is not wanted any more."""
@@ -225,14 +264,14 @@ class AskedVerb:
         finally:
             gone.cancel()
 
-    async def _generate(self, model: ServedModel, verb: GenerateVerb, given: dict[str, Any]) -> None:
+    async def _generate(self, model: ServedModel, verb: GenerateVerb, request: Any, *, size: int) -> None:
         """Text as it grows, or at its end."""
         assert model.growth is not None
-        streamed = flag(given, verb.fields, "stream")
-        grown = model.growth.add(verb.begin(given))
+        self._charge(await self._run(verb.units, request, size=size))
+        grown = model.growth.add(verb.begin(request))
         gone = asyncio.ensure_future(self._watch(grown))
         try:
-            if streamed:
+            if request.stream:
                 await self._send_lines(_lines(grown))
             else:
                 found = [news async for news in _news(grown)][-1]
@@ -264,9 +303,21 @@ class AskedVerb:
         first = await anext(lines)
         await self._begin((b"content-type", b"application/x-ndjson"))
         await self.send({"type": "http.response.body", "body": first, "more_body": True})
-        async for line in lines:
-            await self.send({"type": "http.response.body", "body": line, "more_body": True})
-        await self.send({"type": "http.response.body", "body": b""})
+        last = b""
+        try:
+            async for line in lines:
+                await self.send({"type": "http.response.body", "body": line, "more_body": True})
+        except asyncio.CancelledError:  # at the end of the grace
+            last = json.dumps({"error": SHUTTING_DOWN}).encode() + b"\n"
+        await self.send({"type": "http.response.body", "body": last})
+
+
+def _model_name(body: bytes) -> Any:
+    """Return the model that a body names; UNSET if it names none."""
+    try:
+        return msgspec.json.decode(body, type=ModelName).model
+    except (ValueError, RecursionError) as error:
+        raise SettingError(f"the request is not valid: {error}") from None
 
 
 async def _news(grown: Grown) -> AsyncIterator[dict[str, Any]]:
@@ -296,12 +347,11 @@ def make_app(
     *,
     token: str | None = None,
     hosts: tuple[str, ...] | None = None,
-) -> ASGIApp:
+) -> ServiceGuard:
     """The service of models by their names: called by any of some names where `hosts` are given, and for those who have
     the token where there is one."""
-    service = Service(models, limits, token=token is not None)
     return ServiceGuard(
-        service,
+        Service(models, limits, token=token is not None),
         token=token,
         hosts=hosts,
         seconds=limits.seconds,

@@ -1,131 +1,138 @@
 """What can be asked of a model over HTTP: the verbs of the command line, with the same names and defaults.
 
-A verb reads a request (`read`), knows how the requests of many clients are answered together (`answer`), and has its
-fields in words (`fields`): a field that is not among them is an error, and the description of the service
-(openapi.py) is made of them. Which verbs a model has follows from its methods, so a new task needs nothing here.
+A verb defines the type of its requests (`fields`), which validates the body and is the schema in the description of
+the service (openapi.py), reads a request (`read`) and answers the requests of many clients together (`answer`). Which
+verbs a model has follows from its methods, so a new task needs nothing here; a biLM without an output layer has no
+surprisal.
 """
 
 import base64
 import difflib
 import inspect
 import json
-from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+import re
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec import UNSET, Meta, UnsetType
 
 from relmo.embedding.engine import pool
-from relmo.errors import SettingError, shown
-from relmo.settings.arguments import check_sentence, check_text, check_whole, typed
+from relmo.errors import RelmoError, SettingError
+from relmo.serve.admission import RefusedRequest
+from relmo.settings.arguments import LARGEST_SEED
 from relmo.settings.embedding import EmbedOptions
+from relmo.settings.serving import ServeLimits
 
 if TYPE_CHECKING:
     from relmo.models.bilm import BiLM
     from relmo.models.lm import GrowingTexts, LanguageModel
     from relmo.tasks.task import Task
 
-Fields = dict[str, dict[str, Any]]
-TOKENIZER: dict[str, Any] = {
-    "description": "How strings are split into words: words, by relmo's tokenizer; whitespace, for text that is "
-    "tokenised already. The model's own where it is not given.",
-    "enum": ["words", "whitespace"],
-}
-SENTENCES = {
-    "description": "Sentences: each a string, which the model's tokenizer splits, or a list of words.",
-    "type": "array",
-    "items": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
-}
-MODEL: Fields = {
-    "model": {
-        "description": "The name of a model; the first one that can do what is asked where it is not given.",
-        "type": "string",
-    }
-}
+MAX_SAMPLES = 64
+Field = tuple[Any, ...]
+"""Name, type and, for an optional field, default."""
+Request = Any
+"""An instance of a verb's request type."""
+
+
+def field(name: str, kind: Any, description: str, *default: Any) -> Field:
+    """Return a field of a request type; UNSET is the default of a field that may be left out."""
+    annotated = Annotated[kind, Meta(description=description)]
+    return (name, annotated | UnsetType, UNSET) if default == (UNSET,) else (name, annotated, *default)
+
+
+MODEL = "Name of the model. By default, the first model that can do what is asked."
+SENTENCES = field(
+    "sentences",
+    Annotated[list[str | list[str]], Meta(min_length=1)],
+    "Sentences: each a string, which the model's tokenizer splits, or a list of words.",
+)
+TOKENIZER = field(
+    "tokenizer",
+    Literal["words", "whitespace"],
+    "How strings are split into words: words, by relmo's tokenizer; whitespace, for text that is already tokenised. "
+    "By default, the tokenizer of the model.",
+    UNSET,
+)
 
 
 class Asked(NamedTuple):
-    """What a request asks: things to answer one by one, and how. Requests with the same options go together."""
+    """A request that was read: its items, the options (requests with the same options are computed together) and its
+    cost in units of the model."""
 
     items: list[Any]
     options: Hashable
+    units: int
 
 
 class Verb:
-    """Something that a model can be asked; a subclass fills in the rest."""
+    """An operation that a model offers; a subclass fills in the rest."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    fields: Fields
     example: ClassVar[dict[str, Any]]
 
-    def __init__(self, name: str, model: Any):
-        self.model = model
-        self.called = json.dumps(name, ensure_ascii=False).encode()
+    def __init__(self, name: str, model: Any, limits: ServeLimits = ServeLimits()):  # noqa: B008
+        self.model, self.limits = model, limits
+        self.model_name = name
+        self.encoded_name = json.dumps(name, ensure_ascii=False).encode()
+        fields = [("model", Literal[name] | UnsetType, UNSET), *self.fields()]
+        self.request_type = msgspec.defstruct(self.name, fields, forbid_unknown_fields=True, kw_only=True)
+        self.decoder = msgspec.json.Decoder(self.request_type)
 
-    def check_fields(self, given: Mapping[str, Any]) -> None:
-        """Raises where a field is not known."""
-        known = [*MODEL, *self.fields]
-        for name in given:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
-                raise SettingError(f"{self.name} knows no field {shown(name)}{hint}")
+    def fields(self) -> list[Field]:
+        """Return the fields of a request to this model, `model` aside."""
+        raise NotImplementedError
 
-    def words(self, given: Mapping[str, Any]) -> int:
-        """About how many words a request gives and asks for."""
-        return count_words([given.get(name) for name in self.fields])
+    def schema(self, *, is_default: bool) -> dict[str, Any]:
+        """Return the JSON schema of a request; `model` is required unless this model is the default one."""
+        (schema,) = msgspec.json.schema_components([self.request_type])[1].values()
+        schema["properties"]["model"] |= {"description": MODEL}
+        schema["title"] = f"{self.name} with {self.model_name}"
+        return schema if is_default else schema | {"required": ["model", *schema.get("required", [])]}
 
-    def read(self, given: Mapping[str, Any]) -> Asked:
-        """What a request asks, checked."""
+    def decode(self, body: bytes) -> Request:
+        """Return the request of a body, validated."""
+        try:
+            return self.decoder.decode(body)
+        except (ValueError, RecursionError) as error:
+            raise SettingError(f"{self.name}: {self._explain(str(error))}") from None
+
+    def _explain(self, message: str) -> str:
+        unknown = re.fullmatch(r"Object contains unknown field `(.*)`", message, re.DOTALL)
+        if unknown is None:
+            return message
+        names = self.request_type.__struct_fields__
+        matches = difflib.get_close_matches(unknown[1], names, n=1)
+        hint = f"did you mean {matches[0]}?" if matches else f"the fields are {', '.join(names)}"
+        return f"unknown field {unknown[1][:60]!r}; {hint}"
+
+    def read(self, request: Request) -> Asked:
+        """Return the items, options and cost of a request."""
         raise NotImplementedError
 
     def answer(self, options: Any, requests: Sequence[list[Any]]) -> list[bytes]:
-        """The answers to requests, each a JSON object."""
+        """Return the answers to the items of several requests, each a JSON object."""
         raise NotImplementedError
 
     def written(self, results: Sequence[bytes]) -> bytes:
-        """The answer to a request."""
-        return b'{"model": %b, "results": [%b]}' % (self.called, b", ".join(results))
+        """Return the answer to a request."""
+        return b'{"model": %b, "results": [%b]}' % (self.encoded_name, b", ".join(results))
 
+    def tokenizer_fields(self) -> list[Field]:
+        """Return the field `tokenizer` if the model splits text into words."""
+        try:
+            self.model.splitting("words")
+        except (AttributeError, RelmoError):
+            return []
+        return [TOKENIZER]
 
-def count_words(value: Any) -> int:
-    """About how many words there are in what was given: what stands between white space, and where that is less than
-    one word for five characters, as in text without spaces, a fifth of the characters."""
-    if isinstance(value, str):
-        return max(value.count(" ") + 1, len(value) // 5)
-    if isinstance(value, list):
-        return sum(map(count_words, value))
-    return 0
-
-
-def _listed(given: Mapping[str, Any], name: str) -> list[Any]:
-    """A list that must be there, and hold something."""
-    value = given.get(name)
-    if not isinstance(value, list) or not value:
-        raise SettingError(f"{name} must be a list of one or more, not {typed(value)}")
-    return value
-
-
-def flag(given: Mapping[str, Any], fields: Fields, name: str) -> bool:
-    """True or false; the default where nothing is given."""
-    value = given.get(name, fields[name]["default"])
-    if not isinstance(value, bool):
-        raise SettingError(f"{name} must be true or false, not {typed(value)}")
-    return value
-
-
-def _chosen(given: Mapping[str, Any], fields: Fields, name: str) -> Any:
-    """One of some words; the default where none is given."""
-    value, choices = given.get(name, fields[name].get("default")), fields[name]["enum"]
-    if not isinstance(value, str) or value not in choices:
-        raise SettingError(f"{name} is {shown(value)}; it can be {', '.join(choices)}")
-    return value
-
-
-def _splitting(model: Any, given: Mapping[str, Any]) -> Any:
-    """The model, which splits strings as the request asks for."""
-    asked = {"tokenizer": TOKENIZER}
-    return model.splitting(_chosen(given, asked, "tokenizer")) if "tokenizer" in given else model
+    def splitting(self, request: Request) -> Any:
+        """Return the model with the tokenizer that the request asks for."""
+        tokenizer = getattr(request, "tokenizer", UNSET)
+        return self.model if tokenizer is UNSET else self.model.splitting(tokenizer)
 
 
 def _apart(found: Sequence[Any], requests: Sequence[list[Any]]) -> list[Sequence[Any]]:
@@ -147,41 +154,44 @@ class EmbedVerb(Verb):
 
     name = "embed"
     summary = "Contextual vectors of the words of sentences, or one vector a sentence."
-    fields: Fields = {  # noqa: RUF012
-        "sentences": SENTENCES,
-        "tokenizer": TOKENIZER,
-        "layers": {
-            "description": "all, top, average, or a number: 0 for the words' own vectors, 1 and up for the LSTMs.",
-            "anyOf": [{"enum": ["all", "top", "average"]}, {"type": "integer", "minimum": 0}],
-            "default": "all",
-        },
-        "pooling": {
-            "description": "mean or max over the words gives one vector a sentence (and layer); none, one a word.",
-            "enum": ["none", "mean", "max"],
-            "default": "none",
-        },
-        "format": {
-            "description": "numbers: nested lists, to be read back to the same float32. base64: the bytes of float32 "
-            "numbers, little-endian, in the order of `shape`; a tenth of the time to write and to read.",
-            "enum": ["numbers", "base64"],
-            "default": "numbers",
-        },
-    }
     example: ClassVar[dict[str, Any]] = {
         "sentences": ["The bank of the river.", "A bank lends money."],
         "layers": "top",
     }
     model: "BiLM"
 
-    def read(self, given: Mapping[str, Any]) -> Asked:
-        layers = given.get("layers", "all")
-        if isinstance(layers, bool | float | list | dict | None):
-            raise SettingError(f"layers is {shown(layers)}; it can be all, top, average or a whole number")
-        EmbedOptions(layers=layers).check(self.model.network.layer_count)
-        options = VectorOptions(layers, *(_chosen(given, self.fields, name) for name in ("pooling", "format")))
-        checked = (check_sentence(each, f"sentence {i}") for i, each in enumerate(_listed(given, "sentences"), start=1))
-        split = _splitting(self.model, given).tokens
-        return Asked([split(each) if isinstance(each, str) else each for each in checked], options)
+    def fields(self) -> list[Field]:
+        top_layer = self.model.network.layer_count - 1
+        return [
+            SENTENCES,
+            *self.tokenizer_fields(),
+            field(
+                "layers",
+                Literal["all", "top", "average"] | Annotated[int, Meta(ge=0, le=top_layer)],
+                "all, top, average, or a number: 0 for the word vectors without context, 1 and up for the LSTM layers.",
+                "all",
+            ),
+            field(
+                "pooling",
+                Literal["none", "mean", "max"],
+                "mean or max over the words gives one vector per sentence (and layer); none, one per word.",
+                "none",
+            ),
+            field(
+                "format",
+                Literal["numbers", "base64"],
+                "numbers: nested lists that read back to the same float32. base64: the bytes of float32 numbers, "
+                "little-endian, in the order of `shape`; about ten times faster to write and to read.",
+                "numbers",
+            ),
+        ]
+
+    def read(self, request: Request) -> Asked:
+        EmbedOptions(layers=request.layers).check(self.model.network.layer_count)
+        split = self.splitting(request).tokens
+        sentences = [split(each) if isinstance(each, str) else each for each in request.sentences]
+        options = VectorOptions(request.layers, request.pooling, request.format)
+        return Asked(sentences, options, sum(max(1, len(tokens)) for tokens in sentences))
 
     def answer(self, options: VectorOptions, requests: Sequence[list[Any]]) -> list[bytes]:
         sentences = [tokens for items in requests for tokens in items]
@@ -216,34 +226,52 @@ class PredictVerb(Verb):
 
     name = "predict"
     summary = "What a task's model says of each input: tags, labels, spans, scores, texts, as `relmo predict --json`."
-    fields: Fields = {  # noqa: RUF012
-        "inputs": {
-            "description": "What the model is asked: a string is read as a line of `relmo predict` (two sentences with "
-            "a tab between them for a model of pairs), anything else as the Python method `predict` takes it: a list "
-            "of words, a pair of sentences, and so on.",
-            "type": "array",
-            "items": {"anyOf": [{"type": "string"}, {"type": "array"}]},
-        },
-        "tokenizer": TOKENIZER,
-    }
     example: ClassVar[dict[str, Any]] = {"inputs": ["Anna lives in Berlin."]}
     model: "Task[Any, Any]"
 
-    def read(self, given: Mapping[str, Any]) -> Asked:
-        model = _splitting(self.model, given)
-        return Asked([self._asked(model, each) for each in _listed(given, "inputs")], self.name)
+    def __init__(self, name: str, model: "Task[Any, Any]", limits: ServeLimits = ServeLimits()):  # noqa: B008
+        super().__init__(name, model.with_full_records(), limits)
+        if hasattr(self.model, "max_target"):  # a model that writes text
+            self.model = self.model.copy(max_target=limits.max_output)
+
+    def fields(self) -> list[Field]:
+        input_type: Any = self.model.input_type
+        line: Any = str if self.model.line_pattern is None else Annotated[str, Meta(pattern=self.model.line_pattern)]
+        inputs = field(
+            "inputs",
+            Annotated[list[line | input_type], Meta(min_length=1)],
+            "Inputs of the model. A string is read as a line of `relmo predict` (two sentences with a tab between them "
+            "for a model of pairs), anything else as the Python method `predict` takes it: a list of words, a pair of "
+            "sentences, and so on.",
+        )
+        return [inputs, *self.tokenizer_fields()]
+
+    def read(self, request: Request) -> Asked:
+        model = self.splitting(request)
+        examples = [self._example(model, item) for item in request.inputs]
+        tokenizer = getattr(request, "tokenizer", UNSET)
+        return Asked(examples, tokenizer, sum(self._cost(model, example) for example in examples))
 
     @staticmethod
-    def _asked(model: "Task[Any, Any]", given: Any) -> Any:
-        if isinstance(given, str):
-            return model.read_line(given)
-        if isinstance(given, list) and len(given) == 2 and not isinstance(given[1], str):
-            given = tuple(given)  # Python's pairs; JSON has lists alone. Two words are a sentence
-        return model.ask(given)
+    def _example(model: "Task[Any, Any]", item: Any) -> Any:
+        if isinstance(item, str):
+            return model.read_line(item)
+        if isinstance(item, list) and len(item) == 2 and not isinstance(item[1], str):
+            item = tuple(item)  # Python's pairs; JSON has only lists. Two words are a sentence
+        return model.ask(item)
+
+    def _cost(self, model: "Task[Any, Any]", example: Any) -> int:
+        """Return the units that an example costs; raise if the source of a model that writes text is too long."""
+        read, written = model.workload(example)
+        if written and read > self.limits.max_source:
+            most = self.limits.max_source
+            raise RefusedRequest(413, f"an input has {read:,} units of this model; the maximum is {most:,}")
+        return max(1, read + written)
 
     def answer(self, options: Any, requests: Sequence[list[Any]]) -> list[bytes]:
         examples = [example for items in requests for example in items]
-        records = [_json(found.to_dict()) for found in self.model.answer(examples)]
+        model = self.model if options is UNSET else self.model.splitting(options)
+        records = [_json(prediction.to_dict()) for prediction in model.answer(examples)]
         return [self.written(each) for each in _apart(records, requests)]
 
 
@@ -252,51 +280,55 @@ class SurprisalVerb(Verb):
 
     name = "surprisal"
     summary = "A row a word: surprisal and entropy in bits, and its place in the text."
-    fields: Fields = {  # noqa: RUF012
-        "sentences": SENTENCES,
-        "tokenizer": TOKENIZER,
-        "context": {
-            "description": "text: the state is carried from sentence to sentence. sentence: each is read by itself.",
-            "enum": ["text", "sentence"],
-            "default": "text",
-        },
-        "direction": {
-            "description": "Bidirectional models: a word given the words before it, or given those after it.",
-            "enum": ["forward", "backward"],
-            "default": "forward",
-        },
-        "rows": {
-            "description": "What a row is: a word as relmo's tokenizer splits text, or what is between white space; "
-            "as the model splits text where it is not given.",
-            "enum": ["words", "whitespace"],
-        },
-        "space": {
-            "description": "Models of characters: the white space after a word counts to it, or that before it.",
-            "enum": ["after", "before"],
-        },
-        "ends": {
-            "description": "Whether the ends of sentences are rows of their own.",
-            "type": "boolean",
-            "default": False,
-        },
-    }
     example: ClassVar[dict[str, Any]] = {"sentences": ["The horse raced past the barn fell."]}
 
-    def __init__(self, name: str, model: Any):
-        super().__init__(name, model)
-        known = inspect.signature(model.surprisal).parameters.values()
-        if all(each.kind is not inspect.Parameter.VAR_KEYWORD for each in known):  # what has a meaning for this model
-            names = {"sentences", "tokenizer", *(each.name for each in known)}
-            self.fields = {name: field for name, field in self.fields.items() if name in names}
+    def fields(self) -> list[Field]:
+        options = [
+            field(
+                "context",
+                Literal["text", "sentence"],
+                "text: the state is carried from sentence to sentence. sentence: each starts from the initial state.",
+                UNSET,
+            ),
+            field(
+                "direction",
+                Literal["forward", "backward"],
+                "Bidirectional models: condition a word on the words before it, or on those after it.",
+                UNSET,
+            ),
+            field(
+                "rows",
+                Literal["words", "whitespace"],
+                "What a row is: a word as relmo's tokenizer splits text, or whatever stands between white space. By "
+                "default, as the model splits text.",
+                UNSET,
+            ),
+            field(
+                "space",
+                Literal["after", "before"],
+                "Character models: count the white space after a word as part of it, or the one before it.",
+                UNSET,
+            ),
+            field("ends", bool, "Whether the ends of sentences are rows of their own.", False),
+        ]
+        return [SENTENCES, *self.tokenizer_fields(), *(each for each in options if self._supports(each[0]))]
 
-    def read(self, given: Mapping[str, Any]) -> Asked:
-        options = {"ends": flag(given, self.fields, "ends")}
-        _splitting(self.model, given)  # an error now where it has none
-        names = ("context", "direction", "rows", "space", "tokenizer")
-        options |= {name: _chosen(given, self.fields, name) for name in names if name in given}
-        sentences = enumerate(_listed(given, "sentences"), start=1)
-        checked = [check_sentence(each, f"sentence {number}") for number, each in sentences]
-        return Asked(checked, tuple(sorted(options.items())))
+    def _supports(self, option: str) -> bool:
+        """Return whether the model's `surprisal` accepts an option."""
+        parameters = inspect.signature(self.model.surprisal).parameters
+        if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+            return True
+        if option == "space" and option in parameters:
+            return self.model.settings.text.unit == "char"
+        return option in parameters
+
+    def read(self, request: Request) -> Asked:
+        model = self.splitting(request)
+        options = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not UNSET}
+        sentences = options.pop("sentences")
+        options.pop("model", None)
+        units = sum(model.count_symbols(sentence) + 1 for sentence in sentences)  # the end is predicted too
+        return Asked(sentences, tuple(sorted(options.items())), units)
 
     def answer(self, options: Any, requests: Sequence[list[Any]]) -> list[bytes]:
         """Sentences that are read by themselves are read together; a text is read from its beginning to its end."""
@@ -312,9 +344,10 @@ class SurprisalVerb(Verb):
             first += len(items)
         return found
 
-    def _rows(self, sentences: list[Any], asked: dict[str, Any]) -> list[dict[str, Any]]:
-        model = self.model.splitting(asked.pop("tokenizer")) if "tokenizer" in asked else self.model
-        columns = model.surprisal(sentences, **asked).to_dict()
+    def _rows(self, sentences: list[Any], options: dict[str, Any]) -> list[dict[str, Any]]:
+        model = self.model.splitting(options["tokenizer"]) if "tokenizer" in options else self.model
+        options = {name: value for name, value in options.items() if name != "tokenizer"}
+        columns = model.surprisal(sentences, **options).to_dict()
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -326,51 +359,47 @@ class GenerateVerb(Verb):
         "Text from a language model. Streamed, a JSON object a line: `added` to a `sample`, or its whole `text` where "
         "a word changed what stood before it, and at last all `texts`."
     )
-    fields: Fields = {  # noqa: RUF012
-        "prompt": {"description": "What the text begins with.", "type": "string", "default": ""},
-        "limit": {"description": "Symbols at most.", "type": "integer", "minimum": 1, "default": 500},
-        "samples": {"description": "How many texts.", "type": "integer", "minimum": 1, "maximum": 64, "default": 1},
-        "seed": {"description": "The same seed gives the same text.", "type": "integer", "minimum": 0, "default": 0},
-        "temperature": {
-            "description": "Below 1 the probable becomes more probable; 0 is greedy.",
-            "type": "number",
-            "minimum": 0,
-            "default": 1.0,
-        },
-        "top_k": {"description": "Choose among the k most probable symbols.", "type": "integer", "minimum": 1},
-        "top_p": {"description": "Choose among the most probable that hold p.", "type": "number", "maximum": 1},
-        "unknown": {"description": "Let <unk> come up too.", "type": "boolean", "default": False},
-        "stream": {"description": "Lines as it grows, or one object at its end.", "type": "boolean", "default": True},
-    }
     example: ClassVar[dict[str, Any]] = {"prompt": "The ", "limit": 80, "seed": 3}
     model: "LanguageModel"
 
-    def words(self, given: Mapping[str, Any]) -> int:
-        """Those of the prompt, and one for each symbol that is asked for."""
-        limit, samples = (given.get(name, self.fields[name]["default"]) for name in ("limit", "samples"))
-        check_whole("limit", limit)
-        check_whole("samples", samples, most=self.fields["samples"]["maximum"])
-        return super().words(given) + min(limit, 1 << 40) * samples
+    def fields(self) -> list[Field]:
+        at_least_1, seed = Annotated[int, Meta(ge=1)], Annotated[int, Meta(ge=0, le=LARGEST_SEED)]
+        return [
+            field("prompt", str, "Beginning of the text.", ""),
+            field("limit", at_least_1, "Maximum number of symbols to add.", 500),
+            field("samples", Annotated[int, Meta(ge=1, le=MAX_SAMPLES)], "Number of texts.", 1),
+            field("seed", seed, "The same seed gives the same text.", 0),
+            field(
+                "temperature",
+                Annotated[float, Meta(ge=0)],
+                "Values below 1 make probable symbols more probable; 0 is greedy.",
+                1.0,
+            ),
+            field("top_k", at_least_1, "Sample from the k most probable symbols.", UNSET),
+            field("top_p", Annotated[float, Meta(gt=0, le=1)], "Sample from the most probable mass p.", UNSET),
+            field("unknown", bool, "Whether <unk> may be generated.", False),
+            field("stream", bool, "One line per new symbol, or one object at the end.", True),
+        ]
 
-    def begin(self, given: Mapping[str, Any]) -> "GrowingTexts":
-        """Texts that are about to grow."""
-        check_text(given.get("prompt", ""), "prompt")
-        flag(given, self.fields, "unknown")
-        for name in ("temperature", "top_p"):
-            if not isinstance(given.get(name, 0.5), int | float) or isinstance(given.get(name), bool):
-                raise SettingError(f"{name} must be a number, not {typed(given[name])}")
-        options: dict[str, Any] = {"prompt": "", "limit": self.fields["limit"]["default"]}
-        options |= {name: value for name, value in given.items() if name not in (*MODEL, "stream")}
-        return self.model.growing(**options)
+    def units(self, request: Request) -> int:
+        """Return the cost: the symbols of the prompt, and those that are to be generated."""
+        return self.model.count_symbols(request.prompt) + request.limit * request.samples
+
+    def begin(self, request: Request) -> "GrowingTexts":
+        """Return the texts of a request before their first symbol."""
+        options = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not UNSET}
+        return self.model.growing(**{name: options[name] for name in options if name not in ("model", "stream")})
 
 
-def verbs_of(name: str, model: Any) -> dict[str, Verb]:
-    """The verbs that a model of this name has, by their names."""
+def verbs_of(name: str, model: Any, limits: ServeLimits = ServeLimits()) -> dict[str, Verb]:  # noqa: B008
+    """Return the verbs that this model can answer, by name."""
     methods: dict[str, type[Verb]] = {
         "embed": EmbedVerb,
         "read_line": PredictVerb,
         "surprisal": SurprisalVerb,
         "growing": GenerateVerb,
     }
-    made = (verb(name, model) for method, verb in methods.items() if hasattr(model, method))
-    return {verb.name: verb for verb in made}
+    if not getattr(model, "has_output_layer", True):  # a biLM from original ELMo files gives vectors only
+        del methods["surprisal"]
+    verbs = (verb(name, model, limits) for method, verb in methods.items() if hasattr(model, method))
+    return {verb.name: verb for verb in verbs}

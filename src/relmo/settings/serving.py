@@ -14,13 +14,18 @@ class ServeLimits:
 
     max_bytes: int = 1 << 20
     """Bytes of a request; a larger one is answered with 413."""
-    max_words: int = 4096
-    """Words of a request, given and asked for together. A request with more is answered with 413."""
-    batch_words: int = 2048
-    """Words of several requests that are computed together; fewer make others wait less for large requests."""
+    max_words: int = 2048
+    """Units of a request, counted as its model reads them (words, subwords or characters), with those that the model
+    may write. A request with more is answered with 413."""
+    max_source: int = 256
+    """Units of one input of a sequence-to-sequence model. A longer input is answered with 413."""
+    max_output: int = 256
+    """Units that a sequence-to-sequence model may write for one input."""
+    batch_words: int = 1024
+    """Units of several requests that are computed together; fewer make others wait less for large requests."""
     queue: int = 256
-    """Requests that the server holds at once: waiting, computed, or answered and not yet read. More get 503. Together
-    they may have 16 times --max-words words."""
+    """Requests that the server holds at once: waiting, computed (also if the client has gone), or answered and not yet
+    read. More get 503. Together they may have 16 times --max-words units."""
     rate: float = 0.0
     """Requests a second that one client may send, 0 for any number; more get 429."""
     connections: int = 1024

@@ -13,9 +13,10 @@ from relmo.settings.task import InputSettings, TaskTextSettings, TaskTrainSettin
 class TaggerTextSettings(TaskTextSettings):
     """Which tags to learn, and from what files."""
 
-    task: Literal["pos", "ner", "column"] = "pos"
+    task: Literal["auto", "pos", "ner", "column"] = "auto"
     """pos: a tag for each word (of CoNLL-U the universal one), scored by accuracy. ner: spans, in BIO or its
-    relatives, scored by F1. column: the tags of `column`, whatever they are, scored by accuracy."""
+    relatives, scored by F1. column: the tags of `column`, whatever they are, scored by accuracy. auto: ner if the
+    training tags mark spans (B-PER, I-PER, O), otherwise pos."""
     format: Literal["auto", "conllu", "columns", "jsonl"] = "auto"
     """How files are laid out: CoNLL-U (.conllu), JSON lines (.jsonl), or columns. auto looks at the name."""
 
@@ -69,5 +70,5 @@ def check_tagger(settings: TaggerSettings) -> None:
     check_task_training(settings.train)
     if settings.text.task == "column" and settings.text.column is None:
         raise SettingError("task column needs a column: its name, such as --column xpos, or its number")
-    if settings.text.task != "ner":
+    if settings.text.task in ("pos", "column"):
         refuse(settings.model, ["encoding"], f"task {settings.text.task}")

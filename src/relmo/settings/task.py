@@ -9,7 +9,7 @@ from relmo.settings.bounds import BOUNDS, NEARLY_1, check_bounds, parse_filters,
 from relmo.settings.cells import CellName
 from relmo.settings.training import TrainSettings, check_optimizer
 
-NO_CACHE = "none"
+NONE = NO_CACHE = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class InputSettings:
     """The share of words that are read as unknown ones in training."""
     vectors: PathName | None = None
     """Static word vectors: `words`, which ship with relmo; a folder of kind skipgram; or a text file in word2vec's or
-    GloVe's format. A word without a vector is looked up in lower case."""
+    GloVe's format. A word without a vector is looked up in lower case. `none` turns off those of a preset."""
     vectors_tune: bool = False
     """Let the static vectors of the training words change with the task; those of other words stay."""
     char_dim: int = 16
@@ -54,7 +54,7 @@ class InputSettings:
     """Room for a word's bytes and two marks. The rest of a longer word is cut off."""
     elmo: PathName | None = None
     """A bidirectional language model for contextual vectors: `small`, which ships with relmo; a folder; or original
-    ELMo files."""
+    ELMo files. `none` turns off that of a config file."""
     elmo_at: Literal["input", "output", "both"] = "input"
     """Where its vectors go in: beside the word's other vectors, beside the output of the (first) encoder, or both. Each
     place has a mix of its own."""
@@ -78,6 +78,12 @@ class InputSettings:
     copy: bool = False
     """Put copies of the biLM and of the static vectors into the model's folder. Otherwise the folder names them, with
     their checksums."""
+
+    def __post_init__(self) -> None:
+        # TOML and flags have no null value, so `none` stands for it.
+        for name in ("vectors", "elmo"):
+            if getattr(self, name) == NONE:
+                object.__setattr__(self, name, None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import relmo
 from relmo.config import build, nearest
 from relmo.disk.digests import check_file, check_regular, fingerprint
-from relmo.disk.files import is_file, parse_json, read_json
+from relmo.disk.files import NO_DOWNLOAD, find_url, is_file, parse_json, read_json
 from relmo.disk.outputs import atomic
 from relmo.errors import ModelError, SettingError, shown
 from relmo.settings.kinds import check_settings, settings_class
@@ -148,6 +148,8 @@ def read_config(folder: Path, ships: Sequence[str] = (*BUNDLED, *EXAMPLES)) -> d
     """config.json, checked for what every kind has. `ships` are the names that could have been given in its place."""
     path = folder / CONFIG
     if not is_file(path):
+        if url := find_url(folder):
+            raise ModelError(f"{url}: {NO_DOWNLOAD}")
         what = "is not a model folder (it has no config.json)" if os.path.lexists(folder) else "does not exist"
         near = nearest(str(folder), ships)
         if near and str(folder) not in ships:

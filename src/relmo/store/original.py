@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from relmo.disk.archive import HIGHEST_RATIO, SPARE, Member, open_zip
-from relmo.disk.files import is_file, parse_json
+from relmo.disk.files import NO_DOWNLOAD, find_url, is_file, parse_json
 from relmo.disk.outputs import atomic, new_folder
 from relmo.errors import ModelError, SettingError, shown
 from relmo.networks.bilm import BiLMNetwork, CharacterEncoder
@@ -95,11 +95,11 @@ def _pair(source: Iterable[str | Path]) -> Original:
         raise ModelError(f"a pair (options, weights) is two paths, not {len(paths)}")
     for path in paths:
         if not is_file(path):
-            raise ModelError(f"{path}: {'is not a file' if os.path.lexists(path) else 'does not exist'}; {NO_NETWORK}")
+            if url := find_url(path):
+                raise ModelError(f"{url}: {NO_DOWNLOAD}")
+            problem = "is not a file" if os.path.lexists(path) else "does not exist"
+            raise ModelError(f"{path}: {problem}; give the path of a file")
     return Original(Member(paths[0]), Member(paths[1]))
-
-
-NO_NETWORK = "give the path of a file on this machine (relmo does not download)"
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:

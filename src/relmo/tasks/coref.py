@@ -115,6 +115,7 @@ class Coreference(Task[CorefDocument, ResolvedText]):
     """A network that finds mentions and their antecedents, with its vocabularies and settings."""
 
     kind = "coref"
+    input_type = list[list[str]]
     settings: CorefSettings
 
     @property

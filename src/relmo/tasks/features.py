@@ -44,6 +44,7 @@ from relmo.text.vocabulary import UNKNOWN, SentenceVocabulary, Vocabulary
 SHARE_OF_GPU = 0.25  # of its free memory that layers of a biLM may take
 WORDS_AT_ONCE = 1 << 16  # whose layers are copied to a GPU together
 WORDS_OF_SPREAD = 10_000  # of the training examples, by which it is measured where a biLM's layers lie
+LOW_COVERAGE = 0.7  # `words` covers 97% of English web text, 83% of English tweets, 58% of French, 44% of Danish
 MARGIN = 1  # columns of padding beside the widest filter's that a batch's words keep
 
 Words = Sequence[str]
@@ -337,6 +338,32 @@ class WordFeatures:
         """From now on a frozen biLM's layers are kept on disk, unless the settings say otherwise."""
         if self.bilm is not None and not self.tuned_bilm and self.settings.cache != NO_CACHE and not dry_run:
             self.cache = ElmoCache(cache_folder(self.settings.cache), self.bilm)
+
+    def vector_coverage(self, sentences: Iterable[Words]) -> float:
+        """Return the share of words, by occurrence, that have a static vector. Only words with letters count: numbers
+        and punctuation are the same in many languages."""
+        counts = Counter(word for words in sentences for word in words)
+        distinct = [word for word in counts if any(map(str.isalpha, word))]
+        has_vector = self._rows(distinct) > 0
+        covered = sum(counts[word] for word, has_one in zip(distinct, has_vector, strict=True) if has_one)
+        return covered / max(sum(counts[word] for word in distinct), 1)
+
+    def warn_low_coverage(self, sentences: Iterable[Words], say: Say) -> None:
+        """Tell `say` if most static vectors are of no use for these sentences, and how to train without them."""
+        settings = self.settings
+        if self.vectors is None or (coverage := self.vector_coverage(sentences)) >= LOW_COVERAGE:
+            return
+        flags = ["--vectors none"]
+        if settings.vectors_tune:
+            flags.append("--no-vectors-tune")
+        if not settings.word_dim and not settings.char_dim and (settings.elmo is None or settings.elmo_at == "output"):
+            flags.append("--word-dim 100")
+        english = ", which has vectors of English words" if settings.vectors == "words" else ""
+        say(
+            f"warning: only {coverage:.0%} of the training words have a vector in {settings.vectors}{english}. If your "
+            f"text is in another language, give vectors of that language with --vectors, or use none: "
+            f"{' '.join(flags)} (in Python, vectors=None)."
+        )
 
     def encode(self, sentences: Sequence[Words], say: Say = lambda _: None) -> EncodedSentences:
         """Sentences as numbers; a frozen biLM's layers from the cache where there is one, which `say` is told of."""

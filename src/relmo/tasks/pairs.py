@@ -50,6 +50,8 @@ class SentencePairs(Task[TextPair, ChosenLabel | PairScore]):
     """A network that compares two sentences, with its vocabulary, settings and, unless it gives numbers, labels."""
 
     kind = "pairs"
+    input_type = tuple[str | list[str], str | list[str]]
+    line_pattern = r"^\s*$|^[^\t]*\t[^\t]*$"
     settings: PairsSettings
 
     def predict(self, pairs: Iterable[tuple[str | Words, str | Words]]) -> list[ChosenLabel | PairScore]:

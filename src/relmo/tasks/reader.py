@@ -161,6 +161,8 @@ class PassageReader(Task[AskedQuestion, FoundAnswer]):
     """
 
     kind = "reader"
+    input_type = tuple[str | list[str], str | list[str]]
+    line_pattern = r"^\s*$|^[^\t]*\t[^\t]*$"
     settings: ReaderSettings
     best: int = 1
     passage: Tokenized | None = None

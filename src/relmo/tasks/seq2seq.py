@@ -37,7 +37,7 @@ from relmo.settings.seq2seq import (
 from relmo.tasks.attention_map import attention_html
 from relmo.tasks.features import EncodedSentences, Say, Words
 from relmo.tasks.results import shortened
-from relmo.tasks.task import Task
+from relmo.tasks.task import Task, Workload
 from relmo.tasks.text_scores import TextReport, check_metric, text_report
 from relmo.text.corpus import Errors
 from relmo.text.encode import TOKENIZERS
@@ -162,6 +162,7 @@ class Seq2Seq(Task[TextToText, Rewritten]):
     search      how it looks for a text: greedily while it trains, and then as its settings say
     best        how many candidates a prediction has
     attend      whether predictions have the attention weights
+    max_target  upper bound on the length of a prediction, in units; None for the bound of the search alone
     """
 
     kind = "seq2seq"
@@ -169,6 +170,7 @@ class Seq2Seq(Task[TextToText, Rewritten]):
     search: SearchSettings = SearchSettings()
     best: int = 1
     attend: bool = False
+    max_target: int | None = None
 
     def predict(  # type: ignore[override]
         self, texts: Iterable[str | Words], *, best: int = 1, attention: bool = True, **search: Any
@@ -200,6 +202,14 @@ class Seq2Seq(Task[TextToText, Rewritten]):
         if chosen.coverage and not self.has_attention:
             raise SettingError("coverage goes with attention, which this model does not have")
         return self.copy(search=chosen, best=best, attend=attention)
+
+    def with_full_records(self) -> Self:
+        return self.searching(best=self.best, attention=True)
+
+    def workload(self, example: TextToText) -> Workload:
+        """Count the units of the source, and the decoder steps that the search may take."""
+        length = len(self._source(example))
+        return Workload(length, int(target_limits(torch.tensor([length]), self.search, self.max_target)[0]))
 
     @property
     def counted(self) -> str:
@@ -336,7 +346,8 @@ class Seq2Seq(Task[TextToText, Rewritten]):
     def decode(self, output: EncodedSource, examples: Sequence[TextToText]) -> list[Rewritten]:
         """The candidates for a batch of sources; of a source that has no unit, the empty text."""
         banned = [] if self._replaces else [self.targets.unknown]
-        found = search(self.network.body, output, self.search, end=self.targets.end, banned=banned)  # type: ignore[arg-type]
+        limits = target_limits(output.mask.sum(dim=1), self.search, self.max_target)
+        found = search(self.network.body, output, self.search, limits, end=self.targets.end, banned=banned)  # type: ignore[arg-type]
         found = [beams[: self.best] or [Beam([], 0.0, ended=False)] for beams in found]
         read = output.mask.any(dim=1).tolist()
         found = [beams if some else [Beam([], 0.0, ended=True)] for beams, some in zip(found, read, strict=True)]
@@ -449,18 +460,30 @@ class OpenSources:
         return self.beta * covered.masked_fill(~mask, 0.0).sum(dim=1)
 
 
+def target_limits(lengths: Tensor, settings: SearchSettings, max_target: int | None = None) -> Tensor:
+    """Return the maximum target length (B,) for sources of these lengths (B,)."""
+    limits = torch.full_like(lengths, settings.limit) if settings.limit else TIMES * lengths + MORE
+    return limits if max_target is None else limits.clamp(max=max_target)
+
+
 @torch.no_grad()
 def search(
-    network: Seq2SeqNetwork, source: EncodedSource, how: SearchSettings, *, end: int, banned: Sequence[int] = ()
+    network: Seq2SeqNetwork,
+    source: EncodedSource,
+    how: SearchSettings,
+    limits: Tensor | None = None,
+    *,
+    end: int,
+    banned: Sequence[int] = (),
 ) -> list[list[Beam]]:
-    """The best targets of B sources that were read, best first."""
+    """The best targets of B sources that were read, best first. `limits` (B,) bounds their lengths."""
     lengths = source.mask.sum(dim=1)
     sources = OpenSources(network, source, how.coverage)
     return beam_search(
         sources.step,
         *sources.step(torch.full_like(lengths, end), network.first_state(source)),
         BeamOptions(how.beams, end, banned, alpha=how.length_penalty),
-        limits=torch.full_like(lengths, how.limit) if how.limit else TIMES * lengths + MORE,
+        limits=target_limits(lengths, how) if limits is None else limits,
         bonus=sources.coverage if how.coverage else None,
         narrow=sources.narrow,
     )

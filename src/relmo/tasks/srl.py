@@ -188,6 +188,7 @@ class RoleLabeller(Task[RoleSentence, RoleText]):
     """A network that labels semantic roles, with its vocabulary, tags and settings."""
 
     kind = "srl"
+    input_type = list[Any]  # words, or a sentence and the indices of its predicates
     settings: SRLSettings
     network: RoleNetwork
 

@@ -9,7 +9,9 @@ tagger.evaluate("dev.conllu").score
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,7 +20,7 @@ import torch
 
 from relmo.errors import CorpusError
 from relmo.models.saved import SavedFolder
-from relmo.networks.inputs import TaskNetwork, WordInputs
+from relmo.networks.inputs import IGNORED, TaskNetwork, WordInputs
 from relmo.networks.tagger import DecodedTags, Emissions, TaggerNetwork
 from relmo.settings.arguments import check_sentences
 from relmo.settings.tagger import TaggerSettings, TaggerTextSettings
@@ -26,13 +28,14 @@ from relmo.tasks.features import Say, Words
 from relmo.tasks.results import LabelledSpan, label_marks, marked_html, shortened
 from relmo.tasks.scores import TaskReport, class_report, span_report
 from relmo.tasks.task import Task, Tokenized, count_labels
-from relmo.text.readers.tagged import TaggedWords, read_tagged
-from relmo.text.tags import OUTSIDE, bio, bioul, is_span_tag, legal_transitions, spans
+from relmo.text.readers.tagged import UNTAGGED, TaggedWords, read_tagged
+from relmo.text.tags import OUTSIDE, are_span_tags, bio, bioul, is_span_tag, legal_transitions, spans
 from relmo.text.tokenize import Token, tokenize
 from relmo.text.treebank import PlacedText, WordSplits, compare_words, learn_splits
 from relmo.text.vocabulary import Vocabulary
 
 SPLITS = "splits-vocabulary"
+MAX_SENTENCES_TO_INFER = 10_000
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,17 +112,33 @@ class Tagger(Task[TaggedWords, TaggedText]):
         return self.settings.text.task == "ner"
 
     @classmethod
+    def infer_settings(cls, settings: TaggerSettings, files: Sequence[str], say: Say) -> TaggerSettings:
+        """Choose task ner for tags that mark spans, otherwise pos, if the task is auto."""
+        text = settings.text
+        if text.task != "auto":
+            return settings
+        reading = partial(read_tagged, layout=text.format, column=text.column, errors=text.errors)
+        sentences = islice(chain.from_iterable(map(reading, files)), MAX_SENTENCES_TO_INFER)
+        marks_spans = are_span_tags(tag for sentence in sentences for tag in sentence.tags if tag != UNTAGGED)
+        if marks_spans:
+            say("The tags mark spans: using task ner, scored by span F1. Set task pos to score each tag by itself.")
+        return replace(settings, text=replace(text, task="ner" if marks_spans else "pos"))
+
+    @classmethod
     def read(cls, path: str | Path, text: TaggerTextSettings, *, training: bool = False) -> list[TaggedWords]:
-        """The sentences of a file; tags of spans as BIO."""
-        examples = list(read_tagged(path, layout=text.format, column=text.column, errors=text.errors))
+        """Read the sentences of a file that have tags; tags of spans as BIO."""
+        sentences = read_tagged(path, layout=text.format, column=text.column, errors=text.errors)
+        examples = [example for example in sentences if any(example.tags)]
+        if not examples:
+            raise CorpusError(f"{path}: no word has a tag; say which column has the tags with --column")
         if text.task != "ner":
             return examples
         for number, example in enumerate(examples, start=1):
             for word, tag in zip(example.words, example.tags, strict=True):
                 if not is_span_tag(tag):
                     raise CorpusError(
-                        f"{path}: sentence {number}, '{word}': '{tag}' is not a tag of a span such as B-PER, I-PER or "
-                        "O; give the column with --column, or take --task pos"
+                        f"{path}: sentence {number}, '{word}': '{tag or UNTAGGED}' is not a tag of a span such as "
+                        "B-PER, I-PER or O; give the column with --column, or take --task pos"
                     )
         return [example._replace(tags=bio(example.tags)) for example in examples]
 
@@ -129,12 +148,14 @@ class Tagger(Task[TaggedWords, TaggedText]):
 
     @staticmethod
     def classes(example: TaggedWords) -> Collection[str]:
-        return example.tags
+        return [tag for tag in example.tags if tag]
 
     @classmethod
     def make_vocabularies(cls, settings: TaggerSettings, examples: Sequence[TaggedWords]) -> dict[str, Vocabulary]:
         """The tags as the network learns them, and the tokens that the sentences have as several words."""
-        found: dict[str, Vocabulary] = {"labels": count_labels(_learned(each.tags, settings) for each in examples)}
+        found: dict[str, Vocabulary] = {
+            "labels": count_labels([tag for tag in _learned(each.tags, settings) if tag] for each in examples)
+        }
         if settings.text.tokenizer == "words" and (splits := learn_splits(_raw(examples), tokenize)):
             found[SPLITS] = splits
         return found
@@ -180,7 +201,8 @@ class Tagger(Task[TaggedWords, TaggedText]):
         return TaskNetwork(inputs, body)
 
     def target(self, example: TaggedWords) -> np.ndarray:
-        return self.labels.ids(_learned(example.tags, self.settings))
+        tags = _learned(example.tags, self.settings)
+        return np.array([self.labels.index[tag] if tag else IGNORED for tag in tags], dtype=np.int64)
 
     def decode(self, output: Emissions, examples: Sequence[TaggedWords]) -> list[TaggedText]:
         rows: list[DecodedTags] = self.network.body.decode(output)  # type: ignore[operator]
@@ -197,11 +219,12 @@ class Tagger(Task[TaggedWords, TaggedText]):
         return TaggedText(words.text, list(words.tokens), tags, row.each, entities)
 
     def score(self, examples: Sequence[TaggedWords], predictions: Sequence[TaggedText]) -> TaskReport:
-        """Accuracy of tags, or F1 of spans."""
+        """Compute the accuracy of tags, over the words that have one in the file, or the F1 of spans."""
         gold, found = ([each.tags for each in side] for side in (examples, predictions))
         if self.finds_spans:
             return span_report(gold, found)
-        return class_report(*([tag for tags in side for tag in tags] for side in (gold, found)))
+        pairs = [pair for sides in zip(gold, found, strict=True) for pair in zip(*sides, strict=True) if pair[0]]
+        return class_report([tag for tag, _ in pairs], [tag for _, tag in pairs])
 
     def ask(self, given: str | Words, *, tokenized: bool = False) -> TaggedWords:
         return TaggedWords(self.split(given, tokenized=tokenized), [])

@@ -13,13 +13,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from relmo.errors import CorpusError, shown
+from relmo.errors import CorpusError, check_cancelled, shown
 from relmo.models.saved import About, SavedFolder, SavedModel, layers_of
 from relmo.networks.inputs import IGNORED, TaskBatch, TaskNetwork, WordInputs
 from relmo.settings.arguments import check_sentence, check_text
@@ -47,6 +47,13 @@ class Prediction(Protocol):
 
     def to_dict(self) -> dict[str, Any]:
         """What was asked and what is predicted, ready for JSON: what `relmo predict --json` and `relmo serve` give."""
+
+
+class Workload(NamedTuple):
+    """Number of units that a model reads and may write for an example, in its own units (words, subwords, …)."""
+
+    read: int
+    written: int = 0
 
 
 class EncodedExamples(Protocol):
@@ -135,6 +142,10 @@ class Task(SavedModel, Generic[E, P]):
     """
 
     network: TaskNetwork
+    input_type: ClassVar[Any] = list[str]
+    """What a request over HTTP may hold for one input, besides a line of text; passed to `ask`."""
+    line_pattern: ClassVar[str | None] = None
+    """Regular expression for the lines that `read_line` accepts; None if it accepts every line."""
 
     def __init__(
         self,
@@ -258,6 +269,7 @@ class Task(SavedModel, Generic[E, P]):
         try:
             self.network.eval()
             for which in by_length(encoded.lengths):
+                check_cancelled()
                 output = self.network(on_device(encoded.batch(which), self.device))
                 places = which.tolist()
                 for i, prediction in zip(places, self.decode(output, [examples[i] for i in places]), strict=True):
@@ -277,10 +289,12 @@ class Task(SavedModel, Generic[E, P]):
         while some := list(islice(left, AHEAD)):
             yield from self.predict_encoded(some, self.encode(some))
 
-    def evaluate(self, files: str | Path | Sequence[str | Path]) -> TaskReport:
-        """The score on a file of examples, or on several together."""
+    def evaluate(self, files: str | Path | Sequence[str | Path], **text: Any) -> TaskReport:
+        """Return the score on a file of examples, or on several together. Options of training that say how files are
+        read, such as `column` and `text_column`, replace those of the model."""
         paths = [files] if isinstance(files, str | Path) else files
-        examples = [example for path in paths for example in self.read(path, self.settings.text)]
+        settings = self.with_text(**text).settings.text
+        examples = [example for path in paths for example in self.read(path, settings)]
         return self.score(examples, list(self.answer(examples)))
 
     def encode(self, examples: Sequence[E], *, answers: bool = False, say: Say = lambda _: None) -> EncodedExamples:
@@ -296,6 +310,11 @@ class Task(SavedModel, Generic[E, P]):
         """The settings of a new model with what follows from them, and a model that it starts from; as they are and
         none where a task does not say otherwise."""
         return settings, None
+
+    @classmethod
+    def infer_settings(cls, settings: Any, files: Sequence[str], say: Say) -> Any:
+        """Return the settings with those filled in that depend on the training files; `say` reports the choice."""
+        return settings
 
     @classmethod
     def read(cls, path: str | Path, text: Any, *, training: bool = False) -> list[E]:
@@ -355,6 +374,14 @@ class Task(SavedModel, Generic[E, P]):
         """What validation examples tell of raw text: figures, which go with the results, and what `say` is told.
         Nothing where a task does not say otherwise."""
         return {}
+
+    def workload(self, example: E) -> Workload:
+        """Return how much the model reads and may write for an example."""
+        return Workload(sum(map(len, self.texts(example))))
+
+    def with_full_records(self) -> Self:
+        """Return the model with every field of `to_dict` computed, as `relmo predict --json` prints it."""
+        return self
 
     @property
     def text_columns(self) -> tuple[tuple[str, ...], ...]:

@@ -20,6 +20,7 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
+from relmo.disk.files import NO_DOWNLOAD, find_url
 from relmo.errors import CorpusError, reason
 
 Errors = Literal["strict", "replace"]
@@ -62,6 +63,8 @@ def open_bytes(path: str | Path) -> BinaryIO:
     try:
         return cast(BinaryIO, opener(path)) if opener else Path(path).open("rb")
     except FileNotFoundError:
+        if url := find_url(path):
+            raise CorpusError(f"{url}: {NO_DOWNLOAD}") from None
         raise CorpusError(f"{path}: no such file; check the name (relative to {Path.cwd()})") from None
     except IsADirectoryError:
         raise CorpusError(f"{path}: is a folder; give its files, for example {Path(path) / '*.txt'}") from None
@@ -250,7 +253,7 @@ def _open_zst(path: str | Path) -> BinaryIO:
     try:
         import zstandard
     except ImportError:
-        raise CorpusError(f"{path}: reading .zst needs the package zstandard; try: pip install relmo[zst]") from None
+        raise CorpusError(f"{path}: reading .zst needs the package zstandard; try: pip install 'relmo[zst]'") from None
     return io.BufferedReader(_ZstdFile(Path(path).open("rb"), zstandard), 1 << 17)
 
 

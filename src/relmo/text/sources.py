@@ -169,7 +169,7 @@ def _text_column(row: TableRow, column: str | None) -> str:
     found = next((name for name in names if name.lower() in TEXT), None)
     if found is None:
         raise CorpusError(
-            f"{row.place}: the columns of this table are {_listed(names)}; say which has the text: --column NAME"
+            f"{row.names_place}: the columns of this table are {_listed(names)}; say which has the text: --column NAME"
         )
     return found
 
@@ -182,7 +182,9 @@ def _name_column(row: TableRow, column: str | None) -> str | None:
 
 def _known(row: TableRow, column: str, flag: str) -> str:
     if column not in row.values:
-        raise CorpusError(f"{row.place}: there is no column {shown(column)} ({flag}); there is {_listed(row.values)}")
+        raise CorpusError(
+            f"{row.names_place}: there is no column {shown(column)} ({flag}); there is {_listed(row.values)}"
+        )
     return column
 
 

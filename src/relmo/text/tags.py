@@ -10,12 +10,14 @@ continue the span before it.
     Ramshaw & Marcus 1995, Text chunking;  Ratinov & Roth 2009, Design challenges and misconceptions in NER
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 OUTSIDE = "O"
+MIN_SPAN_TAGS = 0.9  # share of tags; a file of spans with a few broken tags is still a file of spans
 BEGINS, ENDS = "BUS", "LEUS"  # prefixes that always begin a span, and that always end one
 
 
@@ -37,6 +39,14 @@ def is_span_tag(tag: str) -> bool:
     """Whether a tag is one of BIO, IOB1, BIOUL or BIOES."""
     prefix, label = _split_tag(tag)
     return tag == OUTSIDE or (len(prefix) == 1 and prefix in "BIULES" and bool(label))
+
+
+def are_span_tags(tags: Iterable[str]) -> bool:
+    """Return whether the tags of a text mark spans: nearly all are those of an encoding, and not all of them O."""
+    counts = Counter(tags)
+    num_span_tags = sum(count for tag, count in counts.items() if is_span_tag(tag))
+    has_span = any(tag != OUTSIDE and is_span_tag(tag) for tag in counts)
+    return has_span and num_span_tags >= MIN_SPAN_TAGS * counts.total()
 
 
 def spans(tags: Sequence[str]) -> list[Span]:

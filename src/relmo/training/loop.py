@@ -136,6 +136,12 @@ class Trainer:
         patience = self.settings.patience
         return self.number >= self.total or (patience is not None and self.since_best >= patience)
 
+    @property
+    def stopped_early(self) -> bool:
+        """Whether validation has not improved for `patience` validations, before the last step."""
+        patience = self.settings.patience
+        return patience is not None and self.since_best >= patience and self.number < self.total
+
     def end_at(self, total: int) -> None:
         """The run has so many steps from now on."""
         self.total = max(total, self.number, 1)

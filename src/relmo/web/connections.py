@@ -12,6 +12,7 @@ time that a request needs outside of its model.
 """
 
 import asyncio
+import json
 import socket
 import threading
 import time
@@ -33,7 +34,9 @@ except ModuleNotFoundError:
 MOST = 100  # connections
 LITTLE = 1 << 14  # bytes that wait for more to be sent with them
 AT_ONCE = 128  # connections that are accepted in one turn of the event loop, and that wait to be accepted
-MALFORMED = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+MALFORMED = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+)
 
 
 class Gathered:
@@ -119,7 +122,8 @@ class Connection(Protocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            self.transport.write(MALFORMED % (len(msg), msg.encode()))
+            body = json.dumps({"error": msg}).encode()
+            self.transport.write(MALFORMED % (len(body), body))
         self.transport.close()
 
     @property

@@ -23,6 +23,7 @@ from relmo.web.messages import one_line
 LARGEST = 2 << 20  # bytes of a request
 SECONDS = 10.0  # in which it must have come
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+SHUTTING_DOWN = "The server is shutting down."
 
 
 def problem(message: str, status: int = 400, headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -62,8 +63,26 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        started = False
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message["headers"] = [*message.get("headers", []), *self.headers]
+            await send(message)
+
+        try:
+            await self._respond(scope, receive, send_with_headers)
+        except asyncio.CancelledError:  # the server ends, and has waited long enough for this request
+            if not started:
+                await problem(SHUTTING_DOWN, 503)(scope, receive, send_with_headers)
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
         answer = self.refusal(headers)
+        if sum(key.lower() == b"host" for key, _ in scope["headers"]) > 1:
+            answer = problem("the request has more than one Host header", 400)
         if answer is None and self.token is not None and scope["path"] not in self.open_to_all:
             answer = self.entrance(scope, headers, self.token)
         body = b""
@@ -78,7 +97,7 @@ class Guard:
             except ConnectionError:
                 return
         if answer is not None:
-            await answer(scope, receive, self.with_headers(send))
+            await answer(scope, receive, send)
             return
         sent = False
 
@@ -89,7 +108,7 @@ class Guard:
             sent = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        await self.app(scope, again, self.with_headers(send))
+        await self.app(scope, again, send)
 
     def refusal(self, headers: dict[str, str]) -> Response | None:
         """For those from elsewhere."""
@@ -109,20 +128,11 @@ class Guard:
 
     def entrance(self, scope: Scope, headers: dict[str, str], token: str) -> Response | None:
         """Where there is a token: none for those who bring it in the header Authorization."""
-        if same(headers.get("authorization", "").removeprefix("Bearer "), token):
+        scheme, _, credentials = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and same(credentials.strip(), token):
             return None
         wanted = {"www-authenticate": "Bearer"}
         return problem("a token is needed; send the header Authorization: Bearer TOKEN", 401, wanted)
-
-    def with_headers(self, send: Send) -> Send:
-        """Every answer has the headers that say what a browser must not do."""
-
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), *self.headers]
-            await send(message)
-
-        return sending
 
 
 def same(given: str, token: str) -> bool:
@@ -168,6 +178,8 @@ def check_address(host: str, token: str | None) -> str | None:
     """The token that requests must bring, which an address that others can reach must have; checked."""
     if token is not None and len(token) < 8:
         raise SettingError("--token has fewer than 8 characters; take a longer one")
+    if token is not None and token != token.strip():
+        raise SettingError("--token begins or ends with white space, which HTTP headers do not keep; take another one")
     if token is not None and not (token.isascii() and token.isprintable()):
         raise SettingError("--token may have only ASCII letters, digits and signs; not every browser sends others")
     if host not in LOOPBACK and token is None:

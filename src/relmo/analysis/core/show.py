@@ -129,7 +129,7 @@ def check_picture(path: str | Path) -> Path:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise SettingError("--plot needs the package matplotlib; try: pip install relmo[plot]") from None
+        raise SettingError("--plot needs the package matplotlib; try: pip install 'relmo[plot]'") from None
     return path
 
 

@@ -14,7 +14,7 @@
     layer-K.faiss     where there are many and faiss is installed: an inverted file, asked for candidates
 
 Vectors are mapped from the files, and memory holds a piece of them at a time. A search goes through all vectors and is
-exact, up to the rounding of how they are stored. With faiss (pip install relmo[index]) a search looks at some hundred
+exact, up to the rounding of how they are stored. With faiss (pip install 'relmo[index]') a search looks at some hundred
 cells of a partition, and then at the stored vectors of the candidates; among the occurrences of one word it is exact
 all the same. A folder is written under another name and renamed when it is whole. What is read is compared with its
 checksum the first time.

@@ -73,10 +73,7 @@ def read_labelled(
     else:
         rows = json_rows(path, errors) if layout == "jsonl" else table_rows(path, errors)
         texts = TEXT if text_column is None else (text_column,)
-        found = (
-            Labelled(words_of(row, texts, split, ADVICE), filled(label_of(row, column), "label", row.place))
-            for row in rows
-        )
+        found = (Labelled(words_of(row, texts, split, ADVICE), label_of(row, column)) for row in rows)
     yield from some(found, path, "text")
 
 

@@ -55,8 +55,8 @@ def first_line(path: str | Path, errors: Errors) -> str:
     return next(filled_lines(path, errors), ("", ""))[0]
 
 
-def filled(text: str, what: str, place: str) -> str:
-    """A field that must not be empty."""
+def filled(text: str, what: str, place: str, advice: str = "fill it in, or remove the example") -> str:
+    """Return a field with something in it, or raise an error with its place."""
     if not text.strip():
-        raise CorpusError(f"{place}: the {what} is empty; write _ where there is none")
+        raise CorpusError(f"{place}: the {what} is missing; {advice}")
     return text

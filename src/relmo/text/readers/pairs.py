@@ -12,7 +12,7 @@ from relmo.text.readers.tables import Split, TableRow, is_jsonl, json_rows, labe
 
 FIRST = ("sentence1", "sentence_A", "premise", "first", "question1")
 SECOND = ("sentence2", "sentence_B", "hypothesis", "second", "question2")
-NO_LABEL = ("-", "")  # pairs on which the annotators of SNLI did not agree
+NO_LABEL = "-"  # pairs on which the annotators of SNLI did not agree
 STSB_COLUMNS = 7
 ADVICE = "name the two that have the texts with --text-columns"
 
@@ -47,7 +47,10 @@ def read_pairs(
         layout = "jsonl" if is_jsonl(path) else "stsb" if _looks_like_stsb(path, errors) else "tsv"
     if layout == "stsb":
         if not numbers or column is not None or text_columns:
-            raise CorpusError(f"{path}: is STS-B, which has scores; compare with --preset stsb, and without --column")
+            raise CorpusError(
+                f"{path}: is STS-B, which has scores and no names of columns; train a model for it with relmo train "
+                "pairs --preset stsb, without naming columns"
+            )
         rows = _stsb_rows(path, errors)
     else:
         rows = json_rows(path, errors) if layout == "jsonl" else table_rows(path, errors)
@@ -65,7 +68,7 @@ def _labelled_rows(
     """The rows that have a label, with it."""
     for row in rows:
         label: str | float = label_of(row, column, numbers)
-        if label in NO_LABEL and not numbers:
+        if label == NO_LABEL and not numbers:
             continue
         if numbers:
             label = _number_of(str(label), row.place)
@@ -80,8 +83,8 @@ def _number_of(text: str, place: str) -> float:
         number = float("nan")
     if not abs(number) < float("inf"):
         raise CorpusError(
-            f"{place}: {shown(text)} is not a number; say which column has the scores with --column, or learn labels "
-            "with --task label and another --network"
+            f"{place}: {shown(text)} is not a number; say which column has the scores with --column, or train a model "
+            "of labels"
         )
     return number
 

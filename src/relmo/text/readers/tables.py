@@ -21,22 +21,29 @@ from typing import Any, NamedTuple
 from relmo.disk.files import parse_json
 from relmo.errors import CorpusError
 from relmo.text.corpus import STDIN, Errors
-from relmo.text.readers.lines import filled_lines, whole_lines
+from relmo.text.readers.lines import filled, filled_lines, whole_lines
 from relmo.text.vocabulary import SURROGATE
 
 SCORES = ("score", "relatedness_score", "similarity")  # before LABELS where numbers are wanted, otherwise after
 LABELS = ("label", "gold_label", "entailment_judgment", "sentiment", "is_duplicate")
 TEXT = ("text", "sentence", "review")
+NAN = "nan"  # a missing value that was written as text: str(float("nan")), or pandas with na_rep="NaN"
 
 Split = Callable[[str], list[str]]
 
 
 class TableRow(NamedTuple):
-    """A line of a table or of JSON by its names, where it stands, and what a name is called."""
+    """A line of a table or of JSON by its names, where it stands, what a name is called, and where the names stand."""
 
     values: Mapping[str, Any]
     place: str
     called: str = "column"
+    header: str | None = None
+
+    @property
+    def names_place(self) -> str:
+        """Where the names stand, for messages about missing columns."""
+        return self.header or self.place
 
 
 def is_jsonl(path: str | Path) -> bool:
@@ -74,8 +81,10 @@ def table_rows(path: str | Path, errors: Errors, *, fewest: int = 2) -> Iterator
     separated = is_csv(path) or path == STDIN
     rows = _csv_fields(path, errors) if separated else _tab_fields(path, errors)
     names: list[str] | None = None
+    header = ""
     for fields, place in rows:
         if names is None:
+            header = place
             names = [name.strip() for name in fields]
             if len(names) < fewest:
                 between = "commas" if separated else "tabs"
@@ -87,7 +96,7 @@ def table_rows(path: str | Path, errors: Errors, *, fewest: int = 2) -> Iterator
             continue
         if len(fields) < len(names):
             raise CorpusError(f"{place}: has {len(fields)} columns, the first line has {len(names)}")
-        yield TableRow(dict(zip(names, fields, strict=False)), place)
+        yield TableRow(dict(zip(names, fields, strict=False)), place, header=header)
 
 
 def _csv_fields(path: str | Path, errors: Errors) -> Iterator[tuple[list[str], str]]:
@@ -143,9 +152,10 @@ def value_of(row: TableRow, names: Sequence[str], advice: str = "rename one of t
         if name in row.values:
             return row.values[name]
     there = ", ".join(map(str, list(row.values)[:12]))
-    header = " (from the first line)" if row.called == "column" else ""
+    source = " (from the first line)" if row.called == "column" else ""
     raise CorpusError(
-        f"{row.place}: there is no {row.called} {' or '.join(names)}; the {row.called}s{header} are {there}; {advice}"
+        f"{row.names_place}: there is no {row.called} {' or '.join(names)}; the {row.called}s{source} are {there}; "
+        f"{advice}"
     )
 
 
@@ -173,11 +183,15 @@ def some_words(text: str, split: Split, place: str) -> list[str]:
 
 
 def label_of(row: TableRow, column: str | None, numbers: bool = False) -> str:
-    """A label as a string, whatever JSON has."""
+    """Return the label of a row as a string, or raise an error if it is missing."""
     names = (*SCORES, *LABELS) if numbers else (*LABELS, *SCORES)
     value = value_of(
         row, names if column is None else (column,), f"say which {row.called} has the labels with --column"
     )
-    if isinstance(value, dict | list) or value is None:
+    if isinstance(value, dict | list):
         raise CorpusError(f"{row.place}: a label is a word or a number, not {str(value)[:60]}")
-    return str(value).strip()
+    label = "" if value is None else str(value)
+    if label.strip().lower() == NAN:
+        rename = "" if numbers else ", or give the class another name if this is one"
+        raise CorpusError(f"{row.place}: the label is missing ({label}); fill it in, or remove the example{rename}")
+    return filled(label, "label", row.place).strip()

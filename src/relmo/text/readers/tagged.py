@@ -15,6 +15,7 @@ from relmo.text.treebank import PlacedText, SurfaceForm, place_words
 
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags", "labels")
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+UNTAGGED, UNTAGGED_COLUMNS = "_", ("upos", "xpos", "deprel")  # elsewhere _ is a value: in feats, no features
 DOCUMENT = "-DOCSTART-"
 COMMENT = re.compile(r"#\s*\S+(\s\w+)?\s=\s")  # as those of Universal Dependencies
 
@@ -22,7 +23,8 @@ TaggedFormat = Literal["auto", "conllu", "columns", "jsonl"]
 
 
 class TaggedWords(NamedTuple):
-    """Words and a tag for each; where the file tells it, the text and where in it the words stand."""
+    """Words and a tag for each, empty if the file leaves it unspecified; where the file tells it, the text and where in
+    it the words stand."""
 
     words: list[str]
     tags: list[str]
@@ -116,7 +118,8 @@ def _conllu_sentence(rows: Sequence[tuple[list[str], str]], column: int, text: s
         number, form, spaced = fields[0], fields[1], "SpaceAfter=No" not in fields[-1].split("|")
         if number.isdecimal():
             words.append(filled(form, "word", place))
-            tags.append(filled(fields[column], "tag", place).strip())
+            tag = filled(fields[column], "tag", place, f"write {UNTAGGED} if it is not specified").strip()
+            tags.append("" if tag == UNTAGGED and CONLLU[column] in UNTAGGED_COLUMNS else tag)
             if left:
                 forms[-1].words.append(form)
                 left -= 1
