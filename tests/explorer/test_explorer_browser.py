@@ -228,7 +228,7 @@ def test_the_address_holds_the_view(watched: Watched) -> None:
     page.wait_for_selector(".scale:has-text('bits')")
     page.wait_for_load_state("networkidle")
     assert page.evaluate(colours) == before
-    assert page.locator(".pins button").all_inner_texts() == ["c0.1", "c0.2"]
+    assert page.locator(".pins button small").all_inner_texts() == ["c0.1", "c0.2"]
     page.click("nav.tabs button:has-text('Cell')")
     page.wait_for_selector(f".heading .address:has-text('{NAMED}')")
     page.go_back()
@@ -291,7 +291,7 @@ def test_find_leads_to_a_cell_that_can_be_changed(watched: Watched) -> None:
 def test_memory_draws_and_work_can_be_cancelled(watched: Watched) -> None:
     page = watched.open("#screen=memory&model=prose")
     page.wait_for_selector(".panel >> nth=0 >> polyline.line")  # there at once
-    assert "remembers longest" in page.inner_text(".claim")
+    assert "vanishes" in page.inner_text(".claim")
     page.click("nav.tabs button:has-text('Experiments')")
     page.fill("label:has-text('Steps') input", "10000")
     page.click("text=Train and ask them again")
@@ -316,9 +316,9 @@ def test_a_word_is_looked_up_where_it_stands_and_screens_are_those_of_the_model(
     page.wait_for_selector(COLOURED)
     assert "Compare" not in page.locator("nav.tabs button").all_inner_texts()
     page.click("nav.tabs button:has-text('Meaning')")
-    page.wait_for_selector("h2:has-text('What “play” is near to')")  # there at once
+    page.wait_for_selector("h2:has-text('nearest to “play”')")  # there at once
     page.click("button:text-is('garden')")
-    page.wait_for_selector("h2:has-text('What “garden” is near to')")
+    page.wait_for_selector("h2:has-text('nearest to “garden”')")
     assert page.locator(".cards section").count() == 4
     assert page.locator(".cards mark").count() == 30
 

@@ -33,7 +33,7 @@ def bundle_of(page: str) -> dict[str, Any]:
 def test_the_page_holds_all_modules_once_and_refers_to_nothing_outside() -> None:
     page = shell()
     assert {path.stem for path in STATIC.glob("*.js")} == {*PARTS}
-    assert not re.findall(r'(?:src|href)="(?!data:)[^"]', page)
+    assert not re.findall(r'(?:src|href)="(?!data:|#)[^"]', page)
     script = re.search(r'<script type="module">(.*?)</script>', page, re.DOTALL)
     assert script is not None
     assert not re.search(r"^(import|export)\b", script.group(1), re.MULTILINE)

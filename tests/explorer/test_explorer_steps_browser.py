@@ -95,7 +95,7 @@ def test_the_lstm_counts_to_a_thousand_and_the_gru_does_not(watched: Watched) ->
 
 def test_a_cell_is_traced_through_sentences_of_four_kinds(watched: Watched) -> None:
     page = opened(watched, "screen=trace&model=small")
-    title(page, "remembers that the subject was plural")
+    title(page, "higher after a plural subject")
     assert page.locator(".traces svg.chart").count() == 5
     right, kind = measured("small", number_units("small")[0]), "nounpp singular plural"
     assert right is not None

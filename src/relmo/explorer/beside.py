@@ -15,6 +15,7 @@ from relmo.analysis.core.trace import trace
 from relmo.analysis.core.untrained import untrained
 from relmo.analysis.units.compare import (
     COPIED,
+    Losses,
     check_alike,
     compare_losses_of,
     copies_begin,
@@ -53,9 +54,10 @@ def compare(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
     else:
         second, named = _one_way(worker.other(other), other), other
     models = {worker.session.name: mine, named: second}
+    peers = _peers(worker, other)
     train = string(given, "train")
     comparing, copying = split_progress(progress, [0.4, 0.6] if train else [0.6, 0.4])
-    losses = compare_losses_of(models, symbols, progress=comparing)
+    losses = compare_losses_of(models | peers, symbols, progress=comparing)
     options: dict[str, Any] = {"prompt": string(given, "prompt")[:500], "temperature": real(given, "temperature", 0.7)}
     seed = number(given, "seed", 0, 0, 1 << 31)
     made = samples(models, limit=200, seed=seed, **options)
@@ -69,14 +71,34 @@ def compare(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
         "models": list(models),
         "symbols": symbols[:SHOWN],
         "words": mine.settings.text.unit == "word",
-        "bits": np.round(losses.bits[:, :SHOWN], 2).tolist(),
+        "bits": np.round(losses.bits[:2, :SHOWN], 2).tolist(),
         "total": len(symbols),
         "classes": rows,
+        "ranking": ranking(losses),
+        "counted_on": "the first half of this text" if other == "n-gram" else "",
         "samples": [{"model": each.model, "text": each.text} for each in made],
     }
     if train:
         answer |= _copies(worker, models, answer, train, (seed, options), copying)
     return answer
+
+
+def _peers(worker: Any, other: str) -> dict[str, LanguageModel]:
+    """Return the remaining examples trained on the same text, if `other` is one of them."""
+    names = [peer["model"] for peer in worker.session.alike() if "model" in peer]
+    if other not in names:
+        return {}
+    return {name: _one_way(worker.other(name), name) for name in names if name != other}
+
+
+def ranking(losses: Losses) -> list[dict[str, Any]]:
+    """Rank models by mean loss, with the paired difference to the best model and its 95% interval."""
+    order = sorted(losses.models, key=losses.mean)
+    rows = []
+    for name in order:
+        difference = [round(float(value), 3) for value in losses.difference(name, order[0])]
+        rows.append({"model": name, "bits": round(losses.mean(name), 3), "difference": difference})
+    return rows
 
 
 def _one_way(model: Any, name: str) -> LanguageModel:

@@ -15,6 +15,11 @@ from relmo.nn.softmax import FullSoftmax
 
 BEFORE, AFTER = 60, 30  # characters of a context
 APART = 20  # symbols between two places that are shown
+BRACKETS = ("depth", "parentheses", "if", "if_body")
+FEATURE_SYMBOLS = {"quotes": '“"', "string": '"', "comment": "*#", "prose": "*#", "surplus": "b"}
+FEATURE_SYMBOLS |= dict.fromkeys(BRACKETS, "(")
+FEATURE_PROMPTS = {"quotes": "“I ", "string": 'printf("', "comment": "/* ", "prose": "/* ", "surplus": "aaaaa"}
+FEATURE_PROMPTS |= dict.fromkeys(BRACKETS, "  if( ")
 LAGS = (-20, 40)  # around an event
 EVENTS = 5000  # that an average is taken over
 SHOWN = 10  # weights
@@ -101,3 +106,16 @@ def weights(model: LanguageModel | BiLM, stack: Stack, unit: Unit) -> dict[str, 
 def _strongest(row: np.ndarray) -> list[list[Any]]:
     """The weights of a row that are largest by size, each with its place."""
     return [[int(i), round(float(row[i]), 3)] for i in np.argsort(-np.abs(row), kind="stable")[:SHOWN]]
+
+
+def opening_event(feature: str, document: Document) -> str:
+    """Return the symbol around which a cell for this feature is shown first; the line end where the text has none."""
+    return next((symbol for symbol in FEATURE_SYMBOLS.get(feature, "") if symbol in document.symbols), "\n")
+
+
+def opening_prompt(feature: str, model: LanguageModel | BiLM) -> str:
+    """Return a prompt that contains what the feature is about; empty where the model lacks one of its symbols."""
+    prompt = FEATURE_PROMPTS.get(feature, "")
+    if isinstance(model, BiLM) or model.vocabulary.unknown in model.encode(prompt):
+        return ""
+    return prompt

@@ -26,7 +26,7 @@ from relmo.explorer.truth import usual_features
 from relmo.explorer.work import Worker
 from relmo.settings.arguments import Progress
 
-PARTS: tuple[str, ...] = ("data", "colour", "dom", "words", "picture", "present", "charts", "planes", "text")
+PARTS: tuple[str, ...] = ("data", "colour", "focus", "dom", "words", "picture", "present", "charts", "planes", "text")
 PARTS += (
     "start",
     "proof",
@@ -104,7 +104,7 @@ def make_bundle(
         )
     for unit in chosen:
         kept.ask("overview", text=text, unit=unit)
-        kept.ask("cell", text=text, unit=unit, event="\n")
+        kept.ask("cell", text=text, unit=unit, event=session.event_of(unit))
     kept.ask("features", text=text)
     if find:
         _screens(session, kept)

@@ -6,6 +6,7 @@ They are what the screens ask for when nothing has been changed, about the text 
 stand the pictures of the cards on Start: a stretch of text under each named cell.
 """
 
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ from relmo.explorer.lines import number_units
 from relmo.explorer.session import Session, unit_of
 from relmo.explorer.truth import usual_features
 from relmo.explorer.work import Worker
+from relmo.explorer.write import first_prompt
 from relmo.models.bilm import BiLM
+from relmo.models.lm import LanguageModel
 from relmo.settings.arguments import Progress
 from relmo.settings.cells import CELLS
 
@@ -78,8 +81,21 @@ def make_ready(session: Session, worker: Worker, progress: Progress | None = Non
     if session.model.parameter_count() > LARGE:
         opening = session.values({"text": session.first, "page": "0", "unit": session.opened})
         found["opening"] = {"unit": session.opened, **opening}
+    if session.name == "prose":
+        found["writing"] = write_prose(session)
     found["cards"] = {cell.unit: card_of(session, cell.unit, cell.feature) for cell in session.named}
     return found
+
+
+def write_prose(session: Session) -> dict[str, Any]:
+    """Sample a text from the model after its first prompt, with the first seed that writes no heading or blank line."""
+    assert isinstance(session.model, LanguageModel)
+    prompt = first_prompt(session)
+    for seed in count():
+        text = session.model.generate(prompt, limit=200, seed=seed, temperature=0.7)
+        if "\n\n" not in text and "CHAPTER" not in text:
+            return {"prompt": prompt, "seed": seed, "text": text}
+    raise AssertionError
 
 
 def card_of(session: Session, unit: str, feature: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from relmo.analysis.units.named_cells import NamedCell, read_cells
 from relmo.errors import ModelError, SettingError
 from relmo.explorer import equations, lines, truth, write
 from relmo.explorer.asked import Answer, Asked, rounded, scale, text_of, unit_of, whole_number
-from relmo.explorer.cells import around, contexts, histogram, weights
+from relmo.explorer.cells import around, contexts, histogram, opening_event, opening_prompt, weights
 from relmo.explorer.examples import COUNTING, EXAMPLES, Passage, example, passages
 from relmo.explorer.extras import Extras, learnt_mixes
 from relmo.explorer.reader import PagedReader
@@ -226,7 +226,16 @@ class Session:
             "first": self.first,
             "opened": opened,
             "mode": "centred" if self.named else "value",
-            "named": [asdict(cell) | {"words": in_words(cell.feature)} | shown_strength(cell) for cell in self.named],
+            "named": [
+                asdict(cell)
+                | {
+                    "words": in_words(cell.feature),
+                    "event": self.event_of(cell.unit),
+                    "prompt": opening_prompt(cell.feature, self.model),
+                }
+                | shown_strength(cell)
+                for cell in self.named
+            ],
             "shipped": self.first == self.ready_text,
             "usual": truth.usual_features(self, self.first),
             "features": [
@@ -282,6 +291,13 @@ class Session:
         named = self.extras.about("bilm" if isinstance(self.model, BiLM) else "lm")["beside"]
         others = [{"model": name, "name": name} for name in taught if name != self.name]
         return others + [{"of": name, "name": name} for name in named]
+
+    def event_of(self, unit: str) -> str:
+        """Return the symbol around which a unit is shown first: one that its feature is about."""
+        feature = next((cell.feature for cell in self.named if cell.unit == unit), "")
+        if not feature and "surplus" in truth.usual_features(self, self.first):
+            feature = "surplus"
+        return opening_event(feature, self.reader(self.first).document)
 
     def page(self, asked: Asked) -> Answer:
         """A page's symbols, and what stands between them where they are words."""

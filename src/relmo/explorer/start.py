@@ -29,7 +29,7 @@ ALIGNED = (
     ),
     (
         *("adding", "addition", "A network that learned to add"),
-        "It was shown sums as text, and no rule. Digits that it writes look at the digits that they add.",
+        "It was shown sums as text, and no rule.",
     ),
 )
 """Cards of models that translate: the kind, the model, the title and the sentence."""
@@ -161,15 +161,13 @@ def _agreement(models: Models, named: Named, ready: Ready) -> Card | None:
     model = next((each for each in models if "agree" in ready[each.name]), None)
     if model is None:
         return None
-    rows = [
-        [each["condition"], each["accuracy"]]
-        for each in ready[model.name]["agree"]["conditions"]
-        if each["condition"].startswith("nounpp")
-    ]
+    conditions = [row for row in ready[model.name]["agree"]["conditions"] if row["condition"].startswith("nounpp")]
+    rows = [[row["condition"], row["accuracy"]] for row in conditions]
+    pairs = sum(row["pairs"] for row in conditions)
     return {
         "kind": "agreement",
         "title": "“The keys to the cabinet … is or are?”",
-        "sentence": "The verb goes with the keys, not with the cabinet. Does the network know?",
+        "sentence": f"The verb goes with the keys, not with the cabinet. Bars: right verbs in {pairs} pairs.",
         "link": {"screen": "experiments", "model": model.name},
         "picture": {"kind": "bars", "rows": rows, "limit": 100},
     }
@@ -185,8 +183,8 @@ def _number(models: Models, named: Named, ready: Ready) -> Card | None:
     rows = [["with all cells", found["all"][kind]], ["without this one", found["without"][kind]]]
     return {
         "kind": "number",
-        "title": "A cell that remembers “plural”",
-        "sentence": "It holds the subject's number up to the verb. Bars: right verbs after “the boy near the cars”.",
+        "title": "A cell that carries the subject's number",
+        "sentence": f"Right verbs after “the boy near the cars”, {found['pairs']} sentences, with and without it.",
         "link": {"screen": "trace", "model": model.name, "unit": unit},
         "picture": {"kind": "bars", "rows": rows, "limit": 100},
     }
@@ -206,7 +204,7 @@ def _play(models: Models, named: Named, ready: Ready) -> Card | None:
     return {
         "kind": "play",
         "title": "One word, two senses: “play”",
-        "sentence": "In each sentence the word is nearest to others that mean the same.",
+        "sentence": "For each of two sentences, the nearest occurrence of any word in the top layer.",
         "link": link | {"position": asked["position"]},
         "picture": {"kind": "pairs", "pairs": pairs},
     }
@@ -218,17 +216,16 @@ def _around(words: list[str], place: int) -> list[str]:
 
 
 def _writing(models: Models, named: Named, ready: Ready) -> Card | None:
-    model = next((each for each in models if "compare" in ready[each.name]), None)
+    model = next((each for each in models if "writing" in ready[each.name]), None)
     if model is None:
         return None
-    samples = ready[model.name]["compare"]["samples"]
-    own = next((each["text"] for each in samples if each["model"] == model.name), "")
+    sample = ready[model.name]["writing"]
     return {
         "kind": "writing",
         "title": "A network that writes",
         "sentence": "It guesses the next letter, takes one, and guesses again.",
         "link": {"screen": "write", "model": model.name},
-        "picture": {"kind": "prose", "text": own[:170]},
+        "picture": {"kind": "prose", "text": sample["text"][:170]},
     }
 
 
@@ -241,6 +238,8 @@ def _aligned(shown: tuple[str, str, str, str], models: Models, ready: Ready) -> 
     model = align["models"][0]
     written = model["written"][0]
     rows = written["units"][: len(written["units"]) - written["ended"]]
+    if kind == "adding":
+        sentence = f"{sentence} {_attended_digits(rows, model['source'], written['attention'])}"
     picture = {"kind": "map", "rows": rows, "columns": model["source"], "weights": written["attention"][: len(rows)]}
     return {
         "kind": kind,
@@ -249,3 +248,10 @@ def _aligned(shown: tuple[str, str, str, str], models: Models, ready: Ready) -> 
         "link": {"screen": "align", "model": name},
         "picture": picture,
     }
+
+
+def _attended_digits(rows: list[str], source: list[str], attention: list[list[float]]) -> str:
+    """Describe how many of the written digits have their largest attention weight on a digit of the source."""
+    most = [source[max(range(len(source)), key=weights.__getitem__)] for weights in attention[: len(rows)]]
+    count = sum(symbol.isdigit() for symbol in most)
+    return f"Of the {len(rows)} digits that it writes, {count} attend most to a digit of the sum."

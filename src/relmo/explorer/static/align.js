@@ -21,6 +21,7 @@ export function showAlign(root, view) {
   const [likely, others, searched] = [make("div", {}), make("section", { class: "panel" }), make("section", { class: "panel" })];
   const [sides, map] = [make("figure", {}), make("figure", {})];
   let found = null;
+  let latest = 0;
 
   const asked = (source) => ({ model: about.name, source, ...(state.beams ? { beams: state.beams } : {}), ...(state.other ? { other: state.other } : {}) });
   const sources = bundle ? savedSources(asked(""))
@@ -44,15 +45,18 @@ export function showAlign(root, view) {
   }
 
   async function load() {
+    const turn = ++latest;
     picture.classList.toggle("waiting", Boolean(found));
     try {
-      found = await ask("align", asked(state.source));
+      const answer = await ask("align", asked(state.source));
+      if (turn !== latest) return; // another text was asked for since
+      found = answer;
       draw();
     } catch (error) {
       say(error.message);
       if (!found) put(lead, error.message);
     } finally {
-      picture.classList.remove("waiting");
+      if (turn === latest) picture.classList.remove("waiting");
     }
   }
 
@@ -112,7 +116,6 @@ export function showAlign(root, view) {
 
   function steps({ target, step, reached }) {
     const last = target.length - 1;
-    const had = stepper.contains(document.activeElement) ? document.activeElement.textContent : "";
     const to = (label, t) => button(label, () => view.set({ step: t }), { disabled: t < 0 || t > last || t === state.step });
     const join = NAMES[about.units[1]][0] === "character" ? "" : " ";
     const part = (from, to) => (from < to && from ? join : "") + target.slice(from, to).join(join);
@@ -120,7 +123,6 @@ export function showAlign(root, view) {
     put(stepper, to("First", 0), to("◀ Back", step - 1), to("Forward ▶", step + 1), to("Last", last),
       make("span", { class: "told", role: "status" }, `step ${step + 1} of ${last + 1}`),
       make("span", { class: "sofar" }, part(0, step), step ? join : "", make("u", {}, target[step]), part(step + 1, done), make("span", { class: "rest" }, part(done, target.length))));
-    if (had) [...stepper.querySelectorAll("button")].find((each) => each.textContent === had && !each.disabled)?.focus();
   }
 
   // A distribution as bars, from nothing to certain.
@@ -212,7 +214,7 @@ export function showAlign(root, view) {
       : best.log_prob >= greedy.log_prob ? `Keeping ${beams} texts open finds a likelier text than taking the likeliest ${one} each time`
         : `Keeping ${beams} texts open finds another text than taking the likeliest ${one} each time`;
     const rows = written.map((each, i) => [
-      button(i ? `beam ${i}` : "greedy", () => { view.set({ way: i, step: -1 }); searched.querySelectorAll("tbody button")[i].focus(); }, { "aria-pressed": String(each === text()) }),
+      button(i ? `beam ${i}` : "greedy", () => view.set({ way: i, step: -1 }), { "aria-pressed": String(each === text()) }),
       cell(...marked(each.parts)), likelihood(each), fixed(each.log_prob, 3), ...(penalty ? [fixed(each.score, 3)] : [])]);
     put(searched, make("h2", {}, head),
       make("p", {}, `Press one to see its map. ${penalty ? `They are ranked by score: the logarithm over ((5 + length) / 6)^${penalty}, so that long texts have a chance.` : "They are ranked by their probability."}`),

@@ -1,6 +1,6 @@
 // The page: its state, which is the address's fragment; its head; which screen is shown.
 
-import { answers, ask, bundle, canonical, Mistake, parseUnit, send, unitName } from "./data.js";
+import { answers, ask, bundle, canonical, Mistake, parseUnit, send, spokenUnit, unitName } from "./data.js";
 import { button, choice, download, labelled, make, put, say } from "./dom.js";
 import { savePicture } from "./picture.js";
 import { present } from "./present.js";
@@ -39,7 +39,7 @@ const SCREENS = {
   align: { label: "Align", show: showAlign, kinds: ["seq2seq"], state: { source: "", step: -1, way: 0, beams: 0 } },
 };
 const DEFAULTS = { screen: "", model: "", text: "", page: 0, unit: "", mode: "", at: -1, pins: "", marks: false,
-  likely: true, gates: false, threshold: 0, own: "", language: "", event: "\n", features: "", patterns: "", measure: "r", sort: "",
+  likely: true, gates: false, threshold: 0, own: "", language: "", event: "", features: "", patterns: "", measure: "r", sort: "",
   bias: 1, radius: 1, languageName: "anbn", pairs: "", other: "", order: 6, sentence: "The children play in the garden .", position: 2,
   same: false, pack: "", most: 100, conditions: "", swept: false, train: "", feature: "", prompt: "", seed: 0, jacobians: false, beside: false };
 for (const { state: own } of Object.values(SCREENS)) Object.assign(DEFAULTS, own);
@@ -112,7 +112,7 @@ const view = {
   turn(by) { this.set({ unit: this.neighbour(by) }); },
   // What a unit is called: its name in plain words, where it has one.
   named(unit = this.state.unit) { return this.about.named?.find((cell) => cell.unit === unit) ?? null; },
-  called(unit = this.state.unit) { return this.named(unit)?.name ?? `cell ${parseUnit(unit).number}`; },
+  called(unit = this.state.unit) { return this.named(unit)?.name ?? spokenUnit(unit, this.about.layers); },
   get symbols() { return this.about.unit === "char" ? "characters" : "words"; },
   get symbol() { return this.about.unit === "char" ? "character" : "word"; },
   feature(name) { return this.about.features.find((each) => each.name === name)?.words ?? name.replaceAll("_", " "); },
@@ -210,8 +210,12 @@ function show() {
   current?.close?.();
   head();
   const root = document.getElementById("screen");
+  if (root.dataset.screen !== state.screen) {
+    root.dataset.screen = state.screen;
+    if (root.contains(document.activeElement)) root.focus({ preventScroll: true });
+    scrollTo(0, 0);
+  }
   put(root);
-  root.dataset.screen = state.screen;
   current = SCREENS[state.screen].show(root, ownView());
 }
 
@@ -256,6 +260,11 @@ function settle() {
   if (!offered(state.screen)) state.screen = "read";
   if (!(parseUnit(state.unit).state in about.states)) state.unit = about.opened;
 }
+
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the fragment of the address is the state
+  document.getElementById("screen").focus();
+});
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || !about) return;

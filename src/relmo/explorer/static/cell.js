@@ -1,7 +1,7 @@
 // Cell: one unit, and what happens when it is changed.
 
 import { answers, ask, bundle, parseUnit, ready, shownUnit, work } from "./data.js";
-import { button, choice, evidence, fixed, grid, heading, labelled, make, put, runner, say, signed, visible } from "./dom.js";
+import { button, choice, evidence, fixed, grid, heading, labelled, make, put, runner, say, signed, unitButton, visible } from "./dom.js";
 import { bars, lines } from "./charts.js";
 import { context, turnTo } from "./read.js";
 import { foundFor } from "./find.js";
@@ -15,6 +15,7 @@ export function showCell(root, view) {
   const unit = parseUnit(state.unit);
   const carried = about.carried.includes(unit.state);
   const cell = view.named();
+  const event = state.event || (cell?.event ?? (about.usual.includes("surplus") ? "b" : "\n"));
   const summary = make("p", { class: "summary" });
   const gating = make("div", {});
   const places = make("section", { class: "panel" }, make("h3", {}, "Where it is highest and lowest"), make("p", { class: "loading" }, "reading the whole text…"));
@@ -39,8 +40,7 @@ export function showCell(root, view) {
   async function fill() {
     const asked = { model: state.model, text: state.text, unit: state.unit };
     await ready("find", state).catch(() => null);
-    if (!bundle && state.event === "\n" && about.usual.includes("surplus")) view.note({ event: "b" });
-    const [over, cell] = await Promise.all([ask("overview", asked), ask("cell", { ...asked, event: state.event })]);
+    const [over, cell] = await Promise.all([ask("overview", asked), ask("cell", { ...asked, event })]);
     put(summary, ...sentences(over, cell));
     const jump = (at) => turnTo(view, over, at);
     put(places, make("h3", {}, "Where it is highest"),
@@ -55,7 +55,7 @@ export function showCell(root, view) {
     const parts = [];
     for (const each of foundFor(state).filter(({ exists }) => exists)) {
       const worst = [...each.broken].filter((row) => row.class !== "all").sort((a, b) => a.rank - b.rank || b.delta - a.delta)[0];
-      parts.push(make("strong", {}, `In this text it goes ${strength(each.r)} with ${view.feature(each.feature)} (r ${signed(each.r)})` +
+      parts.push(make("strong", {}, `In this text it goes ${strength(each.r, each.symbols)} with ${view.feature(each.feature)} (r ${signed(each.r)})` +
         `${worst ? `; without it ${signed(worst.delta, 3)} bits ${atClass(view, worst.class)} (rank ${worst.rank} of ${worst.of})` : ""}. `));
     }
     parts.push(`Over ${over.total.toLocaleString("en")} ${view.symbols} its mean is ${fixed(over.mean)}, its standard deviation ${fixed(over.sd)}. `);
@@ -69,8 +69,8 @@ export function showCell(root, view) {
 
   function around(cell) {
     const fits = about.unit === "char" ? EVENTS : EVENTS.filter(([event]) => !/[\n ab]/.test(event));
-    const options = fits.some(([event]) => event === state.event) ? fits : [[state.event, visible(state.event)], ...fits];
-    const picker = bundle ? `around ${visible(cell.event)}` : labelled("Around", choice(options, state.event, (event) => view.set({ event })));
+    const options = fits.some(([symbol]) => symbol === event) ? fits : [[event, visible(event)], ...fits];
+    const picker = bundle ? `around ${visible(cell.event)}` : labelled("Around", choice(options, event, (symbol) => view.set({ event: symbol })));
     if (!cell.around.count) {
       put(course, make("h3", {}, `What it does around “${visible(cell.event)}”`), picker, make("p", {}, `“${visible(cell.event)}” is not in this text.`));
       return;
@@ -84,7 +84,7 @@ export function showCell(root, view) {
 
   function wires(cell) {
     const { weights } = cell;
-    const pairs = (some) => (some ?? []).map(([name, weight]) => `${typeof name === "string" ? visible(name) : name} ${signed(weight)}`).join("   ");
+    const pairs = (some) => (some ?? []).map(([name, weight]) => `${typeof name === "string" ? visible(name) : `cell ${name + 1}`} ${signed(weight)}`).join("   ");
     const rows = Object.entries(weights.from).map(([gate, some]) => [about.words[gate] ?? gate, pairs(some.slice(0, 6))]);
     const symbols = Object.entries(weights.symbols).map(([gate, some]) => [about.words[gate] ?? gate, pairs(some.slice(0, 8))]);
     put(wiring, make("h3", {}, "What it is wired to"),
@@ -104,7 +104,7 @@ export function showCell(root, view) {
   function change() {
     const how = choice([["zero", "set to zero"], ["mean", "set to its mean"], ["hold", "hold on"], ["scale", "scale"]], "zero", () => {});
     const value = make("input", { type: "number", step: "any", placeholder: "as usual" });
-    const prompt = make("input", { type: "text", value: about.unit === "char" ? "" : "", maxlength: "500", placeholder: "how the samples begin" });
+    const prompt = make("input", { type: "text", value: cell?.prompt ?? "", maxlength: "500", placeholder: "how the samples begin" });
     const seed = make("input", { type: "number", min: 0, value: 0 });
     const result = make("div", {});
     const go = runner("Change it", async (tell, signal) => {
@@ -121,7 +121,7 @@ export function showCell(root, view) {
     const rank = runner("Rank it among all", async (tell, signal) => {
       const found = await work({ what: "rank", model: state.model, text: state.text, unit: state.unit }, tell, signal);
       put(ranked, grid(["where", "count", "more bits", "rank", "the median cell", "first"], found.classes.map((each) =>
-        [classWords(view, each.name), String(each.count), signed(each.delta, 3), `${each.rank} of ${found.of}`, signed(each.median, 3), shownUnit(each.first)]),
+        [classWords(view, each.name), String(each.count), signed(each.delta, 3), `${each.rank} of ${found.of}`, signed(each.median, 3), unitButton(view, each.first)]),
       { caption: `every cell set to zero by itself, over ${found.symbols.toLocaleString("en")} ${view.symbols}` }));
     });
     const box = make("section", { class: "panel" }, make("h3", {}, "What happens without it?"),

@@ -3,7 +3,7 @@
 import { answers, bundle, isMade, jobKey, keep, ready, shownUnit, work } from "./data.js";
 import { button, choice, evidence, fixed, grid, heading, labelled, make, put, runner, say, signed } from "./dom.js";
 import { paint } from "./colour.js";
-import { lines } from "./charts.js";
+import { bars, lines } from "./charts.js";
 import { saving } from "./picture.js";
 import { ColouredText, snippet } from "./text.js";
 import { classWords } from "./words.js";
@@ -41,10 +41,10 @@ export function showCompare(root, view) {
 
   function draw(found) {
     const [first, second] = found.models;
-    const all = found.classes[0];
-    const gap = all.bits[1] - all.bits[0];
-    const better = Math.abs(gap) < 0.02 ? `${first} and ${second} guess equally well` : gap > 0 ? `${first} guesses better than ${second}` : `${second} guesses better than ${first}`;
-    put(top, heading(better, `${fixed(Math.abs(gap), 2)} bits a ${view.symbol} between them, over ${found.total.toLocaleString("en")} ${view.symbols}. Orange: ${first} guessed better there. Blue: ${second} did.`));
+    const [gap, low, high] = found.classes[0].difference;
+    const range = low === null ? "too little text for an interval" : `95 % interval ${signed(low, 2)} to ${signed(high, 2)}`;
+    const counted = found.counted_on ? ` The n-grams were counted on ${found.counted_on}; both are measured on the second half.` : "";
+    put(top, heading(comparison(found), `${first} needs ${fixed(Math.abs(gap), 2)} bits a ${view.symbol} ${gap > 0 ? "more" : "fewer"} than ${second} (${range}), over ${found.total.toLocaleString("en")} ${view.symbols}.${counted} Orange: ${first} guessed better there. Blue: ${second} did.`));
     const saved = found.symbols.map((_, i) => found.bits[1][i] - found.bits[0][i]);
     const text = new ColouredText(`bits saved by ${first}`, { focused: (i) => {
       at.textContent = `“${found.symbols[i]}”: ${fixed(found.bits[0][i])} bits for ${first}, ${fixed(found.bits[1][i])} for ${second}`;
@@ -60,10 +60,23 @@ export function showCompare(root, view) {
     const rows = found.classes.map((each) => [classWords(view, each.class), each.count.toLocaleString("en"), fixed(each.bits[0], 3), fixed(each.bits[1], 3),
       each.difference[0] === null ? "" : `${signed(each.difference[0], 3)}${each.difference[1] === null ? "" : ` (${signed(each.difference[1], 3)} to ${signed(each.difference[2], 3)})`}`]);
     const picture = make("div", {}, make("p", { class: "scale" }, swatch(1, `${first} is better`), swatch(0, "alike"), swatch(-1, `${second} is better`), " up to 6 bits"), text.element);
-    put(result, make("div", { class: "pair" }, make("section", { class: "panel" }, make("h3", {}, `Who guessed each ${view.symbol} better? `, saving(picture, `${first} and ${second}`)), picture, at,
+    const ranked = found.ranking?.length > 2 ? bars(found.ranking.map(({ model, bits, difference: [more, least, most] }) => [model, bits, more === 0 ? "" : `${signed(more, 2)} (${signed(least, 2)} to ${signed(most, 2)})`]),
+      { label: `bits a ${view.symbol} of ${found.ranking.length} networks that have read the same; fewer are better (difference to the first, 95 % interval)` }) : "";
+    put(result, ranked && make("section", { class: "panel" }, ranked), make("div", { class: "pair" }, make("section", { class: "panel" }, make("h3", {}, `Who guessed each ${view.symbol} better? `, saving(picture, `${first} and ${second}`)), picture, at,
       evidence("By kind, in numbers", grid(["where", "count", first, second, "difference (95 %)"], rows,
         { caption: `bits a ${view.symbol} over ${found.total.toLocaleString("en")} ${view.symbols}` }))),
     make("div", {}, blind(found), found.copies ? copiesOf(found.copies) : "")));
+  }
+
+  // Who guesses better, where the interval of the paired differences leaves out zero.
+  function comparison({ models: [first, second], classes: [{ difference: [gap, low, high] }], ranking }) {
+    if (ranking?.length > 2) {
+      const [best, ...others] = ranking;
+      const level = others.filter(({ difference: [, least] }) => least === null || least <= 0).map(({ model }) => model);
+      return level.length ? `No clear difference between ${[best.model, ...level].join(" and ")}` : `${best.model} guesses best of ${ranking.length} networks`;
+    }
+    if (low === null || (low <= 0 && high >= 0)) return `No clear difference between ${first} and ${second}`;
+    return gap < 0 ? `${first} guesses better than ${second}` : `${second} guesses better than ${first}`;
   }
 
   function blind({ samples, copies }) {
@@ -117,7 +130,7 @@ export function showCompare(root, view) {
     { label: `how well ${name} goes with ${view.feature(found.feature)}, by checkpoint`, x: "", y: "|r|, how well it goes with it", width: 520, height: 260, zero: true, names: found.frames.map((each) => each.model) }),
     found.left_out.length ? make("p", { class: "verdict" }, `Left out, as they have other cells: ${found.left_out.join(", ")}.`) : "",
     make("ol", { class: "film" }, frame(`the truth: ${view.feature(found.feature)}`, found.track.map((value) => value - middle), middle - least || 1),
-      ...found.frames.map((each) => frame(`${each.model}: r ${signed(each.r, 2)}; the best cell then: ${shownUnit(each.best_unit)}, ${signed(each.best_r, 2)}`, each.values, each.scale))));
+      ...found.frames.map((each) => frame(`${each.model}: r ${signed(each.r, 2)}; the best cell then: ${view.called(each.best_unit)} (${shownUnit(each.best_unit)}), ${signed(each.best_r, 2)}`, each.values, each.scale))));
   }
 
   return { close: () => { go.stop(); roll?.stop(); }, update: (changed) => (changed.some((name) => ["text", "model"].includes(name)) ? showCompare(root, view) : null) };

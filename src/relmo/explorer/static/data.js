@@ -128,6 +128,12 @@ export function unitName({ state, layer, number, backward }) {
   return `${state}${layer}.${number}${backward ? "b" : ""}`;
 }
 
+// A unit and its layer as they are spoken of, counted from 1; addresses such as c1.190 count from 0.
+export function spokenUnit(name, layers) {
+  const { layer, number } = parseUnit(name);
+  return `cell ${number + 1}${layers > 1 ? ` of layer ${layer + 1}` : ""}`;
+}
+
 export function shownUnit(name) {
   return name.replace(/b$/, "←");
 }

@@ -1,5 +1,7 @@
 // Elements, made of text and never of markup.
 
+import { render } from "./focus.js";
+
 export function make(name, given = {}, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(given)) {
@@ -12,15 +14,29 @@ export function make(name, given = {}, ...children) {
   return element;
 }
 
-// In the place of what was there; without those that are nothing.
+// Replaces the children, without empty ones; the focus stays on the equivalent element.
 export function put(element, ...children) {
-  element.replaceChildren(...children.filter((child) => child !== null && child !== undefined && child !== ""));
+  render(element, children.filter((child) => child !== null && child !== undefined && child !== ""));
 }
 
 export function svg(name, given = {}, ...children) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", name);
   for (const [key, value] of Object.entries(given)) element.setAttribute(key, value);
   element.append(...children);
+  return element;
+}
+
+// A part of a drawing that acts as a button, by pointer and by keyboard.
+export function pressable(element, pressed, title, label = title) {
+  for (const [name, value] of Object.entries({ tabindex: 0, role: "button", "aria-label": label })) element.setAttribute(name, value);
+  element.append(svg("title", {}, title));
+  element.addEventListener("click", pressed);
+  element.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    event.stopPropagation();
+    pressed();
+  });
   return element;
 }
 
@@ -56,11 +72,10 @@ export function evidence(summary, ...inside) {
   return make("details", { class: "evidence" }, make("summary", {}, summary), ...inside);
 }
 
-// A unit: its name in plain words, and small beside it its address; pressed it opens.
-export function unitButton(view, unit, pressed) {
-  const name = view.named(unit)?.name;
-  const made = button("", pressed ?? (() => view.set({ unit, screen: "cell" })), { class: "unit" });
-  put(made, ...(name ? [name, " ", make("small", { class: "address" }, addressOf(unit))] : [addressOf(unit)]));
+// A unit: its name, or its number from 1, and small beside it its address; pressed it opens.
+export function unitButton(view, unit, pressed, attributes = {}) {
+  const made = button("", pressed ?? (() => view.set({ unit, screen: "cell" })), { class: "unit", ...attributes });
+  put(made, view.called(unit), " ", make("small", { class: "address" }, addressOf(unit)));
   return made;
 }
 

@@ -41,7 +41,7 @@ export function showExperiments(root, view) {
     const rows = found.networks.map((network) => {
       const counter = network.counters[0];
       return [KINDS[network.cell] ?? network.cell, `${fixed(100 * network.right, 1)} %`, `${fixed(100 * network.rejected, 1)} %`, `${fixed(100 * network.balanced, 1)} %`, stretchesOf(network.accepted), network.first_failure ?? `none up to ${found.tested}`, network.first_wrong ?? "none",
-        counter ? `${counter.state}${counter.unit} for ${counter.count}: r ${signed(counter.r, 3)}, ${signed(counter.slope, 3)} each` : ""].map(String);
+        counter ? `cell ${counter.unit + 1} (${counter.state}) for ${counter.count}: r ${signed(counter.r, 3)}, ${signed(counter.slope, 3)} each` : ""].map(String);
     });
     const box = make("div", { class: "countpicture" });
     put(box, make("p", { class: "scale" }, make("span", { class: "swatch yes" }, "right words accepted"), " ", make("span", { class: "swatch no" }, "wrong words accepted"),
@@ -172,9 +172,11 @@ export function showExperiments(root, view) {
       `${fixed(each.interval[0], 1)} to ${fixed(each.interval[1], 1)}`, each.untrained === null ? "" : `${fixed(each.untrained, 1)} %`,
       each.more_frequent_form === null ? "" : `${fixed(each.more_frequent_form, 1)} %`]);
     const whole = found.conditions.find((each) => each.condition === "all");
-    const hard = [...shown].sort((a, b) => a.accuracy - b.accuracy)[0];
+    const lowest = Math.min(...shown.map((each) => each.accuracy));
+    const hardest = shown.filter((each) => each.accuracy === lowest).map(({ condition }) => `${conditionWords(condition)}${conditionExample(condition) ? ` (“${conditionExample(condition)}”)` : ""}`);
+    const hard = hardest.length === shown.length ? "" : hardest.length > 1 ? ` Hardest, equally: ${hardest.join("; ")}.` : ` Hardest: ${hardest[0]}.`;
     if (!letters && whole) put(top, heading(`The network prefers the right verb in ${fixed(whole.accuracy, 0)} of 100 pairs`,
-      `Half is guessing. Hardest: ${conditionWords(hard.condition)}${conditionExample(hard.condition) ? ` (“${conditionExample(hard.condition)}”)` : ""}.`));
+      `Measured on ${whole.pairs.toLocaleString("en")} pairs: ${found.title}. Half is guessing.${hard}${about.number_units.length ? " Trace measures other sentences, so its figures differ." : ""}`));
     const parts = [bars(shown.slice(0, 12).map((each) => [conditionWords(each.condition), each.accuracy, `${fixed(each.interval[0], 0)} to ${fixed(each.interval[1], 0)} %`]),
       { label: `${found.title}: how often the right form is preferred, in percent; 50 is guessing`, digits: 1, limit: 100 }),
     evidence("The numbers, and what they must beat", grid(["condition", "such as", "pairs", "right", "95 % interval", "same network untrained", "more frequent form"], rows,
@@ -182,7 +184,7 @@ export function showExperiments(root, view) {
     if (found.sweep) {
       const { conditions: some, units, drops, of } = found.sweep;
       parts.push(grid(["condition", "cell", "points it costs on the pairs it was not chosen by", "95 % interval", "cells that cost as much or more"],
-        some.map((each) => [conditionWords(each.condition), shownUnit(each.unit.replace("←", "b")), signed(each.held_out_drop, 1),
+        some.map((each) => [conditionWords(each.condition), unitButton(view, each.unit.replace("←", "b")), signed(each.held_out_drop, 1),
           `${signed(each.held_out_interval[0], 1)} to ${signed(each.held_out_interval[1], 1)}`, `${each.held_out_rank} of ${of}`]),
         { caption: "the cell that each condition needs most, chosen on half of the pairs" }));
       const most = Math.max(1, ...drops.flat().map(Math.abs));

@@ -5,7 +5,7 @@ import { button, choice, evidence, fixed, grid, heading, labelled, make, put, ru
 import { paint } from "./colour.js";
 import { saving } from "./picture.js";
 import { snippet, ColouredText } from "./text.js";
-import { atClass, strength } from "./words.js";
+import { atClass, isLittleEvidence, strength } from "./words.js";
 
 const MEASURES = [["r", "r: how well they go together"], ["rho", "rho: the same by ranks"], ["auc", "AUC, of yes or no"], ["f1", "F1, of yes or no, on the other half"],
   ["partial", "partial r: with the other features held constant"]];
@@ -92,7 +92,7 @@ export function showFind(root, view) {
     const there = ordered.filter((each) => each.exists);
     const skipped = found.skipped.length ? ` Left out, as they never change in this text: ${found.skipped.map((name) => view.feature(name)).join("; ")}.` : "";
     const best = there[0];
-    const claim = best ? `One cell ${strength(best.r)} shows ${view.feature(best.feature).replace(/^inside/, "what is inside")}` : "No single cell stands for any of these";
+    const claim = best ? `${isLittleEvidence(found.symbols) ? `In only ${found.symbols} ${view.symbols}: one` : "One"} cell ${strength(best.r, found.symbols)} shows ${view.feature(best.feature).replace(/^inside/, "what is inside")}` : "No single cell stands for any of these";
     put(top, heading(claim, `The best of all cells for each question (${found.units} numbers: what a cell holds, c, and what it shows, h), over ${found.symbols.toLocaleString("en")} ${view.symbols}. A cell counts when its orange bar beats the grey ones.${skipped}`));
     put(results, make("div", { class: "cards" }, ...ordered.map((each) => card(each, found))),
       evidence("All scores: every cell against every feature", matrix(found)));
@@ -101,7 +101,7 @@ export function showFind(root, view) {
   function card(each, found) {
     const controls = [["this cell", Math.abs(each.r)], ["same network untrained", each.controls.untrained?.r],
       [`guess from the last ${found.order}`, each.controls.ngram.r], ["chance", each.controls.shift], ["all cells together", each.controls.probe.r]];
-    const badges = each.exists ? [Math.abs(each.r) >= 0.8 ? "clear" : Math.abs(each.r) >= 0.5 ? "fair" : "weak", Object.keys(each.also).length ? null : "for nothing else",
+    const badges = each.exists ? [isLittleEvidence(found.symbols) ? "little evidence" : Math.abs(each.r) >= 0.8 ? "clear" : Math.abs(each.r) >= 0.5 ? "fair" : "weak", Object.keys(each.also).length ? null : "for nothing else",
       each.causal ? "the network needs it" : null].filter(Boolean) : ["no such cell"];
     const auc = each.binary ? `, AUC ${fixed(Math.max(each.auc, 1 - each.auc))}, F1 ${fixed(each.f1)}` : "";
     const worst = [...each.broken].filter((row) => row.class !== "all").sort((a, b) => a.rank - b.rank || b.delta - a.delta)[0];
@@ -132,8 +132,7 @@ export function showFind(root, view) {
     return [" Here it is a little better than ", unitButton(view, cell.unit), r === null ? "." : ` (${fixed(Math.abs(r))}).`];
   }
 
-  function matrix(found) {
-    const box = make("section", {});
+  function matrix(found, box = make("section", {})) {
     const sort = Math.max(0, found.features.indexOf(state.sort));
     const scores = found.scores[state.measure] ?? found.scores.r;
     const size = (value) => (value === null ? -1 : state.measure === "auc" ? Math.abs(value - 0.5) : Math.abs(value));
@@ -144,8 +143,8 @@ export function showFind(root, view) {
         if (value !== null) paint(cell, state.measure === "auc" ? value - 0.5 : value, state.measure === "auc" ? 0.5 : 1);
         return cell;
       })]);
-    const again = (more) => { view.note(more); box.replaceWith(matrix(found)); };
-    box.append(make("h3", {}, "Cells and features ", saving(box, `${state.model} cells and features`)), labelled("Score", choice(MEASURES, state.measure, (measure) => again({ measure }))),
+    const again = (more) => { view.note(more); matrix(found, box); };
+    put(box, make("h3", {}, "Cells and features ", saving(box, `${state.model} cells and features`)), labelled("Score", choice(MEASURES, state.measure, (measure) => again({ measure }))),
       grid(["cell", ...found.features.map((name) => view.feature(name))], rows, { caption: "the 40 cells that are best at the column chosen; press a head to sort by it",
         sort: sort + 1, pressed: (i) => again({ sort: found.features[i - 1] }) }));
     return box;
@@ -161,5 +160,5 @@ export function foundFor(state) {
   return found.found.filter((each) => {
     const unit = parseUnit(each.unit);
     return unit.layer === own.layer && unit.number === own.number && unit.backward === own.backward;
-  });
+  }).map((each) => ({ ...each, symbols: found.symbols }));
 }

@@ -1,7 +1,7 @@
 // Attention drawn in two ways: a map with a row for each unit written and a column for each read; and the two texts on
 // both sides, with lines between them.
 
-import { make, svg } from "./dom.js";
+import { make, pressable, svg } from "./dom.js";
 
 const LETTER = 7.6; // width of a letter, about
 const LONGEST_LABEL = 13;
@@ -27,13 +27,6 @@ function cut(label) {
 
 function widest(labels) {
   return Math.max(...labels.map((label) => label.length)) * LETTER;
-}
-
-// A part of a drawing that a pointer chooses; keys do the same elsewhere.
-function pressable(element, pressed, title) {
-  element.append(svg("title", {}, title));
-  element.addEventListener("click", pressed);
-  return element;
 }
 
 // A drawing that can be larger than its place; `centre` brings what is looked at into sight.
@@ -70,7 +63,9 @@ export function heatMap({ source, target, weights, step, reached }, room, chosen
       const x = left + size * j;
       const cell = svg("g", {}, svg("rect", { x, y, width: size - 1, height: tall - 1, "fill-opacity": weight, class: "weight" }));
       if (weight >= SEEN && size >= 26) cell.append(svg("text", { x: x + size / 2, y: y + tall / 2 + 4, "text-anchor": "middle", class: weight > FULL ? "number full" : "number" }, Math.round(100 * weight)));
-      row.append(pressable(cell, () => chosen(t), `${target[t]} ← ${source[j]}: ${percent(weight)}`));
+      cell.append(svg("title", {}, `${target[t]} ← ${source[j]}: ${percent(weight)}`));
+      cell.addEventListener("click", () => chosen(t)); // by keyboard, the words beside the map do the same
+      row.append(cell);
     });
     chart.append(row);
   });
@@ -88,7 +83,7 @@ export function bothSides({ source, target, weights, step, reached, name }, room
   const tall = rows > MANY ? 19 : 26;
   const height = tall * rows + 30;
   const at = (i, of) => 24 + tall * (i + 0.5 + (rows - of) / 2);
-  const chart = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", class: "chart sides",
+  const chart = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", class: "chart sides",
     "aria-label": weights ? "the two texts, with lines from each that was written to those that were looked at" : "the two texts, with one vector between them" },
     svg("text", { x: left - 6, y: 13, "text-anchor": "end", class: "side" }, "read"),
     svg("text", { x: width - right + 6, y: 13, class: "side" }, "written"));
@@ -125,7 +120,7 @@ export function bothSides({ source, target, weights, step, reached, name }, room
     const kind = t === step ? "word now" : t > reached ? "word coming" : "word";
     const word = svg("g", { class: kind, "data-row": t }, svg("rect", { x: width - right, y: at(t, to.length) - tall / 2 + 1, width: right, height: tall - 2, rx: 4, class: "box" }),
       svg("text", { x: width - right + 7, y: at(t, to.length) + 5 }, label));
-    chart.append(pointed(pressable(word, () => chosen(t), target[t]), (each) => each.t === t));
+    chart.append(pointed(pressable(word, () => chosen(t), target[t], `step ${t + 1}: ${target[t]}`), (each) => each.t === t));
   });
   usual();
   return framed(chart, `the two texts of ${name} side by side`, [width / 2, at(step, to.length)]);

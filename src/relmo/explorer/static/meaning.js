@@ -15,14 +15,22 @@ export function showMeaning(root, view) {
   const chosen = make("div", { class: "row", role: "group", "aria-label": "the word" });
   const sentence = make("input", { type: "text", maxlength: "2000", value: state.sentence, oninput: () => {
     view.note({ sentence: sentence.value, position: 0 });
+    clear();
     offer();
   } });
   const go = runner("Look it up", async (tell, signal) => {
+    clear();
     const found = await work({ what: "mean", model: state.model, text: state.text, sentence: state.sentence,
       position: state.position, same_word: state.same }, tell, signal);
     keep("meaning", state, found);
     draw(found);
   });
+
+  // An answer about another sentence or word is not shown.
+  function clear() {
+    put(top, heading(`“${state.sentence}”`, "Press a word to see the occurrences nearest to it."));
+    put(result);
+  }
 
   // Words as they stand between spaces, which a sentence of separate words has.
   function offer() {
@@ -67,8 +75,10 @@ export function showMeaning(root, view) {
       found.static.length ? make("ol", { class: "occurrences" }, ...found.static.map(([word, cosine]) => make("li", {}, make("b", {}, fixed(cosine, 3)), ` ${word}`)))
         : make("p", {}, "the static vectors do not know the word"));
     const word = found.words[found.position];
-    put(top, heading(`What “${word}” is near to in “${found.words.join(" ")}”`,
-      `Among ${found.symbols.toLocaleString("en")} words. “Without context” mixes all senses; the layers above have read the sentence, and find words used alike.`));
+    const nearest = found.layers.at(-1);
+    const same = nearest.filter((each) => each.words[each.position].toLowerCase() === word.toLowerCase()).length;
+    put(top, heading(`Of the ${nearest.length} nearest to “${word}” in “${found.words.join(" ")}”, ${same} ${same === 1 ? "is" : "are"} “${word}”`,
+      `In the top layer, among ${found.symbols.toLocaleString("en")} words. Read their sentences: do they use the word in the same sense? This text has no sense labels. “Without context” mixes all senses.`));
     const box = make("div", { class: "cards layers" }, ...lists.reverse(), neighbours);
     put(result, make("h3", {}, "Its nearest occurrences ", saving(box, `nearest to ${word}`)), box, scatter(found));
   }
@@ -82,7 +92,7 @@ export function showMeaning(root, view) {
     }
     const some = plane.points.length < plane.count ? `${plane.points.length} of ${plane.count.toLocaleString("en")} occurrences, drawn by lot` : `All ${plane.count} occurrences`;
     return make("section", { class: "panel" }, head,
-      make("p", {}, `${some}, on the two directions in which their vectors differ most, layer by layer. Senses that a layer tells apart stand apart.`),
+      make("p", {}, `${some}, on the two directions in which their vectors differ most, layer by layer. ${plane.points.some(({ tag }) => tag) ? "Shapes are parts of speech." : "Senses are not labelled in this text: point at an occurrence to read it."}`),
       planesOf(plane, names(plane.layers.length)));
   }
 

@@ -4,6 +4,8 @@ import { answers, bundle, isMade, jobKey, keep, ready, work } from "./data.js";
 import { evidence, fixed, grid, heading, labelled, make, put, runner, say, tick } from "./dom.js";
 import { lines } from "./charts.js";
 
+const EXPLODES = 10; // times as large at the longest distance
+
 export function showMemory(root, view) {
   const { about, state } = view;
   const flows = make("div", {});
@@ -63,7 +65,7 @@ export function showMemory(root, view) {
     for (const network of networks) {
       const deep = network.spectral_radius.length > 1;
       for (const curve of network.curves) {
-        const name = `${called(network.name)}${deep ? `, layer ${curve.layer}` : ""}`;
+        const name = `${called(network.name)}${deep ? `, layer ${curve.layer + 1}` : ""}`;
         const way = curve.of === "path" ? `through the ${about.words[network.keeping_gate] ?? network.keeping_gate} alone` : `gradient of ${curve.of}`;
         rows.push([`${name}: ${way}`, fixed(curve.factor, 3), curve.memory === null ? `> ${network.lags}` : String(curve.memory),
           ...[1, 10, 40].map((lag) => (lag < curve.median.length ? curve.median[lag].toPrecision(2) : ""))]);
@@ -74,7 +76,7 @@ export function showMemory(root, view) {
     }
     const whole = (network) => (network.jacobians.some((each) => each.part === "state") ? "state" : network.memory_state);
     const stretched = networks.flatMap((network) => network.jacobians.filter((each) => each.part === whole(network)).map((each) => ({
-      name: `${called(network.name)}${network.spectral_radius.length > 1 ? `, layer ${each.layer}` : ""}`, x: each.lags, y: each.median, lower: each.lower, upper: each.upper }))).slice(0, 6);
+      name: `${called(network.name)}${network.spectral_radius.length > 1 ? `, layer ${each.layer + 1}` : ""}`, x: each.lags, y: each.median, lower: each.lower, upper: each.upper }))).slice(0, 6);
     const size = { width: 480, height: 290, logY: true, x: `${view.symbols} back` };
     const gradients = lines(series, { ...size, label: "gradient norm by lag, logarithmic", y: "what is left of it (log)" });
     put(place, stretched.length ? make("div", { class: "halves" }, gradients, make("div", {},
@@ -82,17 +84,39 @@ export function showMemory(root, view) {
       make("p", { class: "verdict" }, "The most that a disturbance of a layer's whole state is stretched by on its way: above 1 it grows, below 1 it fades."))) : gradients,
       say_(networks), evidence("The numbers", grid(["network", "each step back multiplies by", "1 % is left after", "left at 1", "at 10", "at 40"], rows, { caption: place === fresh ? "fresh networks" : "this model" })));
     if (place === fresh) {
-      const best = [...networks].sort((a, b) => reach(b) - reach(a))[0];
-      put(top, heading(`The ${called(best.name).split(" (")[0]} remembers longest`, "Each line shows how much of a mistake reaches back. A line that falls fast means: what happened so long ago teaches nothing any more."));
+      put(top, heading(claimOfGradients(networks), "Each line shows the norm of the gradient by distance. A line that falls fast means: what happened so long ago teaches nothing any more. A line that rises means: training diverges unless gradients are clipped."));
     }
   }
 
+  function memoryCurve(network) {
+    return network.curves.find((curve) => curve.of === network.memory_state);
+  }
+
   function reach(network) {
-    return network.curves.find((curve) => curve.of === network.memory_state).memory ?? Infinity;
+    return memoryCurve(network).memory ?? Infinity;
+  }
+
+  // By how much the gradient has grown at the longest distance; below 1 it has shrunk.
+  function growth(network) {
+    const { median } = memoryCurve(network);
+    return median.at(-1) / median[0];
+  }
+
+  function claimOfGradients(networks) {
+    const names = (some) => some.map((network) => `the ${called(network.name).split(" (")[0]}`).join(" and ");
+    const exploding = networks.filter((network) => growth(network) > EXPLODES);
+    const others = networks.filter((network) => !exploding.includes(network));
+    const longest = Math.max(...others.map(reach));
+    const last = others.filter((network) => reach(network) === longest);
+    const fading = !others.length || last.length === others.length ? "" : longest === Infinity ? `only in ${names(last)} more than 1 % is left after ${last[0].lags} ${view.symbols}` : `it vanishes last in ${names(last)}`;
+    if (exploding.length) return `The gradient explodes in ${names(exploding)}${fading ? `; of the others, ${fading}` : ""}`;
+    if (fading) return `The gradient vanishes; ${fading}`.replace("; it vanishes last", " last");
+    return longest === Infinity ? "The gradient does not vanish in any of them" : `The gradient vanishes after ${longest} ${view.symbols} in all of them`;
   }
 
   function say_(networks) {
-    const told = networks.map((network) => `${called(network.name)}: ${reach(network) === Infinity ? `more than 1 % is left after ${network.lags} ${view.symbols}` : `less than 1 % is left after ${reach(network)} ${view.symbols}`}`);
+    const told = networks.map((network) => `${called(network.name)}: ${growth(network) > EXPLODES ? `explodes, ${growth(network).toPrecision(2)} times as large after ${network.lags} ${view.symbols}`
+      : reach(network) === Infinity ? `more than 1 % is left after ${network.lags} ${view.symbols}` : `less than 1 % is left after ${reach(network)} ${view.symbols}`}`);
     return make("p", { class: "verdict" }, `${told.join("; ")}.`);
   }
 

@@ -14,7 +14,7 @@ export function proofOf(view, cell) {
     })));
   const exact = [`r ${signed(cell.r)}`, cell.auc === null ? "" : `AUC ${fixed(cell.auc, 3)}`, cell.f1 === null ? "" : `F1 ${fixed(cell.f1, 3)}`].filter(Boolean).join(", ");
   const broken = cell.broken.map((each) => make("li", {}, `${each.what}: ${signed(each.bits, 3)} bits a ${view.symbol}; rank ${each.rank} of ${each.of} cells`));
-  return evidence(`How sure is that? It goes with the truth ${strength(cell.r)} (${exact})`,
+  return evidence(`How sure is that? It goes with the truth ${strength(cell.r, cell.symbols)} (${exact})`,
     bars, broken.length ? make("div", {}, make("p", {}, "Without this cell the network guesses worse:"), make("ul", {}, ...broken)) : null,
     make("p", { class: "verdict" }, `Verdict of the analysis: ${cell.verdict}.`),
     make("p", { class: "verdict" }, "Measured by ", make("code", {}, cell.command)));

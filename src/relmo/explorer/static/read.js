@@ -1,7 +1,7 @@
 // Read: a text coloured by one cell, page by page; below it, what is true.
 
 import { ask, bundle, fromUnits, known, parseUnit, shownUnit, unitName } from "./data.js";
-import { button, choice, evidence, fixed, grid, heading, labelled, make, put, say, signed, tick, visible } from "./dom.js";
+import { button, choice, evidence, fixed, grid, heading, labelled, make, put, say, signed, tick, unitButton, visible } from "./dom.js";
 import { histogram, map } from "./charts.js";
 import { saving } from "./picture.js";
 import { ColouredText } from "./text.js";
@@ -15,7 +15,7 @@ const AROUND = 24; // symbols of a strip
 
 export function showRead(root, view) {
   const { about, state } = view;
-  const text = new ColouredText("the text; arrow keys move, [ and ] change the cell", { focused, pressed });
+  const text = new ColouredText("the text; arrow keys move, [ and ] change the cell", { focused });
   const top = make("div", {});
   const chips = make("div", { class: "chips", role: "group", "aria-label": "cells with a name" });
   const side = make("aside", { class: "side controls", "aria-label": "what is shown" });
@@ -34,33 +34,48 @@ export function showRead(root, view) {
   let expected = null;
   let strip = null;
   let hovered = -1;
-  let opening = 0;
+  let loaded = ""; // the text and the page that the symbols are of
+  let latest = 0; // the number of the newest request; answers to earlier ones are dropped
 
   const asked = (more) => ({ model: state.model, text: state.text, page: state.page, ...more });
 
   async function open() {
-    const mine = ++opening;
-    expected = strip = null;
-    put(right);
-    put(strips);
-    put(focus);
-    const [got, values] = await Promise.all([ask("page", asked()), ofUnit()]);
-    if (mine !== opening) return;
-    if (page !== got) {
-      page = got;
-      text.set(page.symbols, page.gaps);
+    const turn = ++latest;
+    const place = `${state.text} ${state.page}`;
+    if (loaded !== place) {
+      [expected, strip, loaded] = [null, null, ""];
+      for (const part of [right, strips, focus]) put(part);
     }
-    await colourBy(values);
+    const [got, values] = await Promise.all([ask("page", asked()), ofUnit()]);
+    if (turn !== latest) return;
+    const isNew = loaded !== place;
+    if (isNew) {
+      [page, loaded] = [got, place];
+      text.set(page.symbols, page.gaps);
+      if (state.mode === "gradient" && !isHere()) view.note({ at: -1 });
+      pages();
+    }
+    const colouring = colourBy(values, turn);
+    if (isNew && isHere()) text.land(state.at - page.first); // before anything is painted
+    if (!(await colouring)) return;
     controls();
-    pages();
-    expected = await ask("expected", asked()).catch(() => null);
-    if (mine !== opening) return;
-    if (state.mode === "surprisal") await colourBy(values);
-    if (state.at >= page.first && state.at < page.first + page.symbols.length) text.focus(state.at - page.first);
-    else if (state.mode === "gradient") view.note({ at: -1 });
-    else reveal();
-    await aside();
+    if (!expected) {
+      const likely = await ask("expected", asked()).catch(() => null);
+      if (turn !== latest) return;
+      expected = likely;
+      if (state.mode === "surprisal" && !(await colourBy(values, turn))) return;
+    }
+    if (isNew && text.at < 0) reveal();
+    if (text.at >= 0) {
+      inform(text.at);
+      strip_(text.at);
+    }
     prefetch();
+    aside().catch((error) => say(error.message));
+  }
+
+  function isHere() {
+    return page && state.at >= page.first && state.at < page.first + page.symbols.length;
   }
 
   // The unit's values; none, and why, where they cannot be had.
@@ -68,8 +83,8 @@ export function showRead(root, view) {
     return ask("values", asked({ unit: state.unit })).catch((error) => (say(error.message), { values: [], scale: 1 }));
   }
 
-  // The values that the mode asks for, drawn; and the truth below them.
-  async function colourBy(values) {
+  // Draws the values that the mode asks for, with the truth below them. Returns whether this is still the newest request.
+  async function colourBy(values, turn) {
     shown = { ...values, name: "" };
     const cell = view.named();
     const turned = cell?.binary && cell.r < 0 ? -1 : 1;
@@ -89,16 +104,30 @@ export function showRead(root, view) {
       shown = { values: expected.bits, scale: 8, name: `bits: how surprising each ${view.symbol} was` };
     } else if (state.mode === "gradient") {
       shown = { values: new Array(page.symbols.length).fill(0), scale: 1, name: `Press a ${view.symbol}, or move to one with the arrows.` };
-      if (state.at >= page.first && state.at < page.first + page.symbols.length) await hang();
+      if (isHere()) {
+        const wanted = { model: state.model, text: state.text, at: state.at };
+        if (!known("gradient", wanted)) {
+          shown.name = `Computing the gradient of the guess after ${view.symbol} ${state.at}…`;
+          draw();
+        }
+        const gradient = await ask("gradient", wanted);
+        if (turn !== latest) return false;
+        hang(gradient);
+      }
     }
+    draw();
+    await underline(turn);
+    if (turn === latest) scale();
+    return turn === latest;
+  }
+
+  function draw() {
     text.colour(shown.values, shown.scale, { marks: state.marks });
-    await underline();
     headline();
     scale();
   }
 
-  async function hang() {
-    const found = await ask("gradient", { model: state.model, text: state.text, at: state.at });
+  function hang(found) {
     found.values.forEach((value, i) => {
       const place = found.first + i - page.first;
       if (place >= 0 && place < shown.values.length) shown.values[place] = value;
@@ -113,17 +142,18 @@ export function showRead(root, view) {
     return state.feature === "none" ? "" : state.feature || view.named()?.feature || "";
   }
 
-  async function underline() {
+  async function underline(turn) {
     const feature = truthful();
     const found = feature ? await ask("truth", asked({ feature })).catch(() => null) : null;
-    if (feature === truthful()) text.truth(found?.changes ? found.values : null);
+    if (turn !== latest) return;
+    text.truth(found?.changes ? found.values : null);
     shown.truth = found?.changes ? found.words : "";
   }
 
   // The text from the first place on where there is something to see.
   function reveal() {
     const first = text.spans.find((span) => span.dataset.truth);
-    if (first) text.element.scrollTop = Math.max(0, first.offsetTop - text.element.clientHeight / 4);
+    if (first) text.reveal(first);
   }
 
   function headline() {
@@ -165,16 +195,20 @@ export function showRead(root, view) {
     const unit = parseUnit(state.unit);
     const size = about.states[unit.state] / about.directions;
     const turn = (more) => view.set({ unit: unitName({ ...unit, ...more }) });
-    const slider = make("input", { type: "range", min: 0, max: size - 1, value: unit.number, oninput: () => turn({ number: Number(slider.value) }) });
-    const number = make("input", { type: "number", min: 0, max: size - 1, value: unit.number, onchange: () =>
-      turn({ number: Math.max(0, Math.min(size - 1, Math.round(Number(number.value) || 0))) }) });
+    const address = make("output", { class: "address" }, shownUnit(state.unit));
+    const slider = make("input", { type: "range", min: 1, max: size, value: unit.number + 1, oninput: () => {
+      turn({ number: Number(slider.value) - 1 });
+      address.textContent = shownUnit(state.unit);
+    } });
+    const number = make("input", { type: "number", min: 1, max: size, value: unit.number + 1, onchange: () =>
+      turn({ number: Math.max(0, Math.min(size - 1, Math.round(Number(number.value) || 1) - 1)) }) });
     const pins = state.pins ? state.pins.split(",") : [];
     const pinned = pins.includes(state.unit);
     const states = Object.keys(about.states).map((name) => [name, `${about.words[name]} (${name})`]);
     const truths = [["", "as the cell's name says"], ["none", "none"], ...about.features.map((each) => [each.name, each.words])];
     const opened = side.querySelector("details")?.open;
     put(side,
-      make("h3", {}, `Cell ${unit.number} of ${size} `, make("small", { class: "address" }, shownUnit(state.unit))),
+      make("h3", {}, `Cell ${unit.number + 1} of ${size}${about.layers > 1 ? `, layer ${unit.layer + 1}` : ""} `, make("small", { class: "address" }, shownUnit(state.unit))),
       make("div", { class: "row" }, button("◀ [", () => view.turn(-1), { "aria-label": "previous cell" }),
         button("] ▶", () => view.turn(1), { "aria-label": "next cell" }),
         button(pinned ? "Unpin" : "Pin", () => {
@@ -183,14 +217,14 @@ export function showRead(root, view) {
         }),
         button("All about it →", () => view.set({ screen: "cell" }))),
       pins.length ? make("div", { class: "row pins" }, "Pinned ", ...pins.map((pin) =>
-        button(shownUnit(pin), () => view.set({ unit: pin }), { "aria-pressed": String(pin === state.unit) }))) : null,
+        unitButton(view, pin, () => view.set({ unit: pin }), { "aria-pressed": String(pin === state.unit) }))) : null,
       labelled("Colour shows", choice(MODES.filter(([mode]) => !bundle || mode !== "gradient"), state.mode, (mode) => view.set({ mode }))),
-      labelled("Slide through the cells", slider),
+      labelled("Slide through the cells", slider).appendChild(address).parentElement,
       make("details", { open: Boolean(opened) }, make("summary", {}, "Another cell, gate or layer"),
         labelled("Number", number),
         labelled("State or gate", choice(states, unit.state, (name) =>
           turn({ state: name, number: Math.min(unit.number, about.states[name] / about.directions - 1) }))),
-        about.layers > 1 ? labelled("Layer", choice(Array.from({ length: about.layers }, (_, i) => [String(i), String(i)]),
+        about.layers > 1 ? labelled("Layer", choice(Array.from({ length: about.layers }, (_, i) => [String(i), String(i + 1)]),
           String(unit.layer), (layer) => turn({ layer: Number(layer) }))) : null,
         about.directions > 1 ? labelled("Reads", choice([["", "forwards"], ["b", "backwards"]], unit.backward ? "b" : "",
           (way) => turn({ backward: way === "b" }))) : null,
@@ -222,24 +256,14 @@ export function showRead(root, view) {
   }
 
   function focused(place, how) {
-    if (!page || (how === "hover" && hovered === place)) return;
+    if (!loaded || (how === "hover" && hovered === place)) return;
     hovered = place;
     inform(place);
     if (how !== "focus") return;
     strip_(place);
     const moved = state.at !== page.first + place;
     if (moved) view.note({ at: page.first + place });
-    if (moved && state.mode === "gradient") repaint();
-  }
-
-  function pressed(place) {
-    if (state.mode === "gradient") repaint();
-  }
-
-  async function repaint() {
-    const at = state.at;
-    const values = await ofUnit();
-    if (at === state.at) await colourBy(values).catch((error) => say(error.message));
+    if (moved && state.mode === "gradient") open().catch((error) => say(error.message));
   }
 
   function inform(place) {
@@ -333,19 +357,13 @@ export function showRead(root, view) {
   open().catch((error) => { say(error.message); text.element.textContent = error.message; });
   return {
     text,
-    // Another unit of the same page: only colours change.
-    async update(changed) {
-      if (changed.some((name) => ["text", "page", "model"].includes(name))) return open();
-      if (changed.every((name) => name === "at") && state.mode !== "gradient") {
-        if (page && state.at >= page.first && state.at < page.first + page.symbols.length) text.focus(state.at - page.first);
-        return;
-      }
-      await colourBy(await ofUnit());
+    update(changed) {
       if (changed.includes("unit")) strip = null;
-      controls();
-      if (text.at >= 0) { inform(text.at); strip_(text.at); }
-      aside();
-      prefetch();
+      if (changed.includes("at") && loaded === `${state.text} ${state.page}` && isHere()) {
+        text.focus(state.at - page.first);
+        text.reveal(text.spans[text.at]);
+      }
+      return changed.every((name) => name === "at") && loaded && state.mode !== "gradient" ? null : open();
     },
   };
 }

@@ -4,7 +4,7 @@ import { make } from "./dom.js";
 import { ink, paint, step, table, STEPS } from "./colour.js";
 
 export class ColouredText {
-  constructor(label, { focused, pressed } = {}) {
+  constructor(label, { focused } = {}) {
     this.element = make("div", { class: "text", tabindex: "0", role: "application", "aria-roledescription": "coloured text",
       "aria-label": label });
     this.spans = [];
@@ -16,9 +16,7 @@ export class ColouredText {
     });
     this.element.addEventListener("click", (event) => {
       const place = this.place(event.target);
-      if (place < 0 || String(getSelection())) return;
-      this.focus(place);
-      pressed?.(place);
+      if (place >= 0 && !String(getSelection())) this.focus(place);
     });
     this.element.addEventListener("keydown", (event) => this.key(event));
   }
@@ -78,11 +76,27 @@ export class ColouredText {
 
   focus(place) {
     if (!this.spans.length) return;
+    this.mark(place);
+    this.spans[this.at].scrollIntoView({ block: "nearest" });
+    this.focused(this.at, "focus");
+  }
+
+  mark(place) {
     this.spans[this.at]?.classList.remove("here");
     this.at = Math.max(0, Math.min(place, this.spans.length - 1));
     this.spans[this.at].classList.add("here");
-    this.spans[this.at].scrollIntoView({ block: "nearest" });
-    this.focused(this.at, "focus");
+  }
+
+  // Opens at a passage that begins with this symbol: it is in the upper part of the box, and in the window.
+  land(place) {
+    this.mark(place);
+    const span = this.spans[this.at];
+    this.reveal(span);
+    scrollBy(0, Math.max(0, span.getBoundingClientRect().top - 0.75 * innerHeight));
+  }
+
+  reveal(span) {
+    this.element.scrollTop = Math.max(0, span.offsetTop - this.element.clientHeight / 4);
   }
 
   key(event) {

@@ -1,7 +1,7 @@
 // Trace: lines over time. Units and gates over a text, several models above each other; or one unit through sentences of four kinds.
 
 import { ask, bundle, parseUnit, unitName, shownUnit } from "./data.js";
-import { button, choice, fixed, heading, labelled, make, put, say, tick, visible } from "./dom.js";
+import { button, choice, fixed, heading, labelled, make, put, say, tick, unitButton, visible } from "./dom.js";
 import { lines } from "./charts.js";
 import { capitalised, cellCalled } from "./equations.js";
 import { snippet } from "./text.js";
@@ -54,8 +54,8 @@ export function showTrace(root, view) {
     { label: `${about.words[name]} (${name})`, x: "", y: `${about.words[name]} ${name}`, width: n || innerWidth < NARROW ? 430 : 760, height: n ? 210 : 300, names: longest, legend: n === 0 }));
     const figure = make("div", { class: "traces" }, charts[0], make("div", { class: "cards" }, ...charts.slice(1)));
     return {
-      title: keeps ? `This cell remembers that the subject was ${keeps}` : "This cell does not tell the subject's number at the verb",
-      lead: make("span", {}, `The ${found.conditions[3]?.words[1] ?? "boys"} near the cars …: each line is one kind of sentence. Look at the last word: lines part by the first noun, not by the last. `, make("small", {}, shownUnit(unit))),
+      title: keeps ? `This cell carries the subject's number: it is higher after a ${keeps} subject` : "This cell does not tell the subject's number at the verb",
+      lead: make("span", {}, `The ${found.conditions[3]?.words[1] ?? "boys"} near the cars …: each line is one kind of sentence. Look at the last word${keeps ? ": lines part by the first noun, not by the last" : ""}. `, make("small", {}, shownUnit(unit))),
       parts: [figure, found.right ? rightForms(found.right, unit) : "", make("p", { class: "verdict" },
         `Means of ${found.pairs} sentences of each kind, with the 95 % interval; words are the commonest at their place. After figure 1 of Lakretz et al. 2019, The emergence of number and syntax units.`)],
     };
@@ -70,8 +70,8 @@ export function showTrace(root, view) {
       };
       return make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, bar(right.all[condition], "grey")), make("td", {}, bar(right.without[condition], "plus")));
     });
-    const table = make("table", { class: "rightforms" }, make("caption", {}, `How often it prefers the right form of the verb, of ${right.pairs} sentences of each kind`),
-      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "sentence"), make("th", { scope: "col" }, "with all cells"), make("th", { scope: "col" }, `without ${shownUnit(unit)}`))), make("tbody", {}, ...rows));
+    const table = make("table", { class: "rightforms" }, make("caption", {}, `How often it prefers the right form of the verb, of ${right.pairs} sentences of each kind like those above (Experiments measures other sentences)`),
+      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "sentence"), make("th", { scope: "col" }, "with all cells"), make("th", { scope: "col" }, `without ${view.called(unit)} `, make("small", { class: "address" }, shownUnit(unit))))), make("tbody", {}, ...rows));
     return make("section", { class: "panel" }, table);
   }
 
@@ -148,7 +148,7 @@ export function showTrace(root, view) {
       return { title: capitalised(`${say_(counting)} counts in a straight line; ${say_(rest)} does not`), lead: `${page.title}. Look at the first line of each: it should go one way with every a and back with every b, as the dashed line does. After Weiss et al. 2018, On the practical computational power of finite precision RNNs.` };
     }
     if (verdicts.length) return { title: capitalised(counting.length ? `${say_(counting)} counts in a straight line` : `${say_(verdicts)} does not count in a straight line`), lead: `${page.title}. A line that counts goes one way with every a, and back with every b.` };
-    const called = about.named?.find((each) => each.unit === state.unit)?.name ?? `unit ${parseUnit(state.unit).number + 1}`;
+    const called = about.named?.find((each) => each.unit === state.unit)?.name ?? view.called();
     return { title: `What ${called} does while the text goes by`, lead: make("span", {}, `${page.title}. Each line is one quantity of the unit; the text below has its colours. Tick a gate to see when it opens. `, make("small", {}, shownUnit(state.unit))) };
   }
 
@@ -157,7 +157,7 @@ export function showTrace(root, view) {
     if (ofSentences()) {
       const units = [...new Set([...about.number_units, numberUnit()])];
       const named = make("input", { type: "text", value: numberUnit(), maxlength: "16", spellcheck: "false", onchange: () => { if (/^[a-z]\d{1,4}\.\d{1,6}$/.test(named.value)) view.set({ unit: named.value, traced: true }); } });
-      return put(controls, ...sides, make("div", { class: "row" }, ...units.map((unit) => button(`cell ${shownUnit(unit)}`, () => view.set({ unit, traced: true }), { "aria-pressed": String(unit === numberUnit()) }))), bundle ? "" : labelled("Another unit", named));
+      return put(controls, ...sides, make("div", { class: "row" }, ...units.map((unit) => unitButton(view, unit, () => view.set({ unit, traced: true }), { "aria-pressed": String(unit === numberUnit()) }))), bundle ? "" : labelled("Another unit", named));
     }
     const names = state.shown ? state.shown.split(",") : [about.memory];
     const unit = parseUnit(state.unit);

@@ -29,10 +29,16 @@ export function atClass(view, name) {
   return words.startsWith("where") ? words : `at ${words}`;
 }
 
-// How strong a correlation is, in a word.
-export function strength(r) {
+const MIN_SYMBOLS = 1000; // below which a correlation is no more than a hint
+
+export function isLittleEvidence(symbols) {
+  return symbols < MIN_SYMBOLS;
+}
+
+// How strong a correlation is, in a word; over few symbols no word is stronger than "perhaps".
+export function strength(r, symbols = Infinity) {
   const size = Math.abs(r);
-  return size >= 0.8 ? "clearly" : size >= 0.5 ? "fairly well" : "only weakly";
+  return isLittleEvidence(symbols) ? "perhaps" : size >= 0.8 ? "clearly" : size >= 0.5 ? "fairly well" : "only weakly";
 }
 
 // What a named cell does, as a sentence.

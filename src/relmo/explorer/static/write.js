@@ -1,7 +1,7 @@
 // Write: what the model expects next, as bars; take one, draw one, go back; a beam search as a tree; samples beside n-grams.
 
 import { ask, bundle, known } from "./data.js";
-import { button, choice, heading, labelled, make, put, say, svg, visible } from "./dom.js";
+import { button, choice, heading, labelled, make, pressable, put, say, svg, visible } from "./dom.js";
 import { saving } from "./picture.js";
 
 const WAYS = [["draw", "draw by chance"], ["greedy", "always the likeliest"], ["beam", "a beam search"]];
@@ -19,25 +19,44 @@ export function showWrite(root, view) {
   put(root, head, text, steps, make("div", { class: "writeboth" }, bars, make("section", { class: "panel" }, controls)), samples);
   let found = null;
   let best = null;
-  let playing = null;
-  let latest = 0;
+  let isPlaying = false;
+  let timer = 0;
+  let latest = 0; // the number of the newest request; answers to earlier ones are dropped
+  let isDrawing = false;
+  let waiting = 0; // steps that wait for the answer to the one before
   if (state.prompt === "" && !state.started) view.note({ prompt: about.prompt, started: true });
 
-  const ids = () => (state.taken ? state.taken.split(",").map(Number) : []);
+  const ids = (taken = state.taken) => (taken ? taken.split(",").map(Number) : []);
   const drawing = () => ({ temperature: state.how === "greedy" ? 0 : state.temperature, top_k: state.how === "draw" ? state.topk : 0, top_p: state.how === "draw" ? state.topp : 0 });
 
-  async function draw() {
+  function draw() {
+    isDrawing = true;
     const own = ++latest;
+    return redraw(own).catch((error) => {
+      if (own !== latest) return;
+      [isDrawing, waiting] = [false, 0];
+      halt();
+      throw error;
+    });
+  }
+
+  async function redraw(own) {
     const beam = state.how === "beam";
     const written = { model: state.model, prompt: state.prompt, taken: state.taken };
     const [next, tree] = await Promise.all([ask("next", { ...written, ...drawing(), seed: state.seed }), beam ? ask("beam", { ...written, beams: state.width, deep: state.deep }) : null]);
     if (own !== latest) return;
-    found = next;
+    found = { ...next, written };
     best = tree?.texts.length && tree.nodes.length ? tree.nodes[tree.texts[0].path[0]]?.symbol ?? "</s>" : null;
     title(tree);
     soFar();
     buttons();
     put(bars, beam ? treeOf(tree) : barsOf());
+    isDrawing = false;
+    if (found.ended) waiting = 0;
+    clearTimeout(timer);
+    if (waiting) advance();
+    else if (isPlaying && found.ended) play();
+    else if (isPlaying) timer = setTimeout(step, PAUSE);
   }
 
   const named = (symbol) => (symbol === "</s>" || symbol === null ? "the end" : `“${visible(symbol)}”`);
@@ -58,7 +77,7 @@ export function showWrite(root, view) {
   }
 
   function soFar() {
-    put(text, make("span", { class: "rest" }, found.prompt), ...found.pieces.map((piece, n) => button(piece.replaceAll("\n", "↵\n"), () => take(ids().slice(0, n + 1)), { class: "plain piece", "aria-label": `back to ${visible(piece.trim() || piece)}` })),
+    put(text, make("span", { class: "rest" }, found.prompt), ...found.pieces.map((piece, n) => button(piece.replaceAll("\n", "↵\n"), () => jump(ids(found.written.taken).slice(0, n + 1)), { class: "plain piece", "aria-label": `back to ${visible(piece.trim() || piece)}` })),
       make("span", { class: "cursor", "aria-hidden": "true" }, found.ended ? "■" : "▏"));
   }
 
@@ -66,7 +85,7 @@ export function showWrite(root, view) {
     const drawn = found.bars.find(([id]) => id === chosen());
     put(steps, button("◀ Undo", undo, { disabled: !state.taken }),
       button(drawn ? `Take ${named(drawn[1])}` : "Step", step, { class: "go", disabled: found.ended }),
-      button(playing ? "❚❚ Pause" : "▶ Play", play, { disabled: found.ended && !playing }), button("Start again", () => { halt(); take([]); }, { disabled: !state.taken }),
+      button(isPlaying ? "❚❚ Pause" : "▶ Play", play, { disabled: found.ended }), button("Start again", () => { halt(); jump([]); }, { disabled: !state.taken }),
       make("small", {}, found.ended ? "ended" : `uncertain between about ${Math.max(1, 2 ** found.bits).toFixed(1)} symbols (${found.bits.toFixed(1)} bits)`));
   }
 
@@ -77,7 +96,7 @@ export function showWrite(root, view) {
       const [model, own] = [make("span", { class: "bar grey" }), make("span", { class: "bar plus" })];
       model.style.width = `${(100 * p) / most}%`;
       own.style.width = `${(100 * q) / most}%`;
-      const row = button("", () => take([...ids(), id]), { class: `next${q === 0 ? " out" : ""}${id === found.drawn ? " drawn" : ""}`, "aria-label": `take ${named(symbol)}: ${percentOf(p)} in the model, drawn with ${percentOf(q)}` });
+      const row = button("", () => jump([...ids(found.written.taken), id]), { class: `next${q === 0 ? " out" : ""}${id === found.drawn ? " drawn" : ""}`, "aria-label": `take ${named(symbol)}: ${percentOf(p)} in the model, drawn with ${percentOf(q)}` });
       row.append(make("b", {}, symbol === "</s>" ? "(end)" : visible(symbol)), make("span", { class: "twobars" }, model, own), make("span", { class: "number" }, q === 0 ? "left out" : percentOf(q)));
       return make("li", {}, row);
     });
@@ -98,7 +117,8 @@ export function showWrite(root, view) {
 
   // The way to a node of a tree: each of its symbols is among what comes next, one after the other.
   async function takeWords(tree, path) {
-    const way = ids();
+    const way = ids(found.written.taken);
+    const own = latest;
     for (const node of path) {
       const wanted = tree.nodes[node].symbol ?? "</s>";
       const next = await ask("next", { model: state.model, prompt: state.prompt, taken: way.join(","), temperature: 1, top_k: 0, top_p: 0, seed: 0 });
@@ -106,42 +126,51 @@ export function showWrite(root, view) {
       if (!bar) break;
       way.push(bar[0]);
     }
-    take(way);
+    if (own === latest) jump(way);
+  }
+
+  // Another way from the text that is shown; steps that wait for an answer are dropped.
+  function jump(way) {
+    waiting = 0;
+    if (found.written.prompt === state.prompt) take(way);
   }
 
   function take(way) {
-    if (bundle && !known("next", { model: state.model, prompt: state.prompt, taken: way.join(","), ...drawing(), seed: state.seed })) return say("This saved page has one way alone: press Take.");
+    if (bundle && !known("next", { model: state.model, prompt: state.prompt, taken: way.join(","), ...drawing(), seed: state.seed })) return halt(), buttons(), say("This saved page has one way alone: press Take.");
     view.set({ taken: way.join(",") });
   }
 
   function step() {
+    waiting++;
+    if (!isDrawing) advance();
+  }
+
+  // Takes the symbol that was computed for the text that is shown.
+  function advance() {
+    waiting--;
     if (found && !found.ended) take([...ids(), chosen()]);
   }
 
   function undo() {
     halt();
-    take(ids().slice(0, -1));
+    if (waiting) waiting--;
+    else take(ids().slice(0, -1));
   }
 
   function halt() {
-    clearTimeout(playing);
-    playing = null;
+    isPlaying = false;
+    clearTimeout(timer);
   }
 
   function play() {
-    if (playing) return halt(), buttons();
-    const on = async () => {
-      if (!root.isConnected || !root.contains(text)) return halt();
-      if (!found || found.ended) return halt(), buttons();
-      step();
-      playing = setTimeout(on, PAUSE);
-    };
-    playing = setTimeout(on, 0);
-    buttons();
+    if (isPlaying) halt();
+    else isPlaying = true;
+    if (isPlaying && found && !isDrawing) step();
+    if (found) buttons();
   }
 
   function setControls() {
-    const prompt = make("input", { type: "text", value: state.prompt, maxlength: "2000", spellcheck: "false", onchange: () => { halt(); view.set({ prompt: prompt.value, taken: "", started: true }); } });
+    const prompt = make("input", { type: "text", value: state.prompt, maxlength: "2000", spellcheck: "false", onchange: () => { halt(); waiting = 0; view.set({ prompt: prompt.value, taken: "", started: true }); } });
     const slide = (name, min, max, by, shown) => {
       const value = make("output", {}, shown(state[name]));
       const range = make("input", { type: "range", min, max, step: by, value: state[name], oninput: () => { value.textContent = shown(Number(range.value)); view.set({ [name]: Number(range.value) }); } });
@@ -181,11 +210,12 @@ export function showWrite(root, view) {
   return {
     update: (changed) => {
       if (changed.includes("text") || changed.includes("prompt")) { setControls(); if (samples.isConnected) beside().catch(() => {}); }
-      return draw().catch((error) => { halt(); say(error.message); });
+      return draw().catch((error) => say(error.message));
     },
+    close: halt,
     key(event) {
       const does = { Enter: step, Backspace: undo, " ": play }[event.key];
-      if (!does || (event.target.tagName === "BUTTON" && event.key !== "Backspace")) return false;
+      if (!does || (event.target.closest("a, button, summary") && event.key !== "Backspace")) return false;
       does();
       return true;
     },
@@ -219,7 +249,7 @@ function beamTree(tree, pressed) {
   const [width, height] = [deep * wide + 70, rows * tall + 16];
   const x = (node) => 24 + node.depth * wide;
   const y = (node) => 18 + node.y * tall;
-  const chart = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "chart tree", role: "img", "aria-label": `tree of a beam search: ${tree.texts.map((each) => each.text.slice(tree.prompt.length)).join("; ")}` });
+  const chart = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "chart tree", role: "group", "aria-label": `tree of a beam search: ${tree.texts.map((each) => each.text.slice(tree.prompt.length)).join("; ")}` });
   for (const node of [...nodes].sort((a, b) => best.has(a.n) - best.has(b.n))) {
     const above = node.parent < 0 ? root : nodes[node.parent];
     const kind = best.has(node.n) ? "best" : live.has(node.n) ? "live" : "given";
@@ -233,9 +263,9 @@ function beamTree(tree, pressed) {
     const before = node.parent < 0 ? 0 : nodes[node.parent].log_prob;
     const label = node.symbol === null ? "end" : visible(node.symbol);
     const part = svg("g", { class: `twig ${kind}` }, svg("rect", { x: x(node) - 14, y: y(node) - 12, width: Math.max(28, label.length * 8 + 12), height: 24, rx: 5 }),
-      svg("text", { x: x(node) - 14 + Math.max(28, label.length * 8 + 12) / 2, y: y(node) + 5, "text-anchor": "middle" }, label), svg("title", {}, `${percentOf(Math.exp(node.log_prob - before))} here, ${(100 * Math.exp(node.log_prob)).toPrecision(2)} % for the whole text`));
-    part.addEventListener("click", () => pressed(path));
-    chart.append(part);
+      svg("text", { x: x(node) - 14 + Math.max(28, label.length * 8 + 12) / 2, y: y(node) + 5, "text-anchor": "middle" }, label));
+    const chance = `${percentOf(Math.exp(node.log_prob - before))} here, ${(100 * Math.exp(node.log_prob)).toPrecision(2)} % for the whole text`;
+    chart.append(pressable(part, () => pressed(path), chance, `${label}: ${chance}`));
   }
   return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "the tree of the search" }, chart);
 }

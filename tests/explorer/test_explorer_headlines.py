@@ -1,0 +1,90 @@
+"""Titles and sentences of cards, and the data that titles are computed from, agree with the picture."""
+
+import numpy as np
+import pytest
+
+from relmo.explorer.examples import EXAMPLES, example
+from relmo.explorer.page import make_bundle
+from relmo.explorer.prepare import write_prose
+from relmo.explorer.session import Session
+from relmo.explorer.start import Card, cards
+from relmo.explorer.truth import truth
+from relmo.explorer.work import Worker
+
+
+@pytest.fixture(scope="module")
+def start_cards() -> dict[str, Card]:
+    return {card["kind"]: card for card in cards()}
+
+
+@pytest.fixture(scope="module")
+def prose() -> Session:
+    return Session.open("prose", device="cpu")
+
+
+def test_addition_card_counts_the_digits_that_its_map_shows(start_cards: dict[str, Card]) -> None:
+    card = start_cards["adding"]
+    picture = card["picture"]
+    columns = np.array(picture["weights"]).argmax(axis=1)
+    count = sum(picture["columns"][column].isdigit() for column in columns)
+    assert f"{count} attend" in card["sentence"]
+    assert "digits that they add" not in card["sentence"]
+
+
+def test_number_card_claims_neither_number(start_cards: dict[str, Card]) -> None:
+    assert "number" in start_cards["number"]["title"]
+    assert "plural" not in start_cards["number"]["title"]
+
+
+def test_agreement_cards_say_how_many_sentences_each_is_measured_on(start_cards: dict[str, Card]) -> None:
+    assert "168" in start_cards["agreement"]["sentence"]
+    assert "100" in start_cards["number"]["sentence"]
+
+
+def test_sense_card_does_not_claim_equal_meaning(start_cards: dict[str, Card]) -> None:
+    assert "mean the same" not in start_cards["play"]["sentence"]
+
+
+def test_writing_card_shows_prose_that_the_model_writes(start_cards: dict[str, Card], prose: Session) -> None:
+    shown = start_cards["writing"]["picture"]["text"]
+    assert "\n\n" not in shown
+    assert "CHAPTER" not in shown
+    assert write_prose(prose)["text"].startswith(shown)
+
+
+def test_networks_trained_on_one_text_are_ranked_by_paired_differences() -> None:
+    session = Session.open("prose-elman", device="cpu")
+    worker = Worker(session, lambda name: Session.open(name, device="cpu"))
+    request = {"model": session.name, "text": "story", "other": "prose-gru", "symbols": 2000}
+    answer = worker.do("compare", request, lambda share: None)
+    worker.close()
+    assert {row["model"] for row in answer["ranking"]} == {"prose-elman", "prose-gru", "prose-lstm"}
+    assert [row["bits"] for row in answer["ranking"]] == sorted(row["bits"] for row in answer["ranking"])
+    for row in answer["ranking"][1:]:
+        value, low, high = row["difference"]
+        assert low < value < high
+    assert len(answer["bits"]) == 2
+    assert answer["counted_on"] == ""
+
+
+def test_an_n_gram_says_what_it_was_counted_on(prose: Session) -> None:
+    worker = Worker(prose)
+    request = {"model": "prose", "text": "story", "other": "n-gram", "symbols": 1000}
+    assert "half" in worker.do("compare", request, lambda share: None)["counted_on"]
+
+
+@pytest.mark.parametrize("name", [model.name for model in EXAMPLES if model.text and example(model.name)])
+def test_a_named_cell_opens_on_what_it_is_about(name: str) -> None:
+    session = Session.open(name, device="cpu")
+    for cell in session.about({})["named"]:
+        assert truth(session, {"text": session.first, "page": "0", "feature": cell["feature"]})["changes"]
+        answer = session.answer("cell", {"text": session.first, "unit": cell["unit"], "event": cell["event"]})
+        assert answer["around"]["count"] > 0
+        if cell["feature"] == "quotes":
+            assert cell["event"] == "“"
+            assert "“" in cell["prompt"]
+
+
+def test_an_exported_page_has_the_event_that_its_cell_opens_with(prose: Session) -> None:
+    answers = make_bundle(prose, find=False)["answers"]
+    assert any(key.startswith("cell?") and "%E2%80%9C" in key for key in answers)
