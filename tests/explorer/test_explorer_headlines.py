@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from relmo.explorer.examples import EXAMPLES, example
+from relmo.explorer.examples import EXAMPLES, OWN, example
 from relmo.explorer.page import make_bundle
 from relmo.explorer.prepare import write_prose
+from relmo.explorer.ready import READY, read_ready
 from relmo.explorer.session import Session
 from relmo.explorer.start import Card, cards
 from relmo.explorer.truth import truth
@@ -49,7 +50,24 @@ def test_writing_card_shows_prose_that_the_model_writes(start_cards: dict[str, C
     shown = start_cards["writing"]["picture"]["text"]
     assert "\n\n" not in shown
     assert "CHAPTER" not in shown
-    assert write_prose(prose)["text"].startswith(shown)
+    assert write_prose(prose)["text"] == shown
+
+
+def test_writing_card_leads_to_its_text(start_cards: dict[str, Card], prose: Session) -> None:
+    card = start_cards["writing"]
+    params = {name: str(value) for name, value in card["link"].items()}
+    answer = prose.answer("next", params)
+    assert answer["prompt"] + "".join(answer["pieces"]) == card["picture"]["text"]
+
+
+def test_card_of_three_networks_shows_the_ranking_that_it_leads_to(start_cards: dict[str, Card]) -> None:
+    card = start_cards["three"]
+    compared = read_ready(OWN / card["link"]["model"] / READY)["compare"]["ranking"]
+    assert [value for _, value in card["picture"]["rows"]] == pytest.approx(
+        [100 * 2 ** -row["bits"] for row in compared]
+    )
+    assert compared[0]["model"] == card["link"]["model"]
+    assert ("guesses best" in card["sentence"]) == all(row["difference"][1] > 0 for row in compared[1:])
 
 
 def test_networks_trained_on_one_text_are_ranked_by_paired_differences() -> None:

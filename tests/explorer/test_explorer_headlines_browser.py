@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from served import served
-from test_explorer_browser import Watched, browser, pytestmark  # noqa: F401
+from test_explorer_browser import NAMED, NUMBER, Watched, browser, pytestmark  # noqa: F401
 from test_explorer_steps_browser import opened, title, watched  # noqa: F401
 
 from relmo.explorer.session import Session
@@ -27,18 +27,19 @@ def claim(page: Any) -> str:
 def test_a_gradient_that_grows_is_said_to_explode(watched: Watched) -> None:  # noqa: F811
     page = opened(watched, "screen=memory&model=prose&radius=3")
     title(page, "explodes in the Elman network")
+    assert "vanishes in the LSTM" in claim(page)
     assert "remembers" not in claim(page)
     opened(watched, "screen=memory&model=prose-gru")
-    title(page, "vanishes")
+    title(page, "vanishes last")
     assert "explodes" not in claim(page)
 
 
 def test_better_needs_an_interval_without_zero(watched: Watched) -> None:  # noqa: F811
     page = opened(watched, "screen=compare&model=code")
     title(page, "No clear difference")
-    assert "first half" in page.inner_text(".lead")
+    assert "first half" in claim(page)
     opened(watched, "screen=compare&model=prose")
-    title(page, "prose guesses better")
+    title(page, "prose guesses better than a 6-gram counted on the first half")
 
 
 def test_compare_shows_the_three_networks_of_its_card(watched: Watched) -> None:  # noqa: F811
@@ -82,6 +83,12 @@ def test_units_and_layers_are_numbered_from_one_beside_their_address(watched: Wa
     number.press("Tab")
     page.wait_for_function("() => location.hash.includes('c1.1')")
     page.wait_for_selector("aside h3:has-text('Cell 2 of')")
+    for screen in ("read", "cell"):
+        opened(watched, f"screen={screen}&model=prose&unit=c0.0")
+        title(page, "cell 1 of layer 1")
+        assert "c0.0" in page.inner_text(".heading .address")
+        opened(watched, f"screen={screen}&model=prose&unit={NAMED}")
+        page.wait_for_selector(f".heading .address:has-text('cell {int(NUMBER) + 1} of layer')")
     opened(watched, "screen=trace&model=small")
     page.wait_for_selector("button.unit:has-text('cell 1036 of layer 2')")
     assert "c1.1035" in page.inner_text("button.unit >> nth=0")
@@ -91,7 +98,11 @@ def test_the_quotation_cell_opens_at_quotation_marks(watched: Watched) -> None: 
     page = opened(watched, "screen=cell&model=prose")
     page.wait_for_selector("h3:has-text('around ““”')")
     page.wait_for_selector("figure pre")
-    assert page.locator("figure pre").first.inner_text().startswith("“I ")
+    usual, changed = page.locator("figure pre").all_inner_texts()
+    assert usual.startswith("“What is it?”")
+    assert "“" in usual[5:]  # a quotation that the network has opened by itself
+    same = next(i for i, (one, other) in enumerate(zip(usual, changed, strict=False)) if one != other)
+    page.wait_for_selector(f"text=agree in the first {same - len('“What is it?” ')} characters")
     page.locator("label:has-text('Around') + select, label:has-text('Around') select").select_option("\n")
     page.wait_for_selector("h3:has-text('around “↵”')")
 

@@ -66,7 +66,7 @@ def address(prose: Session, translator: AlignSession) -> Iterator[str]:
     from relmo.explorer.server import Models
 
     sessions = {"prose": prose, translator.name: translator}
-    names = [*sessions, "prose-gru", "code", "anbn-lstm"]
+    names = [*sessions, "prose-gru", "code", "anbn-lstm", "small"]
     with served(Models(names, lambda name: sessions.get(name) or Session.open(name, device="cpu"))) as server:
         yield f"http://127.0.0.1:{server.address[1]}/"
 
@@ -165,6 +165,93 @@ def test_the_slider_is_dragged_and_moved_by_keys(watched: Watched) -> None:
     wait_for_focus(page, "Slide through")
     assert f"unit={PREFIX}.{unit + 3}" in page.url
     page.wait_for_selector(f".heading .address:has-text('{PREFIX}.{unit + 3}')")
+
+
+def drag(page: Any, slider: Any) -> float:
+    """Drag a slider slowly from its left to its middle; check that it is held, and return its value."""
+    slider.scroll_into_view_if_needed()
+    slider.evaluate("slider => (window.slider = slider)")
+    box = slider.bounding_box()
+    top = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 10, top)
+    page.mouse.down()
+    for x in range(20, int(box["width"] / 2), 20):
+        page.mouse.move(box["x"] + x, top)
+        page.wait_for_timeout(DELAY / 4)
+    page.mouse.move(box["x"] + box["width"] / 2, top)
+    assert page.evaluate("() => window.slider === document.activeElement")
+    value = float(slider.input_value())
+    low, high = (float(slider.get_attribute(name)) for name in ("min", "max"))
+    assert abs(value - (low + high) / 2) < (high - low) / 10
+    page.mouse.up()
+    return value
+
+
+def test_the_temperature_is_dragged(watched: Watched) -> None:
+    page = watched.open("#screen=write&model=prose")
+    page.wait_for_selector(".next")
+    page.wait_for_timeout(2 * DELAY)
+    slider = page.get_by_label("Temperature")
+    value = drag(page, slider)
+    wait_for_focus(page, "Temperature")
+    assert float(slider.input_value()) == value
+    assert value == 1 or f"temperature={value:g}" in page.url  # 1 is the default, which the address leaves out
+
+
+def test_the_threshold_is_dragged_and_its_panel_stays_open(watched: Watched) -> None:
+    page = watched.open(f"#model=prose&unit={NAMED}")
+    page.wait_for_selector(".contexts")
+    page.wait_for_timeout(2 * DELAY)
+    page.click("summary:has-text('All of the text')")
+    slider = page.get_by_label("On from")
+    value = drag(page, slider)
+    wait_for_focus(page, "On from")
+    assert slider.is_visible()
+    assert float(slider.input_value()) == value
+    assert "mode=on" in page.url
+    assert f"threshold={value:g}"[:14] in page.url
+
+
+def test_the_recurrent_weights_are_dragged_and_measured(watched: Watched) -> None:
+    page = watched.open("#screen=memory&model=prose")
+    page.wait_for_selector(".panel >> nth=0 >> polyline.line")
+    page.wait_for_timeout(2 * DELAY)
+    value = drag(page, page.get_by_label("How large the recurrent weights are"))
+    page.wait_for_selector(f".panel >> nth=0 >> text=radius {value:g}")
+    wait_for_focus(page, "How large the recurrent weights are")
+
+
+def test_a_button_that_starts_work_has_the_focus_again_when_it_is_done(watched: Watched) -> None:
+    page = watched.open("#screen=find&model=anbn-lstm")
+    page.wait_for_selector(".badge")
+    page.focus("button:text-is('Score every cell')")
+    page.keyboard.press("Enter")
+    assert page.evaluate(FOCUSED) == "Cancel"  # while the button is disabled
+    page.wait_for_selector(".runner:has-text('done in')")
+    wait_for_focus(page, "Score every cell")
+
+
+def test_an_answer_about_another_sentence_is_dropped(watched: Watched) -> None:
+    page = watched.open("#screen=meaning&model=small")
+    page.wait_for_selector(".occurrences")
+    page.click("button:text-is('garden')")
+    page.wait_for_timeout(DELAY / 2)  # the answer is on its way
+    page.fill("input[maxlength='2000']", "The bank lends money .")
+    page.wait_for_load_state("networkidle")
+    page.wait_for_timeout(4 * DELAY)
+    assert page.locator(".occurrences").count() == 0
+    assert "garden" not in page.inner_text("h2.claim")
+    for word in ("lends", "money", "bank"):
+        page.click(f"button[aria-pressed]:text-is('{word}')")
+    page.wait_for_selector(".occurrences")
+    page.wait_for_load_state("networkidle")
+    page.wait_for_timeout(4 * DELAY)
+    assert "nearest to “bank”" in page.inner_text("h2.claim")
+    assert page.get_attribute("button[aria-pressed=true]", "aria-pressed") == "true"
+    page.get_by_label("only among other occurrences").check()
+    page.wait_for_selector(".runner:has-text('done in')")
+    marked = page.locator(".layers .panel").first.locator("mark").all_inner_texts()
+    assert {word.lower() for word in marked} == {"bank"}
 
 
 def test_colours_are_those_of_the_last_unit_whatever_answer_comes_last(watched: Watched) -> None:

@@ -18,7 +18,13 @@ APART = 20  # symbols between two places that are shown
 BRACKETS = ("depth", "parentheses", "if", "if_body")
 FEATURE_SYMBOLS = {"quotes": '“"', "string": '"', "comment": "*#", "prose": "*#", "surplus": "b"}
 FEATURE_SYMBOLS |= dict.fromkeys(BRACKETS, "(")
-FEATURE_PROMPTS = {"quotes": "“I ", "string": 'printf("', "comment": "/* ", "prose": "/* ", "surplus": "aaaaa"}
+FEATURE_PROMPTS = {
+    "quotes": "“What is it?” ",
+    "string": 'printf("',
+    "comment": "/* ",
+    "prose": "/* ",
+    "surplus": "aaaaa",
+}
 FEATURE_PROMPTS |= dict.fromkeys(BRACKETS, "  if( ")
 LAGS = (-20, 40)  # around an event
 EVENTS = 5000  # that an average is taken over

@@ -22,11 +22,11 @@ from relmo.explorer.truth import usual_features
 from relmo.explorer.work import Worker
 from relmo.explorer.write import first_prompt
 from relmo.models.bilm import BiLM
-from relmo.models.lm import LanguageModel
 from relmo.settings.arguments import Progress
 from relmo.settings.cells import CELLS
 
 CARD = 150  # symbols of a card's picture
+WRITTEN, TEMPERATURE = 165, 0.7  # symbols of the text that a model has written, and how they are drawn
 LARGE = 1_000_000  # weights of a model that takes long for the first colours of a page
 SENTENCE, POSITION = "The children play in the garden .", 2
 SECOND, SECOND_POSITION = "The play was praised by the critics .", 1
@@ -88,13 +88,32 @@ def make_ready(session: Session, worker: Worker, progress: Progress | None = Non
 
 
 def write_prose(session: Session) -> dict[str, Any]:
-    """Sample a text from the model after its first prompt, with the first seed that writes no heading or blank line."""
-    assert isinstance(session.model, LanguageModel)
+    """Write a text as the screen Write does, with the first seed that gives no heading or blank line.
+
+    Returns the state of that screen (prompt, temperature, seed, taken) and the text, which ends with a whole word.
+    """
     prompt = first_prompt(session)
     for seed in count():
-        text = session.model.generate(prompt, limit=200, seed=seed, temperature=0.7)
-        if "\n\n" not in text and "CHAPTER" not in text:
-            return {"prompt": prompt, "seed": seed, "text": text}
+        params = {"prompt": prompt, "temperature": str(TEMPERATURE), "seed": str(seed)}
+        ids: list[int] = []
+        pieces: list[str] = []
+        while len(ids) <= WRITTEN and "\n\n" not in "".join(pieces):
+            answer = session.answer("next", params | {"taken": ",".join(map(str, ids))})
+            pieces = answer["pieces"]
+            if answer["ended"]:
+                break
+            ids.append(answer["drawn"])
+        text = "".join(pieces)
+        if len(pieces) == WRITTEN and "\n\n" not in text and "CHAPTER" not in text:
+            size = max(text.rfind(space) for space in " \n")
+            taken = ",".join(map(str, ids[:size]))
+            return {
+                "prompt": prompt,
+                "temperature": TEMPERATURE,
+                "seed": seed,
+                "taken": taken,
+                "text": prompt + text[:size],
+            }
     raise AssertionError
 
 

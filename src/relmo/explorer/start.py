@@ -10,7 +10,6 @@ from relmo.analysis.units.named_cells import NamedCell, read_cells
 from relmo.explorer.examples import EXAMPLES, ShippedModel, example
 from relmo.explorer.lines import measured, number_units, shipped_mixes
 from relmo.explorer.ready import READY, read_ready
-from relmo.store.folder import read_config
 
 Card = dict[str, Any]
 CELLS = (
@@ -90,20 +89,21 @@ def _by_hand(models: Models, named: Named, ready: Ready) -> Card | None:
 
 
 def _three(models: Models, named: Named, ready: Ready) -> Card | None:
-    """Networks of one size that have read the same: what chance each gives to the letter that comes."""
+    """Return the card of networks of one size trained on one text: the probability that each gives the next letter."""
     some = [each for each in models if each.alike == "prose" and "compare" in ready[each.name]]
     if not some:
         return None
-    rows = []
-    for each in some:
-        results = read_config(each.folder)["results"]
-        rows.append([CALLED[each.name.rpartition("-")[2]], 100 * 2 ** -results["valid_bits_per_character"]])
-    best = max(zip(rows, some, strict=True), key=lambda each: each[0][1])
+    ranking = ready[some[0].name]["compare"]["ranking"]  # as Compare shows it
+    names = [CALLED[row["model"].rpartition("-")[2]] for row in ranking]
+    rows = [[name, 100 * 2 ** -row["bits"]] for name, row in zip(names, ranking, strict=True)]
+    is_best = all(row["difference"][1] > 0 for row in ranking[1:])
+    claim = f"The {names[0]} guesses best." if is_best else "None is clearly the best."
+    best = next(each for each in some if each.name == ranking[0]["model"])
     return {
         "kind": "three",
         "title": "Three networks read one book",
-        "sentence": f"The chance that each gives to the letter that comes. The {best[0][0]} guesses best here.",
-        "link": {"screen": "compare", "model": best[1].name, "text": best[1].text},
+        "sentence": f"The chance that each gives, on average, to the next letter of another book. {claim}",
+        "link": {"screen": "compare", "model": best.name, "text": best.text},
         "picture": {"kind": "bars", "rows": rows, "limit": 40},
     }
 
@@ -114,11 +114,13 @@ def _layers(models: Models, named: Named, ready: Ready) -> Card | None:
         return None
     (task,) = (each for each in shipped_mixes() if (each["task"], each["bilm"]) == ("POS, EWT", "small"))
     shares = task["mixes"][0]["shares"]
-    rows = [[name, 100 * share] for name, share in zip(("characters", "layer 1", "layer 2"), shares, strict=True)]
+    names = ("characters", "layer 1", "layer 2")
+    rows = [[name, 100 * share] for name, share in zip(names, shares, strict=True)]
+    most = names[shares.index(max(shares))]
     return {
         "kind": "layers",
         "title": "Which layer do tasks want?",
-        "sentence": "A task learns how much of each layer it reads. Here, parts of speech: most from the first.",
+        "sentence": f"A task learns how much of each layer it reads. Here, parts of speech: most from {most}.",
         "link": {"screen": "layers", "model": model.name},
         "picture": {"kind": "bars", "rows": rows, "limit": 100},
     }
@@ -224,8 +226,9 @@ def _writing(models: Models, named: Named, ready: Ready) -> Card | None:
         "kind": "writing",
         "title": "A network that writes",
         "sentence": "It guesses the next letter, takes one, and guesses again.",
-        "link": {"screen": "write", "model": model.name},
-        "picture": {"kind": "prose", "text": sample["text"][:170]},
+        "link": {"screen": "write", "model": model.name}
+        | {name: sample[name] for name in ("prompt", "temperature", "seed", "taken")},
+        "picture": {"kind": "prose", "text": sample["text"]},
     }
 
 

@@ -1,6 +1,6 @@
 // Cell: one unit, and what happens when it is changed.
 
-import { answers, ask, bundle, parseUnit, ready, shownUnit, work } from "./data.js";
+import { addressed, answers, ask, bundle, parseUnit, ready, work } from "./data.js";
 import { button, choice, evidence, fixed, grid, heading, labelled, make, put, runner, say, signed, unitButton, visible } from "./dom.js";
 import { bars, lines } from "./charts.js";
 import { context, turnTo } from "./read.js";
@@ -23,9 +23,9 @@ export function showCell(root, view) {
   const wiring = make("section", { class: "panel wires" });
   const pickers = make("div", { class: "row controls" }, ...about.named.map((each) => button(each.name, () => view.set({ unit: each.unit }), { "aria-pressed": String(each.unit === state.unit) })),
     button("◀ [", () => view.turn(-1), { "aria-label": "previous cell" }), button("] ▶", () => view.turn(1), { "aria-label": "next cell" }), button("← in the text", () => view.set({ screen: "read" })));
-  const top = heading(claimOf(cell), cell ? `All about ${cell.name}: where it is highest, what it does around an event, what it listens to, and what happens without it.`
+  const top = heading(claimOf(cell, view.called()), cell ? `All about ${cell.name}: where it is highest, what it does around an event, what it listens to, and what happens without it.`
     : "Where it is highest and lowest may tell what it stands for. For most cells, nobody can say.");
-  top.querySelector("h2").append(" ", make("small", { class: "address" }, shownUnit(state.unit)));
+  top.querySelector("h2").append(" ", make("small", { class: "address" }, addressed(view, state.unit)));
   const changing = carried && !bundle ? change() : null;
   put(root, top, pickers, cell ? proofOf(view, cell) : "", summary, gating,
     make("div", { class: "halves" }, places, make("div", {}, course, wiring)), changing ?? saved());
@@ -125,7 +125,7 @@ export function showCell(root, view) {
       { caption: `every cell set to zero by itself, over ${found.symbols.toLocaleString("en")} ${view.symbols}` }));
     });
     const box = make("section", { class: "panel" }, make("h3", {}, "What happens without it?"),
-      make("p", {}, `More bits: the network guesses worse there. Below, two texts from the same seed, with the cell and without.`), result,
+      make("p", {}, `More bits: the network guesses worse there. Below, two texts from the same seed, with the cell and with it changed.`), result,
       make("div", { class: "fields controls" }, labelled("Change", how), labelled("Value (hold, mean, scale)", value),
         about.kind === "lm" ? labelled("Prompt", prompt) : null, about.kind === "lm" ? labelled("Seed", seed) : null),
       go, rank, ranked);
@@ -139,9 +139,18 @@ export function showCell(root, view) {
       { label: `more bits a ${view.symbol}, ${view.called(found.unit)} ${what}, over ${found.symbols.toLocaleString("en")} ${view.symbols}` })];
     if (found.samples.length) {
       parts.push(make("div", { class: "halves" }, ...found.samples.map((sample, i) =>
-        make("figure", {}, make("figcaption", {}, i ? `with the cell ${what}` : "as it is, the same seed"), make("pre", { tabindex: "0" }, sample)))));
+        make("figure", {}, make("figcaption", {}, i ? `with the cell ${what}` : "as it is, the same seed"), make("pre", { tabindex: "0" }, sample)))),
+      make("p", { class: "verdict" }, differenceOf(found)));
     }
     return parts;
+  }
+
+  // Where the two samples part.
+  function differenceOf({ samples: [usual, changed], prompt }) {
+    if (usual === changed) return "With this seed the two texts are the same; try another seed.";
+    const same = [...usual].findIndex((symbol, i) => symbol !== [...changed][i]);
+    const count = (same < 0 ? [...usual].length : same) - [...prompt].length;
+    return `After the prompt, the two texts agree in the first ${count.toLocaleString("en")} characters.`;
   }
 
   return { close: () => changing?.stop(), update: () => (changing?.stop(), showCell(root, view)) };

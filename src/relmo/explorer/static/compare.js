@@ -5,6 +5,7 @@ import { button, choice, evidence, fixed, grid, heading, labelled, make, put, ru
 import { paint } from "./colour.js";
 import { bars, lines } from "./charts.js";
 import { saving } from "./picture.js";
+import { capitalised } from "./equations.js";
 import { ColouredText, snippet } from "./text.js";
 import { classWords } from "./words.js";
 
@@ -43,7 +44,7 @@ export function showCompare(root, view) {
     const [first, second] = found.models;
     const [gap, low, high] = found.classes[0].difference;
     const range = low === null ? "too little text for an interval" : `95 % interval ${signed(low, 2)} to ${signed(high, 2)}`;
-    const counted = found.counted_on ? ` The n-grams were counted on ${found.counted_on}; both are measured on the second half.` : "";
+    const counted = found.counted_on ? " Both are measured on its second half." : "";
     put(top, heading(comparison(found), `${first} needs ${fixed(Math.abs(gap), 2)} bits a ${view.symbol} ${gap > 0 ? "more" : "fewer"} than ${second} (${range}), over ${found.total.toLocaleString("en")} ${view.symbols}.${counted} Orange: ${first} guessed better there. Blue: ${second} did.`));
     const saved = found.symbols.map((_, i) => found.bits[1][i] - found.bits[0][i]);
     const text = new ColouredText(`bits saved by ${first}`, { focused: (i) => {
@@ -69,14 +70,15 @@ export function showCompare(root, view) {
   }
 
   // Who guesses better, where the interval of the paired differences leaves out zero.
-  function comparison({ models: [first, second], classes: [{ difference: [gap, low, high] }], ranking }) {
+  function comparison({ models: [first, other], classes: [{ difference: [gap, low, high] }], ranking, counted_on: counted }) {
+    const second = counted ? `${other} counted on ${counted}` : other;
     if (ranking?.length > 2) {
       const [best, ...others] = ranking;
       const level = others.filter(({ difference: [, least] }) => least === null || least <= 0).map(({ model }) => model);
       return level.length ? `No clear difference between ${[best.model, ...level].join(" and ")}` : `${best.model} guesses best of ${ranking.length} networks`;
     }
     if (low === null || (low <= 0 && high >= 0)) return `No clear difference between ${first} and ${second}`;
-    return gap < 0 ? `${first} guesses better than ${second}` : `${second} guesses better than ${first}`;
+    return gap < 0 ? `${first} guesses better than ${second}` : `${capitalised(second)} guesses better than ${first}`;
   }
 
   function blind({ samples, copies }) {
@@ -133,5 +135,5 @@ export function showCompare(root, view) {
       ...found.frames.map((each) => frame(`${each.model}: r ${signed(each.r, 2)}; the best cell then: ${view.called(each.best_unit)} (${shownUnit(each.best_unit)}), ${signed(each.best_r, 2)}`, each.values, each.scale))));
   }
 
-  return { close: () => { go.stop(); roll?.stop(); }, update: (changed) => (changed.some((name) => ["text", "model"].includes(name)) ? showCompare(root, view) : null) };
+  return { close: () => { go.stop(); roll?.stop(); }, update: (changed) => (changed.some((name) => ["text", "model"].includes(name)) ? (go.stop(), roll?.stop(), showCompare(root, view)) : null) };
 }

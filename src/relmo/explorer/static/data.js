@@ -87,6 +87,7 @@ export async function work(given, tell, signal) {
     }
     job = await request(`api/jobs/${job.job}`);
   }
+  if (signal?.aborted) throw new Mistake("Cancelled.");
   if (job.state === "done") return job.result;
   throw new Mistake(job.error ?? "Cancelled.");
 }
@@ -132,6 +133,11 @@ export function unitName({ state, layer, number, backward }) {
 export function spokenUnit(name, layers) {
   const { layer, number } = parseUnit(name);
   return `cell ${number + 1}${layers > 1 ? ` of layer ${layer + 1}` : ""}`;
+}
+
+// The address of a unit, after its number where the unit is called by a name.
+export function addressed(view, unit) {
+  return view.named(unit) ? `${spokenUnit(unit, view.about.layers)}, ${shownUnit(unit)}` : shownUnit(unit);
 }
 
 export function shownUnit(name) {

@@ -128,18 +128,23 @@ export function runner(label, start) {
   async function run() {
     abort?.abort();
     const own = (abort = new AbortController());
-    go.disabled = true;
+    bar.value = 0;
     bar.hidden = stop.hidden = false;
     told.textContent = "";
+    if (document.activeElement === go) stop.focus(); // a disabled button loses the focus
+    go.disabled = true;
     const begun = performance.now();
     try {
-      await start((share) => (bar.value = share), own.signal);
-      told.textContent = `done in ${((performance.now() - begun) / 1000).toFixed(1)} s`;
+      await start((share) => { if (own === abort) bar.value = share; }, own.signal);
+      if (own === abort) told.textContent = `done in ${((performance.now() - begun) / 1000).toFixed(1)} s`;
     } catch (error) {
-      told.textContent = own.signal.aborted && !box.isConnected ? "" : error.message;
+      if (own === abort) told.textContent = own.signal.aborted && !box.isConnected ? "" : error.message;
     } finally {
-      go.disabled = false;
-      bar.hidden = stop.hidden = true;
+      if (own === abort) { // else a newer run has begun
+        go.disabled = false;
+        if (document.activeElement === stop) go.focus();
+        bar.hidden = stop.hidden = true;
+      }
     }
   }
   const box = make("div", { class: "runner" }, go, bar, stop, told);

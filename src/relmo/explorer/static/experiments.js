@@ -198,7 +198,7 @@ export function showExperiments(root, view) {
     put(place, ...parts);
   }
 
-  return { close: () => stops.forEach((stop) => stop()), update: (changed) => (changed.some((name) => ["text", "model"].includes(name)) ? showExperiments(root, view) : null) };
+  return { close: () => stops.forEach((stop) => stop()), update: (changed) => (changed.some((name) => ["text", "model"].includes(name)) ? (stops.forEach((stop) => stop()), showExperiments(root, view)) : null) };
 }
 
 // Up to which n a network makes no mistake: all right words accepted, all wrong ones rejected.

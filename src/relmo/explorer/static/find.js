@@ -150,7 +150,7 @@ export function showFind(root, view) {
     return box;
   }
 
-  return { close: () => go?.stop(), update: (changed) => (changed.some((name) => ["text", "model"].includes(name)) ? showFind(root, view) : null) };
+  return { close: () => go?.stop(), update: (changed) => (changed.some((name) => ["text", "model"].includes(name)) ? (go?.stop(), showFind(root, view)) : null) };
 }
 
 export function foundFor(state) {

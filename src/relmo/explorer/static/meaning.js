@@ -15,10 +15,14 @@ export function showMeaning(root, view) {
   const chosen = make("div", { class: "row", role: "group", "aria-label": "the word" });
   const sentence = make("input", { type: "text", maxlength: "2000", value: state.sentence, oninput: () => {
     view.note({ sentence: sentence.value, position: 0 });
+    go.stop();
+    isChanged = true;
     clear();
     offer();
   } });
+  let isChanged = false; // whether something else was asked for since the screen opened
   const go = runner("Look it up", async (tell, signal) => {
+    isChanged = true;
     clear();
     const found = await work({ what: "mean", model: state.model, text: state.text, sentence: state.sentence,
       position: state.position, same_word: state.same }, tell, signal);
@@ -52,10 +56,11 @@ export function showMeaning(root, view) {
   }));
   put(root, top, bundle ? "" : make("section", { class: "panel controls" }, make("div", { class: "chips" }, make("span", {}, "Try: "), ...tries),
     labelled("Or write a sentence, with spaces around punctuation, and press a word", sentence), chosen,
-    tick("only among other occurrences of the same word", state.same, (on) => view.note({ same: on })), go), result, layered);
+    tick("only among other occurrences of the same word", state.same, (on) => { view.note({ same: on }); go.run(); }), go), result, layered);
   offer();
   const asked = state.sentence !== "The children play in the garden ." || state.position !== 2 || state.same;
   ready("meaning", state).then((found) => {
+    if (isChanged) return;
     if (found && (!asked || bundle || isMade("meaning", state))) draw(found);
     else if (!bundle) go.run();
   }).catch((error) => say(error.message));
@@ -139,5 +144,5 @@ export function showMeaning(root, view) {
       make("p", {}, "What a task has learned to take of each layer: shares that sum to one, times γ."), ...drawn);
   }
 
-  return { close: () => go.stop(), update: (changed) => (changed.some((name) => ["text", "model"].includes(name)) ? showMeaning(root, view) : null) };
+  return { close: () => go.stop(), update: (changed) => (changed.some((name) => ["text", "model"].includes(name)) ? (go.stop(), showMeaning(root, view)) : null) };
 }

@@ -84,7 +84,7 @@ export function showMemory(root, view) {
       make("p", { class: "verdict" }, "The most that a disturbance of a layer's whole state is stretched by on its way: above 1 it grows, below 1 it fades."))) : gradients,
       say_(networks), evidence("The numbers", grid(["network", "each step back multiplies by", "1 % is left after", "left at 1", "at 10", "at 40"], rows, { caption: place === fresh ? "fresh networks" : "this model" })));
     if (place === fresh) {
-      put(top, heading(claimOfGradients(networks), "Each line shows the norm of the gradient by distance. A line that falls fast means: what happened so long ago teaches nothing any more. A line that rises means: training diverges unless gradients are clipped."));
+      put(top, heading(claimOfGradients(networks), `Each line shows the norm of the gradient by distance. A line that falls fast means: what happened so long ago teaches nothing any more. A line that rises means: training diverges unless gradients are clipped. Within ${networks[0].lags} ${view.symbols}: less than 1 % left is called vanishing, more than ${EXPLODES} times as large exploding.`));
     }
   }
 
@@ -105,13 +105,17 @@ export function showMemory(root, view) {
   function claimOfGradients(networks) {
     const names = (some) => some.map((network) => `the ${called(network.name).split(" (")[0]}`).join(" and ");
     const exploding = networks.filter((network) => growth(network) > EXPLODES);
-    const others = networks.filter((network) => !exploding.includes(network));
-    const longest = Math.max(...others.map(reach));
-    const last = others.filter((network) => reach(network) === longest);
-    const fading = !others.length || last.length === others.length ? "" : longest === Infinity ? `only in ${names(last)} more than 1 % is left after ${last[0].lags} ${view.symbols}` : `it vanishes last in ${names(last)}`;
-    if (exploding.length) return `The gradient explodes in ${names(exploding)}${fading ? `; of the others, ${fading}` : ""}`;
-    if (fading) return `The gradient vanishes; ${fading}`.replace("; it vanishes last", " last");
-    return longest === Infinity ? "The gradient does not vanish in any of them" : `The gradient vanishes after ${longest} ${view.symbols} in all of them`;
+    const lasting = networks.filter((network) => !exploding.includes(network) && reach(network) === Infinity);
+    const vanishing = networks.filter((network) => !exploding.includes(network) && !lasting.includes(network));
+    if (vanishing.length === networks.length) {
+      const longest = Math.max(...networks.map(reach));
+      const last = networks.filter((network) => reach(network) === longest);
+      return last.length < networks.length ? `The gradient vanishes last in ${names(last)}` : `The gradient vanishes after ${longest} ${view.symbols} in all of them`;
+    }
+    if (lasting.length === networks.length) return "The gradient neither vanishes nor explodes in any of them";
+    const rest = exploding.length && vanishing.length ? "does neither" : "not";
+    const parts = [["explodes", exploding], ["vanishes", vanishing], [rest, lasting]].filter(([, some]) => some.length);
+    return `The gradient ${parts.map(([verb, some]) => `${verb} in ${names(some)}`).join(", ")}`;
   }
 
   function say_(networks) {
@@ -133,7 +137,7 @@ export function showMemory(root, view) {
     make("p", {}, `${enough} enough to come within 1 % of the loss with everything (${fixed(found.whole, 3)} nats, ${found.positions} places).`));
   }
 
-  return { close: () => parts.forEach(([, go]) => go.stop()), update: (changed) => (changed.some((name) => ["text", "model"].includes(name)) ? showMemory(root, view) : null) };
+  return { close: () => parts.forEach(([, go]) => go.stop()), update: (changed) => (changed.some((name) => ["text", "model"].includes(name)) ? (parts.forEach(([, go]) => go.stop()), showMemory(root, view)) : null) };
 }
 
 function slider(label, min, max, step, value, changed) {

@@ -1,6 +1,6 @@
 // Read: a text coloured by one cell, page by page; below it, what is true.
 
-import { ask, bundle, fromUnits, known, parseUnit, shownUnit, unitName } from "./data.js";
+import { addressed, ask, bundle, fromUnits, known, parseUnit, shownUnit, unitName } from "./data.js";
 import { button, choice, evidence, fixed, grid, heading, labelled, make, put, say, signed, tick, unitButton, visible } from "./dom.js";
 import { histogram, map } from "./charts.js";
 import { saving } from "./picture.js";
@@ -162,8 +162,8 @@ export function showRead(root, view) {
     const leads = { surprisal: `Orange: this ${view.symbol} was not expected.`, gradient: `Press a ${view.symbol}: the orange ones before it decided what the network expected next.` };
     const lead = cell ? `Orange: it is ${cell.binary ? "on" : "high"}. Blue: it is ${cell.binary ? "off" : "low"}. The line below the text is the truth: ${cell.words}.`
       : "Orange where it is high, blue where it is low. Most cells look like this: nobody can say what they stand for.";
-    put(top, heading(titles[state.mode] ?? claimOf(cell), leads[state.mode] ?? lead));
-    top.querySelector("h2").append(" ", make("small", { class: "address" }, state.mode === "surprisal" || state.mode === "gradient" ? "" : shownUnit(state.unit)));
+    put(top, heading(titles[state.mode] ?? claimOf(cell, view.called()), leads[state.mode] ?? lead));
+    top.querySelector("h2").append(" ", make("small", { class: "address" }, state.mode === "surprisal" || state.mode === "gradient" ? "" : addressed(view, state.unit)));
     const others = about.named.map((each) => button(each.name, () => view.set({ unit: each.unit, mode: "centred", feature: "" }),
       { "aria-pressed": String(each.unit === state.unit), title: shownUnit(each.unit) }));
     put(chips, ...(others.length ? [make("span", {}, "Cells with a name: "), ...others] : []),

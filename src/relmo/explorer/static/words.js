@@ -41,9 +41,9 @@ export function strength(r, symbols = Infinity) {
   return isLittleEvidence(symbols) ? "perhaps" : size >= 0.8 ? "clearly" : size >= 0.5 ? "fairly well" : "only weakly";
 }
 
-// What a named cell does, as a sentence.
-export function claimOf(cell) {
-  if (!cell) return "Nobody has named this cell";
+// What a named cell does, as a sentence; of another, only what it is called.
+export function claimOf(cell, called) {
+  if (!cell) return `Nobody has named ${called}`;
   if (cell.binary) return `This cell is ${{ clear: "", fair: "mostly ", weak: "a little more " }[cell.strength]}on ${cell.words}`;
   const way = cell.r > 0 ? "rises" : "falls";
   return `This cell ${{ clear: "", fair: "mostly ", weak: "weakly " }[cell.strength]}${way} with ${cell.words}`;
