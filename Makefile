@@ -24,8 +24,9 @@ campaigns: .venv/dev fuzz  ## fuzz, and long tests of kills, threads and interru
 	$(BIN)/python tests/campaigns/threads.py
 	$(BIN)/python tests/campaigns/interruptions.py
 
-load: .venv/dev  ## relmo serve under load: throughput, four times too much, bad clients, kills, half an hour; with wrk where it is installed
+load: .venv/load  ## relmo serve under load: throughput, four times too much, bad and hostile clients, kills, half an hour; with wrk where it is installed
 	$(BIN)/python tests/campaigns/service.py
+	$(BIN)/python tests/campaigns/hostile.py
 
 fuzz: .venv/dev  ## damage files of every kind, 10,000 times, and see that relmo says so in one line
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py --count 10000
@@ -47,6 +48,10 @@ bench: .venv/core  ## the speed table of this machine, in some minutes
 
 .venv/dev: .venv/core
 	$(BIN)/pip install --quiet --editable '.[dev]'
+	@touch $@
+
+.venv/load: .venv/dev
+	$(BIN)/pip install --quiet 'schemathesis>=4'
 	@touch $@
 
 .venv/docs: .venv/core

@@ -1,19 +1,29 @@
 """One bundled model, 8 threads, 50 calls each: every vector must be that of one thread, to the bit, then and later. And
-how long two threads take together, beside the same calls one after the other.
+how long two threads take together, beside the same calls one after the other. And children that are forked while
+threads compute: they must not hang and must compute the same.
 
-    python tests/campaigns/threads.py              some minutes; exit status 1 where a vector is wrong
+    python tests/campaigns/threads.py              some minutes; exit status 1 if a vector is wrong or a child hangs
+
+Children set torch to one thread first. Without that torch hangs in the child, with relmo or without: OpenMP's threads
+are not forked. How many children do so is printed and is no error; docs/questions.md recommends spawn.
 
 `make test` runs a smaller version: tests/embedding/test_threads.py.
 """
 
+import os
 import random
+import signal
 import statistics
 import sys
+import threading
 import time
+import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -22,6 +32,7 @@ from at_once import at_once
 from relmo.models.bilm import BiLM
 
 THREADS, CALLS, TIMED, ROUNDS = 8, 50, 10, 7
+CHILDREN, CHILD_SECONDS = 20, 30
 Call = list[str]
 
 
@@ -78,7 +89,56 @@ def timed() -> None:
     print(f"the median is {statistics.median(ratios[1:]):.2f}")
 
 
+def count_failed_children(work: Callable[[], bool], count: int, seconds: int = CHILD_SECONDS) -> int:
+    """Fork `count` children, one after the other; return how many hang or get a wrong result."""
+    failed = 0
+    for _ in range(count):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, about what is tried here
+            child = os.fork()
+        if child == 0:
+            signal.alarm(seconds)
+            os._exit(not work())
+        failed += os.waitpid(child, 0)[1] != 0
+    return failed
+
+
+def fork_while_computing() -> int:
+    """Fork while threads embed; return how many children fail."""
+    model, call = bundled(), calls_of(1, 20, 20, 7)[0]
+    expected, others, stop = model.embed(call), calls_of(20, 20, 20, 8), threading.Event()
+
+    def keep_computing() -> None:
+        while not stop.is_set():
+            for other in others:
+                model.embed(other)
+
+    def is_right() -> bool:
+        torch.set_num_threads(1)
+        return wrong(model, call, expected) == 0
+
+    workers = [threading.Thread(target=keep_computing) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    failed = count_failed_children(is_right, CHILDREN)
+    stop.set()
+    for worker in workers:
+        worker.join()
+    print(f"{CHILDREN} children forked while two threads compute, torch set to one thread: {failed} fail")
+    return failed
+
+
+def fork_with_threads_of_torch() -> None:
+    """Report how many children hang in torch's own fused LSTM if they do not set its threads."""
+    lstm, batch = torch.nn.LSTM(256, 256, batch_first=True), torch.randn(16, 100, 256)
+    lstm(batch)
+    hang = count_failed_children(lambda: bool(lstm(batch)), 4, seconds=10)
+    print(f"4 children with torch's own LSTM and {torch.get_num_threads()} threads, without relmo: {hang} hang")
+
+
 if __name__ == "__main__":
     errors = sum(compare(precision) for precision in ("float32", "int8"))
+    errors += fork_while_computing()
+    fork_with_threads_of_torch()
     timed()
     sys.exit(bool(errors))

@@ -1,7 +1,9 @@
 """A loaded model may be used from any thread and gives the same numbers; so may every kind of model."""
 
 import copy
+import os
 import random
+import signal
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -318,3 +320,31 @@ def test_results_that_come_from_a_gpu_pass_one_after_another_through_the_room_th
     assert not embed_results.STAGING.locked()
     assert first[0, :, 0].tolist() == [0, 2, 4]
     assert second[0, :, 3].tolist() == [7, 9]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_that_is_forked_while_a_thread_computes_computes_the_same() -> None:
+    model = bilm()
+    expected = model.embed(["the cat sat"])[0]
+    with model.embedder.lock:  # as a thread holds it that does not exist in the child
+        model.embedder.cache.changing = True
+        child = os.fork()
+        if child == 0:
+            torch.set_num_threads(1)  # OpenMP's threads do not exist in the child either
+            signal.alarm(60)  # a deadlock ends the child
+            os._exit(0 if np.array_equal(model.embed(["the cat sat"])[0], expected) else 1)
+        model.embedder.cache.changing = False
+    assert os.waitpid(child, 0)[1] == 0
+    assert np.array_equal(model.embed(["the cat sat"])[0], expected)
+
+
+@pytest.mark.parametrize("compute", [lambda: bilm().embed(["the cat"]), lambda: language_model().perplexity(TEXT)])
+def test_computing_leaves_the_filters_of_warnings_as_they_are(compute: Callable[[], Any]) -> None:
+    compute()
+    with warnings.catch_warnings():
+        warnings.resetwarnings()
+        warnings.simplefilter("default")
+        before = list(warnings.filters)
+        compute()
+        assert warnings.filters == before

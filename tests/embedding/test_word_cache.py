@@ -11,6 +11,7 @@ from relmo.networks.bilm import BiLMNetwork
 from relmo.nn.quantize import Factor, Precision
 from relmo.settings.bilm import BiLMModelSettings
 from relmo.text.characters import character_ids
+from small_models import bilm
 
 MODEL = BiLMModelSettings(char_dim=4, filters=("1x8", "2x8", "3x16"), highway=2, hidden=24, projection=16)
 
@@ -187,3 +188,18 @@ def test_pieces_hold_everything_within_their_bounds() -> None:
     for start, stop in pieces:
         assert (stop - start) * sizes[stop - 1] <= 1000 or stop - start <= 16
     assert list(cut(sizes[:0], 1000)) == []
+
+
+@pytest.mark.filterwarnings("ignore:.*cut to the:UserWarning")
+@pytest.mark.parametrize("letter", ["x", "é", "語", "🙂"])
+def test_of_a_long_word_only_the_part_that_is_read_is_kept(letter: str) -> None:
+    model = bilm()
+    room = model.settings.model.max_characters
+    long = [letter * 10_000, letter * 20_000, "a" + letter * 10_000]
+    vectors = model.embed([[word] for word in long])
+    keys = [key for key in model.embedder.cache.keys if isinstance(key, str)]
+    assert max(len(key.encode()) for key in keys) <= room + 4
+    assert np.array_equal(vectors[0], vectors[1])
+    assert not np.array_equal(vectors[0], vectors[2])
+    parts = [model.embedder._readable_part(word) for word in long]
+    assert np.array_equal(character_ids(parts, room), character_ids(long, room))

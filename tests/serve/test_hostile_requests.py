@@ -325,3 +325,29 @@ def test_sigterm_ends_the_server_within_its_grace(state: str) -> None:
     _, errors = server.communicate(timeout=TIMEOUT)
     assert server.returncode == 0
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_sigterm_ends_the_server_while_texts_grow(stream: bool) -> None:
+    options = ["--port", "0", "--quiet", "--grace", "1", "--max-words", "10000000", "--device", "cpu"]
+    command = [sys.executable, "-m", "relmo", "serve", "prose", *options]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    address = server.stdout.readline().strip()
+    body = {"prompt": "The ", "limit": 9_000_000, "temperature": 0, "stream": stream}  # greedily, it repeats itself
+    with httpx.Client(base_url=address, timeout=TIMEOUT) as client:
+        if not stream:  # nothing is sent before the text has ended
+            threading.Timer(1, server.send_signal, [signal.SIGTERM]).start()
+        with client.stream("POST", "/generate", json=body) as response:
+            lines = response.iter_lines()
+            if stream:
+                assert "added" in json.loads(next(lines))
+                server.send_signal(signal.SIGTERM)
+            *_, last = lines
+    told = time.monotonic()
+    _, errors = server.communicate(timeout=TIMEOUT)
+    assert time.monotonic() - told < 60  # a second after the grace, on an idle machine
+    assert response.status_code == (200 if stream else 503)
+    assert json.loads(last)["error"]
+    assert server.returncode == 0
+    assert "Traceback" not in errors

@@ -19,7 +19,6 @@ Choices:
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Lock
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -33,6 +32,7 @@ from relmo.networks.bilm import BiLMNetwork
 from relmo.nn.cells import State
 from relmo.nn.elmo_lstm import ROWS, Precision
 from relmo.nn.kernels import infer_cpu
+from relmo.nn.locks import fork_safe_lock
 from relmo.settings.embedding import EmbedOptions
 from relmo.text.characters import BOS, EOS
 from relmo.text.dictionaries import Dictionaries
@@ -122,7 +122,7 @@ class Embedder:
         self.few_tokens = max(1, room // (FLOAT * max(gates, outputs)))
         self.chunk_tokens = max(1, room // (FLOAT * outputs)) if compiled else self.few_tokens
         self.most_rows = max(ROWS, min(GPU_ROWS if on_gpu else CPU_ROWS, self.chunk_tokens))
-        self.lock = Lock()
+        self.lock = fork_safe_lock()
         """Held by the one thread that uses the cache and the states."""
         self.states: State | None = None
         self._first: tuple[int, Precision, State, Tensor] | None = None

@@ -5,14 +5,15 @@ from the right, the layers asked for side by side or summed up.
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
-from threading import Lock
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from relmo.nn.locks import fork_safe_lock
+
 STAGED = 8 << 20  # numbers that come from a GPU at once
-STAGING = Lock()  # held from when numbers are put into the one room for them until they have been taken out
+STAGING = fork_safe_lock()  # held from when numbers are put into the one room for them until they have been taken out
 
 
 class Results:

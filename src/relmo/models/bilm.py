@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +22,7 @@ from relmo.models.saved import About, SavedFolder, SavedModel, layers_of
 from relmo.models.surprisal import Texts, WordSurprisal, given_texts, surprisal_rows
 from relmo.models.word_tables import SurprisalTable
 from relmo.networks.bilm import BiLMNetwork, DictionaryEncoder, DictionarySizes
+from relmo.nn.locks import fork_safe_lock
 from relmo.nn.quantize import PRECISIONS, Precision
 from relmo.settings.arguments import check_sentences, check_text
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
@@ -43,7 +43,7 @@ CHARACTERS, WORDS = "characters-vocabulary.txt", "words-vocabulary.txt"  # the d
 LARGEST_WORD_DIM = 1 << 16
 READ_BY = {"char": "characters", "word": "numbers", "dictionary": "numbers and their characters"}
 SCORED_AT_ONCE = 8192  # words whose probabilities are computed together
-MAKING = Lock()  # held while a model's engine is made: all threads get the same one
+MAKING = fork_safe_lock()  # held while a model's engine is made: all threads get the same one
 
 
 class BiLM(SavedModel):

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from operator import add
-from threading import Lock
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from torch import Tensor
 from relmo.networks.bilm import BiLMNetwork
 from relmo.networks.language_model import Network
 from relmo.nn.cells import State
+from relmo.nn.locks import fork_safe_lock
 from relmo.training.batch import BiText
 
 Watch = Callable[[int], object]
@@ -189,7 +189,7 @@ class Tf32:
     turns it off; the last one turns it back."""
 
     def __init__(self) -> None:
-        self.lock = Lock()
+        self.lock = fork_safe_lock()
         self.users = 0
         self.before = True
 

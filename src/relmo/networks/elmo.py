@@ -17,7 +17,6 @@ Choices:
 
 import copy
 from collections.abc import Sequence
-from threading import Lock
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 from relmo.errors import SettingError
 from relmo.networks.bilm import BiLMNetwork, CharacterEncoder, DictionaryEncoder
 from relmo.nn.cells import State
+from relmo.nn.locks import fork_safe_lock
 from relmo.nn.scalar_mix import ScalarMix
 from relmo.settings.arguments import check_words, typed
 from relmo.text.characters import BOS, CHARACTERS, EOS, Spellings, character_ids
@@ -108,7 +108,7 @@ class Elmo(nn.Module):
         ends = character_ids([BOS, EOS], self.max_characters) if self.by_characters else [b + 1 for b in boundaries]
         self.register_buffer("ends", torch.as_tensor(ends), persistent=False)
         self.carried: State | None = None
-        self.carrying = Lock()
+        self.carrying = fork_safe_lock()
         """Held by the one thread whose batch goes on from the carried state."""
         self.train()
 
@@ -118,7 +118,7 @@ class Elmo(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.carrying = Lock()
+        self.carrying = fork_safe_lock()
 
     @property
     def size(self) -> int:

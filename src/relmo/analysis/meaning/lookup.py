@@ -65,7 +65,7 @@ class Meaning:
         return asdict(self) | {"layers": [[each._asdict() for each in layer] for layer in self.layers]}
 
     def tables(self) -> list[Table]:
-        """One a layer, and the static neighbours."""
+        """Return one table per layer and one of the static neighbours, without those that have no rows."""
         title = Occurrence(self.words, self.position, -1, 1.0).text
         found = [
             Table(
@@ -74,8 +74,9 @@ class Meaning:
                 f"layer {number}{' (without context)' if not number else ''}: {title}",
             )
             for number, layer in enumerate(self.layers)
+            if layer
         ]
-        if self.static is not None:
+        if self.static:
             rows = [[word, figure(cosine)] for word, cosine in self.static]
             found.append(Table(["word", "cosine"], rows, "neighbours of the word's static vector"))
         return found
@@ -101,7 +102,8 @@ def meaning(
     vectors      static vectors, whose neighbours are shown beside
     """
     if index.about.get("model") != bilm_digest(model):
-        raise ModelError(f"{index.folder}: was built with another model; build an index with this one")
+        other = "another model" if index.source is None else f"another model, {index.source}"
+        raise ModelError(f"{index.folder}: was built with {other}; use that one, or build an index with this one")
     words = model.tokens(sentence) if isinstance(sentence, str) else list(sentence)
     position = _place_of(words, word)
     own = model.embed([words])[0][:, position]  # (layers, D)

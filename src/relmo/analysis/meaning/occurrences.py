@@ -4,7 +4,7 @@
     with_corpus = OccurrenceIndex.open("index")
     with_corpus.nearest(vector, layer=2, k=10)        places of the nearest words, and their cosines
 
-    index.json        which model, how many words, layers, numbers a vector, how they are stored, digests of other files
+    index.json        which model (digest and place), words, layers, size of a vector, dtype, digests of other files
     words.txt         the distinct words, a line each
     tokens.npy        the number of each word of the corpus in words.txt
     starts.npy        where sentences begin, and the end
@@ -39,7 +39,7 @@ from relmo.disk.outputs import new_folder
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.store.folder import write_json
-from relmo.store.references import bilm_digest
+from relmo.store.references import bilm_digest, full_source
 from relmo.text.vocabulary import escape, unescape
 
 DTypes = Literal["float16", "int8"]
@@ -86,6 +86,12 @@ class OccurrenceIndex:
 
     def __len__(self) -> int:
         return int(self.about["words"])
+
+    @property
+    def source(self) -> str | None:
+        """Name or path of the model that the index was built with; None if it is not recorded."""
+        source = self.about.get("source")
+        return source if isinstance(source, str) and source else None
 
     @property
     def layers(self) -> int:
@@ -158,6 +164,8 @@ class OccurrenceIndex:
             rows = self.vectors(layer, part if among is None else places)
             search.add(rows, np.isin(places, banned)[None] if len(banned) else None)
         found = search.result()
+        if among is not None and not len(among):
+            return Nearest(found.places[0][:0], found.cosines[0][:0])
         if among is None:
             return Nearest(found.places[0], found.cosines[0])
         there = found.places[0] >= 0
@@ -256,18 +264,26 @@ def build_index(
     sentences: Iterable[str | Sequence[str]],
     *,
     dtype: DTypes = "int8",
+    source: str | None = None,
     inverted_from: int = INVERTED_FROM,
     overwrite: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> OccurrenceIndex:
-    """Writes the words of sentences with their vectors to a new folder; with `overwrite`, in place of an older one that
-    relmo made. `progress` is told how many words are in."""
+    """Write the words of sentences with their vectors to a new folder; with `overwrite`, in place of an older one that
+    relmo made. `source` is the name or path of the model, so that `relmo analyse meaning` can load it for searches.
+    `progress` is called with the number of words so far."""
     folder = Path(folder)
     if dtype not in DTYPES:
         raise SettingError(f"dtype is {dtype!r}; it can be {' or '.join(DTYPES)}")
     with new_folder(folder, overwrite=overwrite, ours=OURS) as inside:
         count = _write_vectors(inside, model, sentences, dtype, progress)
-        about = {"model": bilm_digest(model), "layers": model.network.layer_count, "size": model.network.size}
+        about: dict[str, Any] = {
+            "model": bilm_digest(model),
+            "layers": model.network.layer_count,
+            "size": model.network.size,
+        }
+        if source is not None:
+            about["source"] = full_source(source)
         index = OccurrenceIndex(inside, about | {"words": count, "dtype": dtype, "files": {}})
         checks = [_write_checks(index, layer) for layer in range(index.layers)]
         names = ["words.txt", "tokens.npy", "starts.npy", *checks]

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from relmo.cli.output import Overwrite
 from relmo.cli.sources import Tokenizer
-from relmo.errors import ModelError, SettingError
+from relmo.errors import ModelError, SettingError, shown
 from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
@@ -36,6 +36,13 @@ class CorpusOptions:
     vectors: PathName | None = None
     """Static word vectors to compare with; by default those that ship with relmo."""
 
+    @property
+    def source(self) -> str | None:
+        """Name or path of the model that the index was built with; None if it is to be built or does not say."""
+        from relmo.analysis.meaning.occurrences import OccurrenceIndex
+
+        return None if self.index is None or self.build else OccurrenceIndex.open(self.index).source
+
     def look_up(self, model: "BiLM", sentence: str, word: str, say: Callable[[str], None]) -> "Meaning":
         """Looks a word of a sentence up in the index."""
         from relmo.analysis.meaning.lookup import meaning as found
@@ -45,7 +52,13 @@ class CorpusOptions:
         assert self.index is not None
         which = int(word) if word.isdecimal() and word not in model.tokens(sentence) else word
         options: dict[str, Any] = {"k": self.k, "same_word": self.same_word, "vectors": load_vectors(self.vectors, say)}
-        return found(model, OccurrenceIndex.open(self.index), sentence, which, **options)
+        result = found(model, OccurrenceIndex.open(self.index), sentence, which, **options)
+        looked_up = shown(result.words[result.position])
+        if not any(result.layers):
+            say(f"{self.index}: has no other occurrence of {looked_up}")
+        if result.static == []:
+            say(f"{looked_up} has no static vector to compare with")
+        return result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +103,8 @@ def meaning(
     word
         The word of the sentence to look up, or its place from 0.
     model
-        A bidirectional language model; by default the one that ships with relmo.
+        A bidirectional language model; by default the one that --index was built with, otherwise the one that ships
+        with relmo.
     device
         Where to compute; auto takes a GPU if there is one.
     json
@@ -107,10 +121,11 @@ def meaning(
     done: dict[str, Any] = {}
     tables: list[Table] = []
     needed = sentence is not None or corpus.build or layers.measure
-    loaded = load(model, kinds="bilm", device=device).splitting(tokenizer) if needed else None
+    source = corpus.source if model is None else model
+    loaded = load(source, kinds="bilm", device=device).splitting(tokenizer) if needed else None
     with warnings_said(say):
         if corpus.build and loaded is not None:
-            done["index"] = _build_from(corpus, loaded, quiet=quiet)
+            done["index"] = _build_from(corpus, loaded, source, quiet=quiet)
             say(f"{corpus.index}: {done['index']['words']:,} words")
         if sentence is not None and word is not None and loaded is not None:
             found = corpus.look_up(loaded, sentence, word, say)
@@ -140,18 +155,19 @@ def _check(sentence: str | None, word: str | None, corpus: CorpusOptions, layers
         raise SettingError(f"--k must be 1 or more, not {corpus.k}")
 
 
-def _build_from(corpus: CorpusOptions, model: "BiLM", *, quiet: bool) -> dict[str, Any]:
-    """Builds an index of all sentences of files. -> where it is, and how many words it has."""
+def _build_from(corpus: CorpusOptions, model: "BiLM", source: str | None, *, quiet: bool) -> dict[str, Any]:
+    """Build an index of all sentences of files; return where it is, and how many words it has."""
     from relmo.analysis.meaning.occurrences import build_index
     from relmo.cli.terminal import count_bar
     from relmo.embedding.files import read_source
+    from relmo.store.references import DEFAULT
 
     def sentences() -> Iterator[list[str]]:
         for file in corpus.build:
             yield from (list(sentence.tokens) for sentence in read_source(file, model))
 
     assert corpus.index is not None
-    how: dict[str, Any] = {"dtype": corpus.dtype, "overwrite": corpus.overwrite}
+    how: dict[str, Any] = {"dtype": corpus.dtype, "overwrite": corpus.overwrite, "source": source or DEFAULT}
     with count_bar("words", quiet=quiet) as progress:
         made = build_index(corpus.index, model, sentences(), progress=progress, **how)
     return {"folder": str(corpus.index), "words": len(made)}
