@@ -26,15 +26,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from service import Asking, Client, Server, _body, served, trained
 
-LONGEST = 2040  # units; --max-words is 2048
+WORDS, LONGEST = 2040, 1020  # units of a request and of one input; --max-words is 2048
 EXPENSIVE: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("small", "embed", {"sentences": [["x"] * LONGEST]}, {"sentences": ["A cat."]}),
-    ("small", "embed", {"sentences": [[f"x{i}"] for i in range(LONGEST)]}, {"sentences": ["A cat."]}),
-    ("small", "surprisal", {"sentences": [["x"] * LONGEST]}, {"sentences": ["A cat."]}),
-    ("small", "surprisal", {"sentences": ["x"] * (LONGEST // 2)}, {"sentences": ["A cat."]}),
+    ("small", "embed", {"sentences": [[f"x{i}"] for i in range(WORDS)]}, {"sentences": ["A cat."]}),
+    ("small", "surprisal", {"sentences": [["x"] * (LONGEST // 2)]}, {"sentences": ["A cat."]}),
+    ("small", "surprisal", {"sentences": ["x"] * (LONGEST // 4)}, {"sentences": ["A cat."]}),
+    ("small", "surprisal", {"sentences": ["x"] * (WORDS // 4), "context": "sentence"}, {"sentences": ["A cat."]}),
     ("english-french", "predict", {"inputs": ["x" * 20_000]}, {"inputs": ["A cat."]}),
     ("english-french", "predict", {"inputs": ["x" * 250]}, {"inputs": ["A cat."]}),
-    ("english-french", "predict", {"inputs": ["x" * 80] * 7}, {"inputs": ["A cat."]}),
+    ("english-french", "predict", {"inputs": ["x" * 80] * 9}, {"inputs": ["A cat."]}),
     ("addition", "predict", {"inputs": ["1+2" * 80]}, {"inputs": ["1+2"]}),
 ]
 LANGUAGE_MODELS = (

@@ -20,13 +20,13 @@ class Doubling:
     def __init__(self) -> None:
         self.gate, self.began, self.batches = threading.Event(), threading.Event(), list[list[list[Any]]]()
 
-    def __call__(self, options: Any, requests: Sequence[list[Any]]) -> list[bytes]:
+    def __call__(self, options: Any, requests: Sequence[list[Any]]) -> list[list[int]]:
         self.batches.append(list(requests))
         self.began.set()
         assert self.gate.wait(600)
         if any(item < 0 for items in requests for item in items):
             raise SettingError("a number is below 0")
-        return [str([2 * item for item in items]).encode() for items in requests]
+        return [[2 * item for item in items] for items in requests]
 
 
 def with_batcher(work: Callable[[Batcher, Doubling], Awaitable[None]], words: int = 100) -> None:
@@ -38,7 +38,7 @@ def with_batcher(work: Callable[[Batcher, Doubling], Awaitable[None]], words: in
         first = batcher.ask(Asked([0], "first", 1)).answer
         assert await asyncio.to_thread(answer.began.wait, 600)
         await work(batcher, answer)
-        assert await first == b"[0]"
+        assert await first == [0]
         batcher.close()
         await asyncio.to_thread(batcher.thread.join)
 
@@ -49,7 +49,7 @@ def test_what_comes_while_a_batch_is_computed_is_the_next_batch() -> None:
     async def work(batcher: Batcher, answer: Doubling) -> None:
         asked = [batcher.ask(Asked([i, i + 1], "same", 2)).answer for i in range(5)]
         answer.gate.set()
-        assert await asyncio.gather(*asked) == [f"[{2 * i}, {2 * i + 2}]".encode() for i in range(5)]
+        assert await asyncio.gather(*asked) == [[2 * i, 2 * i + 2] for i in range(5)]
         assert answer.batches == [[[0]], [[i, i + 1] for i in range(5)]]
 
     with_batcher(work)
@@ -70,7 +70,7 @@ def test_a_request_that_fails_does_not_harm_those_that_came_with_it() -> None:
     async def work(batcher: Batcher, answer: Doubling) -> None:
         good, bad, other = (batcher.ask(Asked([i], "same", 1)).answer for i in (1, -1, 2))
         answer.gate.set()
-        assert (await good, await other) == (b"[2]", b"[4]")
+        assert (await good, await other) == ([2], [4])
         with pytest.raises(SettingError, match="below 0"):
             await bad
 
@@ -82,10 +82,24 @@ def test_a_request_that_is_given_up_is_not_computed() -> None:
         gone, kept = (batcher.ask(Asked([i], "same", 1)).answer for i in (1, 2))
         gone.cancel()
         answer.gate.set()
-        assert await kept == b"[4]"
+        assert await kept == [4]
         assert answer.batches[1:] == [[[2]]]
 
     with_batcher(work)
+
+
+def test_a_request_is_split_between_its_items_if_they_are_independent() -> None:
+    asked = Asked(list("abcde"), "options", 25, [2, 3, 9, 1, 10])
+    assert [(part.items, part.units) for part in asked.split(5)] == [
+        (["a", "b"], 5),
+        (["c"], 9),
+        (["d"], 1),
+        (["e"], 10),
+    ]
+    assert asked.largest_cost == 10
+    text = Asked(list("abc"), "options", 30)
+    assert text.split(5) == [text]
+    assert text.largest_cost == 30
 
 
 def refused(call: Callable[[], None]) -> tuple[int, int | None]:
@@ -98,6 +112,7 @@ def test_there_is_room_for_so_many_requests_and_words_and_those_that_leave_make_
     admission = Admission(ServeLimits(queue=2, max_words=10))
     admission.enter()
     assert refused(lambda: admission.charge(11)) == (413, None)
+    assert refused(lambda: admission.charge(6, largest_item=6)) == (413, None)
     admission.charge(10)
     admission.enter()
     assert refused(admission.enter) == (503, 1)

@@ -77,8 +77,8 @@ def test_cost_is_counted_in_the_units_of_the_model(client: Any, verb: str, body:
 def test_output_of_seq2seq_is_bounded(translator: Any) -> None:
     verb = verbs_of("translator", translator, ServeLimits(max_output=3))["predict"]
     asked = verb.read(verb.decode(b'{"inputs": ["The cat is black and the dog is white."]}'))
-    (answer,) = verb.answer(asked.options, [asked.items])
-    assert len(json.loads(answer)["results"][0]["candidates"][0]["units"]) <= 3
+    ((record,),) = verb.answer(asked.options, [asked.items])
+    assert len(record["candidates"][0]["units"]) <= 3
     assert translator.max_target is None
 
 

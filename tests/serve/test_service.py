@@ -359,7 +359,8 @@ def test_requests_that_are_too_large_or_too_many_are_refused() -> None:
     with served({"words": bilm()}, max_bytes=1000, max_words=20) as client:
         assert client.post("/embed", content=b"x" * 1001).status_code == 413
         assert client.post("/embed", json={"sentences": ["a " * 21]}).status_code == 413
-        assert client.post("/embed", json={"sentences": ["a " * 19]}).status_code == 200
+        assert client.post("/embed", json={"sentences": ["a " * 10, "a " * 9]}).status_code == 200
+        assert client.post("/embed", json={"sentences": ["a " * 11]}).status_code == 413
     with served({"words": bilm()}, rate=1e-4) as client:
         assert client.post("/embed", json={"sentences": ["a"]}).status_code == 200
         again = client.post("/embed", json={"sentences": ["a"]})
@@ -437,13 +438,14 @@ def test_surprisal_is_offered_where_a_model_has_it() -> None:
     assert model.calls == [(["a cat", "mat"], {"context": "sentence", "ends": True})]
     from relmo.serve.verbs import SurprisalVerb
 
-    verb, asked = SurprisalVerb("lm", model), [["a cat", "mat"], ["the mat"]]
+    verb, texts_of_requests = SurprisalVerb("lm", model), [["a cat", "mat"], ["the mat"]]
+    asked = [list(enumerate(texts, start=1)) for texts in texts_of_requests]
     together = verb.answer((("context", "sentence"), ("ends", False)), asked)
     assert together == [verb.answer((("context", "sentence"), ("ends", False)), [each])[0] for each in asked]
     assert len(model.calls) == 4  # one for both, and one each
     assert "space" in verb.request_type.__struct_fields__  # as its method takes anything
     verb.answer((("ends", False),), asked)
-    assert [texts for texts, _ in model.calls[4:]] == asked  # texts are not mixed
+    assert [texts for texts, _ in model.calls[4:]] == texts_of_requests  # texts are not mixed
 
 
 def test_an_option_that_has_no_meaning_for_a_model_is_no_field_of_its() -> None:

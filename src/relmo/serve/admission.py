@@ -55,9 +55,13 @@ class Admission:
             raise RefusedRequest(503, BUSY, 1)
         self.requests += 1
 
-    def charge(self, units: int) -> None:
-        """Add the cost of an admitted request, or raise `RefusedRequest`."""
+    def charge(self, units: int, largest_item: int = 0) -> None:
+        """Add the cost of an admitted request, or raise `RefusedRequest`. `largest_item` is the cost of its most
+        expensive item, which is computed without a break."""
         most = self.limits.max_words
+        if largest_item > self.limits.max_item_words:
+            message = f"one input of the request costs {largest_item:,} units of this model"
+            raise RefusedRequest(413, f"{message}; the maximum is {self.limits.max_item_words:,}; split it")
         if units > most:
             message = f"the request costs {units:,} units of this model (words, subwords or characters)"
             raise RefusedRequest(413, f"{message}; the maximum is {most:,}; send several requests")

@@ -18,20 +18,20 @@ from typing import Any
 from relmo.errors import ComputationCancelled, cancellable
 from relmo.serve.verbs import Asked
 
-Answer = Callable[[Hashable, Sequence[list[Any]]], list[bytes]]
-"""From the options and the items of each request to an answer for each request."""
+Answer = Callable[[Hashable, Sequence[list[Any]]], list[list[Any]]]
+"""From the options and the items of each request to the results of each request."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ticket:
     """A request in the queue of a model.
 
-    answer     the bytes to send; cancelled when the client goes
+    answer     the results; cancelled when the client goes
     released   done when nothing is computed for the request any more
     """
 
     asked: Asked
-    answer: "asyncio.Future[bytes]"
+    answer: "asyncio.Future[list[Any]]"
     released: "asyncio.Future[None]"
 
 
@@ -99,7 +99,7 @@ class Batcher:
     def _find_oldest(self) -> Ticket | None:
         return next((ticket for ticket in self.waiting if not ticket.answer.cancelled()), None)
 
-    def _answers(self, batch: Sequence[Ticket]) -> list[bytes | Exception]:
+    def _answers(self, batch: Sequence[Ticket]) -> list[list[Any] | Exception]:
         def is_cancelled() -> bool:
             return self.closed or all(ticket.answer.cancelled() for ticket in batch)
 
@@ -112,7 +112,7 @@ class Batcher:
             return [error] if len(batch) == 1 else [self._answers([ticket])[0] for ticket in batch]
 
 
-def _deliver(batch: Sequence[Ticket], answers: Sequence[bytes | Exception]) -> None:
+def _deliver(batch: Sequence[Ticket], answers: Sequence[list[Any] | Exception]) -> None:
     for ticket, answer in zip(batch, answers, strict=True):
         ticket.released.set_result(None)
         if ticket.answer.cancelled():

@@ -36,6 +36,7 @@ PIECE = 1 << 16  # bytes of an answer that are sent at once
 LONG = 1 << 14  # bytes of a request that is read in a thread of its own, as others would wait for it
 GONE = 499  # the status that is counted where a client did not wait for its answer
 OPEN = ("/health",)  # what needs no token
+FEW_UNITS = 64  # of a request whose response is encoded at once
 JOIN_SECONDS = 1.0  # time for a thread to notice that the server ends, after the clients had their grace
 
 
@@ -238,12 +239,16 @@ class AskedVerb:
             await self._generate(model, verb, request, size=len(body))
         else:
             asked = await self._run(verb.read, request, size=len(body))
-            self._charge(asked.units)
-            self.ticket = model.batchers[self.verb].ask(asked)
-            await self._send_whole(await self._unless_gone(self.ticket.answer))
+            self._charge(asked.units, asked.largest_cost)
+            results: list[Any] = []
+            for part in asked.split(self.service.limits.batch_words):
+                self.ticket = model.batchers[self.verb].ask(part)
+                results += await self._unless_gone(self.ticket.answer)
+            encode = partial(verb.encode, asked.options)
+            await self._send_whole(await self._run(encode, results, size=LONG * (asked.units > FEW_UNITS)))
 
-    def _charge(self, units: int) -> None:
-        self.service.admission.charge(units)
+    def _charge(self, units: int, largest_item: int = 0) -> None:
+        self.service.admission.charge(units, largest_item)
         self.units = units
 
     @staticmethod
@@ -251,7 +256,7 @@ class AskedVerb:
         """Call a function, for a long request in a thread, so that the event loop goes on."""
         return function(argument) if size < LONG else await asyncio.to_thread(function, argument)
 
-    async def _unless_gone(self, answer: "asyncio.Future[bytes]") -> bytes:
+    async def _unless_gone(self, answer: "asyncio.Future[list[Any]]") -> list[Any]:
         """The answer; where the client goes before, it is not wanted any more."""
         gone = asyncio.ensure_future(self.receive())
         gone.add_done_callback(lambda _: answer.cancel())  # which does nothing to an answer that is there

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from relmo.tasks.task import Task
 
 MAX_SAMPLES = 64
+BILM_PREDICTION_COST = 2  # units per token: the softmax over the vocabulary takes longer than the layers
 Field = tuple[Any, ...]
 """Name, type and, for an optional field, default."""
 Request = Any
@@ -59,12 +60,29 @@ TOKENIZER = field(
 
 
 class Asked(NamedTuple):
-    """A request that was read: its items, the options (requests with the same options are computed together) and its
-    cost in units of the model."""
+    """A request that was read: its items, the options (requests with the same options are computed together), its cost
+    in units of the model, and the cost of each item if the items are independent of each other."""
 
     items: list[Any]
     options: Hashable
     units: int
+    costs: Sequence[int] = ()
+
+    @property
+    def largest_cost(self) -> int:
+        """The cost of the most expensive item, or of the whole request if its items depend on each other."""
+        return max(self.costs, default=self.units)
+
+    def split(self, size: int) -> "list[Asked]":
+        """Return parts of at most `size` units (or one item), so that other requests are computed in between."""
+        parts: list[Asked] = []
+        for item, cost in zip(self.items, self.costs, strict=False):
+            if parts and parts[-1].units + cost <= size:
+                parts[-1].items.append(item)
+                parts[-1] = parts[-1]._replace(units=parts[-1].units + cost)
+            else:
+                parts.append(Asked([item], self.options, cost))
+        return parts or [self]
 
 
 class Verb:
@@ -113,13 +131,18 @@ class Verb:
         """Return the items, options and cost of a request."""
         raise NotImplementedError
 
-    def answer(self, options: Any, requests: Sequence[list[Any]]) -> list[bytes]:
-        """Return the answers to the items of several requests, each a JSON object."""
+    def answer(self, options: Any, requests: Sequence[list[Any]]) -> list[list[Any]]:
+        """Compute the results of several requests with the same options: a list for each request."""
         raise NotImplementedError
 
-    def written(self, results: Sequence[bytes]) -> bytes:
-        """Return the answer to a request."""
-        return b'{"model": %b, "results": [%b]}' % (self.encoded_name, b", ".join(results))
+    def encode(self, options: Any, results: Sequence[Any]) -> bytes:
+        """Return the JSON response with these results."""
+        encoded = [self.encode_result(options, result) for result in results]
+        return b'{"model": %b, "results": [%b]}' % (self.encoded_name, b", ".join(encoded))
+
+    def encode_result(self, options: Any, result: Any) -> bytes:
+        """Return one result as JSON."""
+        return _json(result)
 
     def tokenizer_fields(self) -> list[Field]:
         """Return the field `tokenizer` if the model splits text into words."""
@@ -135,10 +158,10 @@ class Verb:
         return self.model if tokenizer is UNSET else self.model.splitting(tokenizer)
 
 
-def _apart(found: Sequence[Any], requests: Sequence[list[Any]]) -> list[Sequence[Any]]:
-    """What was found for the things of several requests, for each request by itself."""
+def _by_request(results: Sequence[Any], requests: Sequence[list[Any]]) -> list[list[Any]]:
+    """Return the results of each request, given one result for each of their items in order."""
     ends = np.cumsum([len(items) for items in requests]).tolist()
-    return [found[end - len(items) : end] for items, end in zip(requests, ends, strict=True)]
+    return [list(results[end - len(items) : end]) for items, end in zip(requests, ends, strict=True)]
 
 
 class VectorOptions(NamedTuple):
@@ -191,19 +214,20 @@ class EmbedVerb(Verb):
         split = self.splitting(request).tokens
         sentences = [split(each) if isinstance(each, str) else each for each in request.sentences]
         options = VectorOptions(request.layers, request.pooling, request.format)
-        return Asked(sentences, options, sum(max(1, len(tokens)) for tokens in sentences))
+        costs = [max(1, len(tokens)) for tokens in sentences]
+        return Asked(sentences, options, sum(costs), costs)
 
-    def answer(self, options: VectorOptions, requests: Sequence[list[Any]]) -> list[bytes]:
+    def answer(self, options: VectorOptions, requests: Sequence[list[Any]]) -> list[list[Any]]:
         sentences = [tokens for items in requests for tokens in items]
         vectors = self.model.embed(sentences, layers=options.layers)
         if options.pooling != "none":
-            vectors = [pool(each, options.pooling) for each in vectors]
-        write = _in_base64 if options.format == "base64" else _in_numbers
-        results = [
-            b'{"tokens": %b, "shape": %b, "vectors": %b}' % (_json(tokens), _json(found.shape), write(found))
-            for tokens, found in zip(sentences, vectors, strict=True)
-        ]
-        return [self.written(each) for each in _apart(results, requests)]
+            vectors = [pool(array, options.pooling) for array in vectors]
+        return _by_request(list(zip(sentences, vectors, strict=True)), requests)
+
+    def encode_result(self, options: VectorOptions, result: Any) -> bytes:
+        tokens, vectors = result
+        encoded = _in_base64(vectors) if options.format == "base64" else _in_numbers(vectors)
+        return b'{"tokens": %b, "shape": %b, "vectors": %b}' % (_json(tokens), _json(vectors.shape), encoded)
 
 
 def _json(value: Any) -> bytes:
@@ -250,7 +274,8 @@ class PredictVerb(Verb):
         model = self.splitting(request)
         examples = [self._example(model, item) for item in request.inputs]
         tokenizer = getattr(request, "tokenizer", UNSET)
-        return Asked(examples, tokenizer, sum(self._cost(model, example) for example in examples))
+        costs = [self._cost(model, example) for example in examples]
+        return Asked(examples, tokenizer, sum(costs), costs)
 
     @staticmethod
     def _example(model: "Task[Any, Any]", item: Any) -> Any:
@@ -268,11 +293,10 @@ class PredictVerb(Verb):
             raise RefusedRequest(413, f"an input has {read:,} units of this model; the maximum is {most:,}")
         return max(1, read + written)
 
-    def answer(self, options: Any, requests: Sequence[list[Any]]) -> list[bytes]:
+    def answer(self, options: Any, requests: Sequence[list[Any]]) -> list[list[Any]]:
         examples = [example for items in requests for example in items]
         model = self.model if options is UNSET else self.model.splitting(options)
-        records = [_json(prediction.to_dict()) for prediction in model.answer(examples)]
-        return [self.written(each) for each in _apart(records, requests)]
+        return _by_request([prediction.to_dict() for prediction in model.answer(examples)], requests)
 
 
 class SurprisalVerb(Verb):
@@ -327,22 +351,27 @@ class SurprisalVerb(Verb):
         options = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not UNSET}
         sentences = options.pop("sentences")
         options.pop("model", None)
-        units = sum(model.count_symbols(sentence) + 1 for sentence in sentences)  # the end is predicted too
-        return Asked(sentences, tuple(sorted(options.items())), units)
+        weight = BILM_PREDICTION_COST if hasattr(model, "has_output_layer") else 1
+        costs = [weight * (model.count_symbols(sentence) + 1) for sentence in sentences]  # the end is predicted too
+        is_text = options.get("context", "text") == "text"
+        items = list(enumerate(sentences, start=1))
+        return Asked(items, tuple(sorted(options.items())), sum(costs), () if is_text else costs)
 
-    def answer(self, options: Any, requests: Sequence[list[Any]]) -> list[bytes]:
-        """Sentences that are read by themselves are read together; a text is read from its beginning to its end."""
-        asked = dict(options)
-        if asked.get("context", "text") == "text":
-            return [self.written([_json(row) for row in self._rows(items, asked)]) for items in requests]
-        rows = self._rows([sentence for items in requests for sentence in items], asked)
-        found, first = [], 1
-        for items in requests:
-            lines = range(first, first + len(items))
-            own = [row | {"line": row["line"] - first + 1} for row in rows if row["line"] in lines]
-            found.append(self.written([_json(row) for row in own]))
-            first += len(items)
-        return found
+    def answer(self, options: Any, requests: Sequence[list[Any]]) -> list[list[Any]]:
+        """Compute the rows of requests whose items are (line, sentence). Independent sentences are computed together, a
+        text from its beginning to its end."""
+        arguments = dict(options)
+        if arguments.get("context", "text") == "text":
+            return [self._rows([sentence for _, sentence in items], arguments) for items in requests]
+        rows = self._rows([sentence for items in requests for _, sentence in items], arguments)
+        rows_by_sentence: list[list[dict[str, Any]]] = [[] for items in requests for _ in items]
+        for row in rows:
+            rows_by_sentence[row["line"] - 1].append(row)
+        results = []
+        for items, sentences in zip(requests, _by_request(rows_by_sentence, requests), strict=True):
+            numbered = zip(items, sentences, strict=True)
+            results.append([row | {"line": line} for (line, _), sentence in numbered for row in sentence])
+        return results
 
     def _rows(self, sentences: list[Any], options: dict[str, Any]) -> list[dict[str, Any]]:
         model = self.model.splitting(options["tokenizer"]) if "tokenizer" in options else self.model

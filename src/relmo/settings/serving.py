@@ -16,13 +16,14 @@ class ServeLimits:
     """Bytes of a request; a larger one is answered with 413."""
     max_words: int = 2048
     """Units of a request, counted as its model reads them (words, subwords or characters), with those that the model
-    may write. A request with more is answered with 413."""
+    may write. A request with more is answered with 413. One input, or one text whose state is carried, may have half as
+    many."""
     max_source: int = 256
     """Units of one input of a sequence-to-sequence model. A longer input is answered with 413."""
-    max_output: int = 256
+    max_output: int = 128
     """Units that a sequence-to-sequence model may write for one input."""
-    batch_words: int = 1024
-    """Units of several requests that are computed together; fewer make others wait less for large requests."""
+    batch_words: int = 512
+    """Units that are computed together, of one or several requests; fewer make others wait less for large requests."""
     queue: int = 256
     """Requests that the server holds at once: waiting, computed (also if the client has gone), or answered and not yet
     read. More get 503. Together they may have 16 times --max-words units."""
@@ -34,6 +35,11 @@ class ServeLimits:
     """Seconds that a client may take to send its request, or to read some of its answer."""
     grace: int = 30
     """Seconds that the server has to finish the requests it accepted when it is told to end."""
+
+    @property
+    def max_item_words(self) -> int:
+        """Units of one input of a request."""
+        return (self.max_words + 1) // 2
 
     @property
     def queue_words(self) -> int:
