@@ -1,15 +1,19 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint docs campaigns load fuzz bench recipe release-check clean
+.PHONY: demo test test-slow lint docs campaigns load fuzz bench recipe release-check clean
 
 demo: .venv/core  ## one word in two sentences: what it is near to in context, and what without
 	@$(BIN)/python examples/meaning_in_context.py
 	@echo 'Next: type "source .venv/bin/activate", and then "relmo --help" and the commands of README.md work as printed.'
 	@echo 'Or type ".venv/bin/relmo" in place of "relmo".'
 
-test: .venv/dev lint  ## lint, check types, run all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+test: .venv/dev lint  ## lint, check types, run the quick tests: a few minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not browser"
+
+test-slow: .venv/dev  ## run all other tests (trainings, browsers, guides, notebooks) and build the site
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or browser"
+	$(MAKE) docs
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -32,13 +36,13 @@ fuzz: .venv/dev  ## damage files of every kind, 10,000 times, and see that relmo
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py --count 10000
 
 recipe: .venv/core  ## how the bundled models were made, from raw text on, at reduced size
-	RELMO=$(BIN)/relmo PYTHON=$(BIN)/python recipes/bundled_models.sh $${RELMO_DATA:-data} out/recipe reduced
+	RELMO=$(BIN)/relmo PYTHON=$(BIN)/python experiments/recipes/bundled_models.sh $${RELMO_DATA:-data} out/recipe reduced
 
 release-check: .venv/dev  ## build the sdist and the wheels, and try each in a bare environment, without a compiler and with one
 	PYTHON=$(abspath $(BIN))/python .ci/release-check
 
 bench: .venv/core  ## the speed table of this machine, in some minutes
-	$(BIN)/relmo bench
+	$(BIN)/python -m benchmarks
 
 .venv/core: pyproject.toml hatch_build.py $(wildcard src/relmo/nn/kernels/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "relmo needs Python 3.11 or newer")'

@@ -1,7 +1,8 @@
-"""What an activation does to a gradient: its slope, as numbers and as a picture (activations.png).
+"""Plot activation functions and their derivatives (activations.png), and print the largest derivatives.
 
-A gradient that goes back through an activation is multiplied by its slope at every step. A slope that is always below 1
-makes it vanish: the sigmoid's is at most 0.25, which leaves less than a millionth after ten steps.
+In back-propagation, the gradient is multiplied by the derivative of the activation at every step. If the derivative is
+always below 1, the gradient vanishes: that of the sigmoid is at most 0.25, so less than a millionth remains after ten
+steps.
 """
 
 import torch
@@ -11,19 +12,19 @@ from torch.nn import functional
 ACTIVATIONS = {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": torch.relu, "gelu": functional.gelu}
 
 x = torch.linspace(-6, 6, 241, dtype=torch.float64, requires_grad=True)
-picture = Figure(figsize=(10, 4), layout="constrained")
-left, right = picture.subplots(1, 2)
-print("activation  largest slope  to the power of 10  % of x with a slope below 0.1")
+figure = Figure(figsize=(10, 4), layout="constrained")
+left, right = figure.subplots(1, 2)
+print("activation  max derivative  to the power of 10  % of x with derivative < 0.1")
 for name, activation in ACTIVATIONS.items():
     y = activation(x)
-    (slope,) = torch.autograd.grad(y.sum(), x)
-    largest, flat = float(slope.max()), float((slope < 0.1).double().mean())
-    print(f"{name:<10}  {largest:13.3f}  {largest**10:18.2g}  {100 * flat:29.0f}")
+    (derivative,) = torch.autograd.grad(y.sum(), x)
+    maximum, flat_share = float(derivative.max()), float((derivative < 0.1).double().mean())
+    print(f"{name:<10}  {maximum:14.3f}  {maximum**10:18.2g}  {100 * flat_share:25.0f}")
     left.plot(x.detach(), y.detach(), label=name)
-    right.plot(x.detach(), slope, label=f"{name}, at most {largest:.2g}")
+    right.plot(x.detach(), derivative, label=f"{name}, at most {maximum:.2g}")
 left.set(title="y", xlabel="x", ylim=(-1.1, 3))
 right.set(title="dy/dx", xlabel="x")
 for axes in (left, right):
     axes.grid(visible=True, alpha=0.3)
     axes.legend(fontsize=8)
-picture.savefig("activations.png", dpi=120)
+figure.savefig("activations.png", dpi=120)

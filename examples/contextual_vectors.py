@@ -1,6 +1,6 @@
-"""Train a tiny ELMo on the text that ships with relmo. Then find the lines that use a word most alike, and least.
+"""Train a tiny ELMo on the bundled text, and find the most and least similar contexts of a word.
 
-All vectors of one word have much in common, so the mean of them is taken away first: what is left is the context.
+The mean vector of the word is subtracted first, so that the cosine compares only the contexts.
 """
 
 import tempfile
@@ -24,14 +24,14 @@ with tempfile.TemporaryDirectory() as folder:
 print(f"perplexity on the held-out lines: {results['valid_average_perplexity']:.0f}")
 
 lines = [line for line in text.read_text(encoding="utf-8").splitlines() if WORD in elmo.tokens(line)]
-places = [elmo.tokens(line).index(WORD) for line in lines]
-vectors = elmo.embed(lines, layers=1)  # a (words, dimensions) array for each line
-found = np.stack([array[place] for array, place in zip(vectors, places, strict=True)])
-found -= found.mean(axis=0)
-found /= np.linalg.norm(found, axis=1, keepdims=True)
-cosines = found @ found.T
+positions = [elmo.tokens(line).index(WORD) for line in lines]
+vectors = elmo.embed(lines, layers=1)  # one array per line: (tokens, dim)
+occurrences = np.stack([array[position] for array, position in zip(vectors, positions, strict=True)])
+occurrences -= occurrences.mean(axis=0)
+occurrences /= np.linalg.norm(occurrences, axis=1, keepdims=True)
+cosines = occurrences @ occurrences.T
 for i in (0, 16, 32):
-    order = np.argsort(-cosines[i])  # the first is the line itself
+    order = np.argsort(-cosines[i])  # the first entry is the line itself
     print(f"\n       {lines[i].strip()}")
     print(f" {cosines[i, order[1]]:5.2f} {lines[order[1]].strip()}")
     print(f" {cosines[i, order[-1]]:5.2f} {lines[order[-1]].strip()}")

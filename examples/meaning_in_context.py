@@ -1,8 +1,8 @@
-"""One word in two sentences: what its contextual vectors are near to, and what its one static vector is near to.
+"""Compare the nearest neighbours of contextual and static vectors, for one word in two sentences.
 
-Both models ship with relmo. The biLM's top layer, where meanings part best, gives every word of 154 sentences a vector;
-for a word in a new sentence the nearest of these are shown, whatever words they belong to. A static vector belongs to
-the word alone, so its neighbours are the same for both sentences.
+Both models are bundled. The contextual vectors are those of the top layer of the biLM, for all tokens of 154 sentences.
+For a word in a new sentence, the nearest tokens are printed. The static vector of a word does not depend on the
+sentence, so its neighbours are the same for both.
 """
 
 from importlib import resources
@@ -21,28 +21,29 @@ PAIRS = {
 elmo, static = relmo.load("small", device="cpu"), relmo.load("words")
 text = (resources.files("relmo") / "data" / "sentences.txt").read_text(encoding="utf-8")
 sentences = [elmo.tokens(line) for line in text.splitlines()]
-places = [(tokens, i) for tokens in sentences for i in range(len(tokens))]
+occurrences = [(tokens, i) for tokens in sentences for i in range(len(tokens))]
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
-    """With length 1, so that products are cosines."""
+def normalise(vectors: np.ndarray) -> np.ndarray:
+    """Scale to unit length, so that dot products are cosines."""
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
-def marked(tokens: list[str], place: int) -> str:
-    """The sentence with one word in brackets."""
-    words = [f"[{token}]" if i == place else token for i, token in enumerate(tokens)]
+def mark(tokens: list[str], position: int) -> str:
+    """Return the sentence with one token in brackets."""
+    words = [f"[{token}]" if i == position else token for i, token in enumerate(tokens)]
     return " ".join(words).replace(" .", ".").replace(" ,", ",")
 
 
-vectors = unit(np.concatenate(elmo.embed(sentences, layers="top")))  # (words, dimensions)
+vectors = normalise(np.concatenate(elmo.embed(sentences, layers="top")))  # (tokens, dim)
 for word, queries in PAIRS.items():
     for query in queries:
         tokens = elmo.tokens(query)
-        place = tokens.index(word)
-        cosines = vectors @ unit(elmo.embed([tokens], layers="top")[0][place])  # (words,)
-        print(marked(tokens, place))
+        position = tokens.index(word)
+        cosines = vectors @ normalise(elmo.embed([tokens], layers="top")[0][position])  # (tokens,)
+        print(mark(tokens, position))
         for best in np.argsort(-cosines)[:3]:
-            print(f"    {cosines[best]:.2f}  {marked(*places[best])}")
-    print(f"static {word}, the same in both sentences")
-    print("   ", ", ".join(f"{other} {cosine:.2f}" for other, cosine in static.most_similar(word, topn=5)), "\n")
+            print(f"    {cosines[best]:.2f}  {mark(*occurrences[best])}")
+    print(f"static vector of {word}, for both sentences")
+    neighbours = static.most_similar(word, topn=5)
+    print("   ", ", ".join(f"{neighbour} {cosine:.2f}" for neighbour, cosine in neighbours), "\n")

@@ -1,4 +1,4 @@
-"""Train a small character LSTM on the text that ships with relmo, score a sentence, and let it write."""
+"""Train a small character LSTM on the bundled text, compute perplexities, and generate text."""
 
 import tempfile
 from pathlib import Path

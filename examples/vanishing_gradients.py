@@ -1,7 +1,7 @@
-"""How far back a gradient reaches through an untrained Elman network, GRU and LSTM: its norm by lag, as bars.
+"""Print the gradient norm by lag for an untrained Elman network, GRU and LSTM.
 
-Each layer reads 40 random inputs; we ask how much the last state depends on each earlier one. The forget gate's bias
-decides how long an LSTM remembers from the first step on.
+Each cell reads 40 random inputs. The gradient of the last output is computed with respect to each earlier state. The
+forget bias of an LSTM determines how fast it vanishes.
 """
 
 import torch
@@ -15,7 +15,7 @@ STEPS, SIZE = 40, 64
 
 
 def gradient_by_lag(cell: Cell) -> list[float]:
-    """|d sum(h_T) / d state_t| for t = T, T-1, …, where the state is all that is carried."""
+    """Return |d sum(h_T) / d state_t| for t = T, T-1, …, relative to the first."""
     state, states = cell.initial_state(batch=8), []
     for x in torch.randn(STEPS, 8, SIZE):
         state = tuple(tensor.requires_grad_() if tensor.is_leaf else tensor for tensor in state)

@@ -1,4 +1,4 @@
-"""What several tests share: one thread, all the time they need, and where the real data lies."""
+"""Shared by all tests: one thread, no deadlines, the data folder, and markers that are set automatically."""
 
 import os
 from collections.abc import Callable
@@ -11,6 +11,16 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")  # no example fails because other work keeps the machine busy
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that use the `data` fixture; skip tests marked `gpu` without CUDA."""
+    for item in items:
+        if "data" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.data)
+        if item.get_closest_marker("gpu") is not None and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs CUDA"))
 
 
 @pytest.fixture

@@ -34,10 +34,10 @@ from typing import Any
 
 import torch
 
-from fuzz_files import FILES
-from fuzz_models import MODELS, Subject
-from fuzz_mutations import SIGNED, mutate
-from relmo.errors import LONGEST, RelmoError
+from relmo.errors import MAX_MESSAGE_LENGTH, RelmoError
+from support.fuzz_files import FILES
+from support.fuzz_models import MODELS, Subject
+from support.fuzz_mutations import SIGNED, mutate
 
 SUBJECTS = [*MODELS, *FILES]
 SECONDS, BYTES = 10.0, 1 << 30
@@ -143,7 +143,7 @@ def attempt(sound: Sound, subjects: Sequence[Subject], number: int, *, limit: fl
 def refusal(error: RelmoError) -> tuple[str, str]:
     """An error of relmo's own: it is one line, and no lack of memory stands behind it."""
     said, behind = str(error), error.__cause__ or error.__context__
-    if len(said) > LONGEST + 10 or not said.isprintable():
+    if len(said) > MAX_MESSAGE_LENGTH + 10 or not said.isprintable():
         return "failed", f"the message has {len(said)} characters, or is not printable: {said[:200]!r}"
     if isinstance(behind, MemoryError) or "allocate memory" in str(behind):
         return "failed", f"memory ran out: {said[:200]}"

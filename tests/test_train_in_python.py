@@ -22,13 +22,13 @@ from relmo.cli import train as train_app
 from relmo.cli.train import RunOptions
 from relmo.errors import RelmoError, SettingError
 from relmo.runs.progress import TrainingReporter
-from relmo.runs.settings import IN_PYTHON, flags_of, keyword_settings
+from relmo.runs.settings import FLAG_SUBSTITUTES, flags_of, keyword_settings
 from relmo.runs.train import in_python
 from relmo.runs.train_lm import train_lm
 from relmo.settings.kinds import KINDS, model_class, settings_class
 from relmo.settings.lm import LanguageModelSettings, LMSettings
 from relmo.settings.training import TrainSettings
-from tagging import conllu
+from support.tagging import conllu
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY: dict[str, Any] = {"hidden": 6, "epochs": 2, "batch": 4, "unroll": 20, "device": "cpu"}
@@ -81,7 +81,7 @@ def test_every_flag_is_a_keyword_with_the_same_default(kind: str) -> None:
 def test_the_options_of_a_run_are_keywords_with_the_same_defaults_or_have_another_name() -> None:
     python = inspect.signature(relmo.train).parameters
     for option in fields(RunOptions):
-        if option.name not in IN_PYTHON:
+        if option.name not in FLAG_SUBSTITUTES:
             assert option.name == "out" or python[option.name].default == option.default
 
 
@@ -125,11 +125,11 @@ def test_a_folder_as_a_string_is_enough_for_the_plain_function(
 def interrupt_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C after this step."""
 
-    def stepped(self: TrainingReporter, done: Any, total: int) -> None:
+    def on_step(self: TrainingReporter, done: Any, total: int) -> None:
         if done.number == step:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(TrainingReporter, "stepped", stepped)
+    monkeypatch.setattr(TrainingReporter, "on_step", on_step)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is started without it
 
 
@@ -144,8 +144,8 @@ def test_ctrl_c_says_how_to_go_on_and_going_on_ends_in_the_same_model(
         with pytest.raises(KeyboardInterrupt) as stopped:
             relmo.train("lm", text, out=broken, **TINY)
     signal.signal(signal.SIGINT, before)
-    assert str(stopped.value) == f'stopped; go on with relmo.train("lm", out="{broken}", resume=True)'
-    with pytest.raises(SettingError, match=r"holds a run already; add resume=True .* or overwrite=True to begin anew"):
+    assert str(stopped.value) == f'stopped; resume with relmo.train("lm", out="{broken}", resume=True)'
+    with pytest.raises(SettingError, match=r"resume=True .* overwrite=True"):
         relmo.train("lm", text, out=broken, progress=False, **TINY)
     with pytest.raises(SettingError, match="is of kind 'lm', not bilm"):
         relmo.train("bilm", out=broken, progress=False, resume=True)
@@ -184,20 +184,20 @@ WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "keyword": (("lm", "text.txt"), {"hiden": 8}, "'hiden' is not a setting of kind lm; did you mean 'hidden'"),
     "own keyword": (("lm", "text.txt"), {"prest": "word"}, "did you mean 'preset'"),
     "of another kind": (("lm", "text.txt"), {"elmo": "small"}, "`relmo train lm --help` lists all"),
-    "quiet": (("lm", "text.txt"), {"quiet": True}, "progress=False is silent"),
+    "quiet": (("lm", "text.txt"), {"quiet": True}, "progress=False"),
     "type": (("lm", "text.txt"), {"hidden": "many"}, "model.hidden must be a whole number, not 'many'"),
     "preset": (("lm", "text.txt"), {"preset": "wrd"}, "unknown preset 'wrd'; there are char, demo, word"),
-    "text": (("lm", "The horse raced past the barn."), {}, "is a text and not the path of a file; write it"),
-    "lines": (("lm", "one\ntwo"), {}, "is a text and not the path of a file"),
-    "sentences": (("bilm", ["text.txt", "He saw her and she saw him"]), {}, "is a text and not the path"),
-    "text to validate on": (("lm", "text.txt"), {"valid": "a b c d e f"}, "is a text and not the path"),
+    "text": (("lm", "The horse raced past the barn."), {}, "is a text"),
+    "lines": (("lm", "one\ntwo"), {}, "is a text"),
+    "sentences": (("bilm", ["text.txt", "He saw her and she saw him"]), {}, "is a text"),
+    "text to validate on": (("lm", "text.txt"), {"valid": "a b c d e f"}, "is a text"),
     "no file": (("lm", "a name of many words.txt"), {}, "a name of many words.txt: no such file"),
     "number": (("lm", [3]), {}, "a file is given by its path, a str or a Path, not 3"),
     "bytes": (("lm", b"text.txt"), {}, "files must be a path or a list of paths, not b'text.txt'"),
     "nothing": (("lm",), {}, "no corpus: give one or more files"),
     "resume": (("lm",), {"resume": True}, "resume=True: there is no run in .*; start it without resume=True"),
-    "out": (("lm", "text.txt"), {"out": 3}, "out is the path of a folder, not 3"),
-    "both": (("lm", "text.txt"), {"resume": True, "overwrite": True}, "resume=True goes on .* overwrite=True begins"),
+    "out": (("lm", "text.txt"), {"out": 3}, "path of a folder, not 3"),
+    "both": (("lm", "text.txt"), {"resume": True, "overwrite": True}, "resume=True and overwrite=True"),
 }
 
 
@@ -343,7 +343,7 @@ def test_a_run_on_a_data_frame_goes_on_with_its_rows(tmp_path: Path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(TrainingReporter, "stepped", interrupt)
+        patch.setattr(TrainingReporter, "on_step", interrupt)
         with pytest.raises(KeyboardInterrupt):
             relmo.train("classifier", Frame(OPINIONS), out=out, checkpoint_every=0, **TINY_CLASSIFIER)
     assert len(list(tmp_path.iterdir())) == 2

@@ -33,12 +33,12 @@ __all__ = [*sorted(_PUBLIC), "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    """The public names, imported when first used: `import relmo` alone does not import torch."""
+    """Import a public name on first use, so that `import relmo` alone does not import torch."""
     if name in _PUBLIC:
         return getattr(import_module(_PUBLIC[name]), name)
     raise AttributeError(f"module 'relmo' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
-    """The public names, for `dir(relmo)` and the completion of names."""
+    """List the public names, for `dir(relmo)` and tab completion."""
     return sorted(__all__)

@@ -1,7 +1,7 @@
-"""The exceptions a user can see. Each message says what is wrong, where, and what to do next, in one line.
+"""Exceptions for problems that the user can fix. A message states the problem, its location and a remedy, in one line.
 
-The command line prints the message and exits with status 2. A traceback is for our mistakes, never for the user's.
-What a message quotes may come from anyone: `shown` cuts it short, and `one_line` makes every message fit to print.
+The command line prints the message and exits with status 2; a traceback always means a bug in relmo. Quoted values may
+come from anyone: `quote` truncates them, and `one_line` makes every message printable.
 """
 
 import errno
@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-LONGEST = 500  # characters of a message
-NO_MEMORY = "there is not enough memory"  # how a message begins, so that who started the command knows it
-IN_WORDS = {
+MAX_MESSAGE_LENGTH = 500  # characters
+NO_MEMORY = "there is not enough memory"  # start of the message; experiments/trainings.py looks for it
+OS_ERRORS = {
     errno.ENOENT: "no such file",
     errno.EISDIR: "it is a folder",
     errno.ENOTDIR: "part of its path is not a folder",
@@ -22,80 +22,81 @@ IN_WORDS = {
     errno.ENAMETOOLONG: "the name is too long",
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk is full",
-    errno.ELOOP: "its links go round in a circle",
+    errno.ELOOP: "its symbolic links form a loop",
 }
 
 
-def shown(value: Any, longest: int = 60) -> str:
-    """Return the repr of a value, cut after `longest` characters; a string keeps its closing quote."""
+def quote(value: Any, max_length: int = 60) -> str:
+    """Return the repr of a value, truncated after `max_length` characters; a string keeps its closing quote."""
     try:
-        text = repr(value[: longest + 1] if isinstance(value, str) else value)
-    except (ValueError, RecursionError):  # a whole number of thousands of digits; lists in lists in lists
-        text = f"a {type(value).__name__} that is too large to be shown"
-    if len(text) <= longest + 2:
+        text = repr(value[: max_length + 1] if isinstance(value, str) else value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits; deeply nested lists
+        text = f"a {type(value).__name__} that is too large to print"
+    if len(text) <= max_length + 2:
         return text
-    return f"{text[:longest]}…{text[-1] if isinstance(value, str) else ''}"
+    return f"{text[:max_length]}…{text[-1] if isinstance(value, str) else ''}"
 
 
 def one_line(message: str) -> str:
-    """A message on one line that every terminal can print. What is not printable is escaped; the middle of a long
-    message is left out."""
-    line = _ends(re.sub(r"\s*[\r\n]\s*", " ", message.strip()))
+    """Return the message on one line, with unprintable characters escaped and the middle of a long message left out."""
+    line = _shorten(re.sub(r"\s*[\r\n]\s*", " ", message.strip()))
     if line.isprintable():
         return line
-    return _ends("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line))
+    return _shorten("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line))
 
 
-def _ends(line: str) -> str:
-    return line if len(line) <= LONGEST else f"{line[: LONGEST * 2 // 3]} … {line[-LONGEST // 3 + 3 :]}"
+def _shorten(line: str) -> str:
+    if len(line) <= MAX_MESSAGE_LENGTH:
+        return line
+    return f"{line[: MAX_MESSAGE_LENGTH * 2 // 3]} … {line[-MAX_MESSAGE_LENGTH // 3 + 3 :]}"
 
 
 class RelmoError(Exception):
-    """Something the user can put right: the message says what and how."""
+    """Base class of all errors that the user can fix."""
 
     def __init__(self, message: str):
         super().__init__(one_line(message))
 
 
 class SettingError(RelmoError):
-    """A setting is unknown, of the wrong type, or cannot go with another."""
+    """Unknown or invalid setting, or a combination that is not supported."""
 
 
 class CorpusError(RelmoError):
-    """A text cannot be read, or is not enough to work with."""
+    """Text that cannot be read, or that is too short."""
 
 
 class VocabularyError(RelmoError):
-    """A vocabulary file is broken, or does not fit the model."""
+    """Vocabulary file that is damaged or does not match the model."""
 
 
 class UnknownWordError(VocabularyError, KeyError):
-    """A word has no vector. It is a KeyError too, as of a dictionary."""
+    """Word without a vector; also a `KeyError`, like a missing key of a dictionary."""
 
-    __str__ = Exception.__str__  # a KeyError's has quotes around it
+    __str__ = Exception.__str__  # KeyError adds quotes
 
 
 class ModelError(RelmoError):
-    """A model folder is missing, incomplete, corrupted, or of a kind the verb does not take."""
+    """Model folder that is missing, incomplete, damaged or of an unsupported kind."""
 
 
 class WrongKindError(ModelError):
-    """A model is of another kind than is needed here."""
+    """Model of a kind that is not supported here."""
 
 
 class StorageError(RelmoError):
-    """Output cannot be written: the disk is full, or the place is not writable."""
+    """Output that cannot be written: the disk is full, or the path is not writable."""
 
 
-def reason(error: Exception) -> str:
-    """Why a file cannot be read or written, in words: without the number of the error and without the file's name."""
+def describe_os_error(error: Exception) -> str:
+    """Describe why a file cannot be read or written, without the error number and the file name."""
     if isinstance(error, OSError) and error.errno is not None:
-        return IN_WORDS.get(error.errno) or error.strerror or str(error)
-    return "its name has a NUL in it" if "embedded null" in str(error) else str(error)
+        return OS_ERRORS.get(error.errno) or error.strerror or str(error)
+    return "the name contains a NUL character" if "embedded null" in str(error) else str(error)
 
 
 class ComputationCancelled(Exception):
-    """Nobody waits for the result of a computation any more."""
+    """Cancellation of a computation whose result is no longer needed."""
 
 
 _is_cancelled: ContextVar[Callable[[], bool]] = ContextVar("is_cancelled", default=lambda: False)

@@ -1,4 +1,4 @@
-"""`relmo.load`: a model of any kind, from its folder, from original ELMo files, or by the name of one that ships."""
+"""`relmo.load`: load a model of any kind from a folder, from original ELMo files, or by the name of a bundled model."""
 
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -6,17 +6,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import torch
 
-from relmo.errors import ModelError, SettingError, WrongKindError, reason, shown
+from relmo.errors import ModelError, SettingError, WrongKindError, describe_os_error, quote
+from relmo.networks.bilm import BiLMNetwork
 from relmo.nn.quantize import PRECISIONS, Precision
-from relmo.settings.arguments import typed
+from relmo.settings.arguments import describe_value
+from relmo.settings.bilm import BiLMSettings
 from relmo.settings.kinds import KINDS, TASKS, model_class
-from relmo.store.allennlp import is_saved, read_saved
+from relmo.store.allennlp import is_allennlp, read_allennlp
 from relmo.store.folder import pick_device, read_config
 from relmo.store.many_langs import is_many_langs, read_many_langs
 from relmo.store.original import PairOrPath, locate, read_original
-from relmo.store.references import DEFAULT, SHIPPED, bundled
+from relmo.store.references import BUNDLED_KINDS, DEFAULT, find_bundled
+from relmo.text.dictionaries import Dictionaries
 
-if TYPE_CHECKING:  # the classes themselves are imported when a model of their kind is loaded
+if TYPE_CHECKING:  # the classes are imported when a model of their kind is loaded
     from relmo.models.bilm import BiLM
     from relmo.models.lm import LanguageModel
     from relmo.models.vectors import WordVectors
@@ -25,8 +28,9 @@ if TYPE_CHECKING:  # the classes themselves are imported when a model of their k
     Model: TypeAlias = BiLM | LanguageModel | WordVectors | Task[Any, Any]
 
 DType: TypeAlias = str | torch.dtype | None
-Forwards: TypeAlias = tuple[Literal["lm"], Literal["bilm"]]  # models that read forwards and predict what comes next
-FORWARDS: Forwards = ("lm", "bilm")
+ForwardKinds: TypeAlias = tuple[Literal["lm"], Literal["bilm"]]  # models that predict the next symbol
+FORWARD_KINDS: ForwardKinds = ("lm", "bilm")
+ForeignBiLM: TypeAlias = tuple[BiLMSettings, BiLMNetwork, Dictionaries | None]
 
 
 @overload
@@ -51,7 +55,7 @@ def load(
 ) -> "WordVectors": ...
 @overload
 def load(
-    source: PairOrPath | None = None, *, kinds: Forwards, device: str = "auto", dtype: DType = None
+    source: PairOrPath | None = None, *, kinds: ForwardKinds, device: str = "auto", dtype: DType = None
 ) -> "BiLM | LanguageModel": ...
 @overload
 def load(
@@ -72,92 +76,112 @@ def load(
     elmo: str | Path | None = None,
     vectors: str | Path | None = None,
 ) -> "Model":
-    """A model, as the class of its kind. Never runs what a file says, never touches the network.
+    """Load a model; the returned class depends on its kind. Runs no code from files and never accesses the network.
 
-    source   "small", the bidirectional model that ships, also where nothing is given, or "words", the word vectors that
-             ship; a folder that relmo saved; a folder or a .zip with an original ELMo's options .json and weights
-             .hdf5, by whatever names; the path of the options; or a pair (options, weights); or a folder of
-             ELMoForManyLangs; or a model.tar.gz or .th that AllenNLP saved, for the ELMo in it. A model on disk goes
-             before one that ships under the same name; "./small" is one on disk and nothing else
-    kinds    the kind that it must be of, or several of them; a model of another kind is an error
-    device   auto (a GPU where there is one), cpu or cuda
-    dtype    the precision of a bidirectional model's `embed`: None or "float32"; "bfloat16"; on a CPU "int8"; by name
-             or as torch's types. Other kinds of model know float32 alone
-    elmo     where the biLM is that a task's model was trained with, if it has moved; vectors, its static vectors
+    source   "small", the bundled bidirectional model, which is the default; "words", the bundled word vectors; a model
+             folder; a folder or .zip with an original ELMo's options .json and weights .hdf5, under any names; the path
+             of the options; a pair (options, weights); a folder of ELMoForManyLangs; or a model.tar.gz or .th saved by
+             AllenNLP, for the ELMo in it. A model on disk takes precedence over a bundled one of the same name;
+             "./small" is always a path
+    kinds    the kind, or kinds, that are accepted; any other raises `WrongKindError`
+    device   auto (a GPU if there is one), cpu or cuda
+    dtype    precision of a bidirectional model's `embed`: None or "float32"; "bfloat16"; on a CPU "int8"; by name or as
+             torch dtypes. Other kinds support float32 only
+    elmo     path of the biLM that a task's model was trained with, if it has moved; `vectors`, of its static vectors
     """
     precision = _parse_dtype(dtype)
     paths = source if isinstance(source, tuple | list) else (DEFAULT if source is None else source,)
     if not all(isinstance(path, str | Path) for path in paths):
-        raise SettingError(f"a model is a name, a path or a pair of paths, not {typed(source)}")
-    wanted = [kinds] if isinstance(kinds, str) else kinds
-    moved = {name: str(place) for name, place in (("elmo", elmo), ("vectors", vectors)) if place is not None}
+        raise SettingError(f"a model is given by a name, a path or a pair of paths, not {describe_value(source)}")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    moved = {name: str(path) for name, path in (("elmo", elmo), ("vectors", vectors)) if path is not None}
     try:
-        kind, model = _load(source, wanted, device, moved)
+        kind, model = _load(source, kinds, device, moved)
     except OSError as error:
-        raise ModelError(f"{error.filename or source}: cannot be read ({reason(error)})") from error
+        raise ModelError(f"{error.filename or source}: cannot be read ({describe_os_error(error)})") from error
     if precision != "float32":
         if kind != "bilm":
-            raise SettingError(f"dtype {precision}: is for bidirectional models (bilm); {source} has float32 alone")
+            raise SettingError(
+                f"dtype {precision} is only supported by bidirectional models (bilm); {source} uses float32"
+            )
         model.precision = precision
     return model
 
 
 def _parse_dtype(dtype: DType) -> Precision:
-    """The precision by its name."""
     name = "float32" if dtype is None else str(dtype).removeprefix("torch.")
     for precision in PRECISIONS:
         if precision == name:
             return precision
-    raise SettingError(f"dtype {name}: it can be {', '.join(PRECISIONS)}; leave it out for float32")
+    raise SettingError(f"unknown dtype {name}; choose {', '.join(PRECISIONS)}, or omit it for float32")
 
 
 def _load(
     source: PairOrPath | None, kinds: Collection[str] | None, device: str, moved: dict[str, str]
 ) -> tuple[str, Any]:
-    place = bundled(source) or source
-    assert place is not None  # then it was the default
-    if moved and not isinstance(place, str | Path):
-        raise SettingError(f"--{min(moved)} is for the model of a task, which original ELMo files are not")
-    if (original := locate(place)) is not None:
+    path = find_bundled(source) or source
+    assert path is not None  # None means the default model, which is bundled
+    if moved and not isinstance(path, str | Path):
+        raise SettingError(f"--{min(moved)} applies to task models, not to original ELMo files")
+    read_foreign = None
+    if isinstance(path, str | Path):
+        names = [name for name, kind in BUNDLED_KINDS.items() if kinds is None or kind in kinds]
+        try:  # config.json decides; other formats are probed only where it is missing or not relmo's
+            config = read_config(Path(path), names)
+        except ModelError:
+            if (read_foreign := _find_foreign(path)) is None:
+                raise
+    else:
+        read_foreign = _find_foreign(path)
+    if read_foreign is not None:
         _check_kind(source, "bilm", kinds)
-        settings, network = read_original(original)
-        return "bilm", model_class("bilm")(network, settings, None, pick_device(device))
-    if isinstance(place, str | Path) and is_many_langs(place):
-        _check_kind(source, "bilm", kinds)
-        settings, network, dictionaries = read_many_langs(place)
+        settings, network, dictionaries = read_foreign()
         return "bilm", model_class("bilm")(network, settings, None, pick_device(device), dictionaries=dictionaries)
-    if isinstance(place, str | Path) and is_saved(place):
-        _check_kind(source, "bilm", kinds)
-        saved = read_saved(place)
-        return "bilm", model_class("bilm")(saved.network, saved.settings, None, pick_device(device))
-    assert isinstance(place, str | Path)  # a pair is taken for original files, or is an error
-    kind = read_config(Path(place), [name for name in SHIPPED if kinds is None or SHIPPED[name] in kinds])["kind"]
+    assert isinstance(path, str | Path)  # a pair is original ELMo files, or an error
+    kind = config["kind"]
     if kind not in KINDS:
-        raise ModelError(
-            f"{place}: is of kind {shown(kind)}, which this relmo does not know; it knows {', '.join(KINDS)}"
-        )
+        raise ModelError(f"{path}: unknown kind {quote(kind)}; this version of relmo supports {', '.join(KINDS)}")
     _check_kind(source, kind, kinds)
     if moved and kind not in TASKS:
-        raise SettingError(f"--{min(moved)} is for the model of a task; {source} is {KINDS[kind].called}")
-    return kind, model_class(kind).from_pretrained(place, device=device, **moved)
+        raise SettingError(f"--{min(moved)} applies to task models; {source} is {KINDS[kind].called}")
+    return kind, model_class(kind).from_config(Path(path), config, device=device, moved=moved)
+
+
+def is_foreign(source: PairOrPath) -> bool:
+    """Return whether the source is in a format of another tool: original ELMo, ELMoForManyLangs or AllenNLP."""
+    return _find_foreign(source) is not None
+
+
+def _find_foreign(source: PairOrPath) -> Callable[[], ForeignBiLM] | None:
+    """Return a function that reads the biLM at the source, or None if no other tool wrote it."""
+    if (original := locate(source)) is not None:
+        return lambda: (*read_original(original), None)
+    if not isinstance(source, str | Path):
+        return None
+    if is_many_langs(source):
+        return lambda: read_many_langs(source)
+    if is_allennlp(source):
+        return lambda: (*read_allennlp(source)[1:3], None)
+    return None
 
 
 def _check_kind(source: Any, kind: str, kinds: Collection[str] | None) -> None:
     if kinds is not None and kind not in kinds:
-        wanted = " or ".join(f"{KINDS[name].called} ({name})" for name in kinds)
+        expected = " or ".join(f"{KINDS[name].called} ({name})" for name in kinds)
         if len(kinds) > 2:
-            *most, last = kinds
-            wanted = f"a model that relmo train {', '.join(most)} or {last} has made"
-        raise WrongKindError(f"{source or DEFAULT}: is {KINDS[kind].called} ({kind}); give {wanted}")
+            *head, last = kinds
+            expected = f"a model of kind {', '.join(head)} or {last}"
+        raise WrongKindError(f"{source or DEFAULT}: is {KINDS[kind].called} ({kind}); expected {expected}")
 
 
-def load_vectors(source: str | None, say: Callable[[str], None]) -> "WordVectors | None":
-    """Static word vectors to compare with: those that ship where none are named. Without those there are none, and
-    `say` is told why."""
+def load_vectors(source: str | None, report: Callable[[str], None]) -> "WordVectors | None":
+    """Load static word vectors for comparison, by default the bundled ones.
+
+    If those are missing, call `report` with the reason and return None."""
     try:
         return load("words" if source is None else source, kinds="skipgram")
     except ModelError as error:
         if source is not None:
             raise
-        say(f"no static vectors to compare with ({error})")
+        report(f"no static vectors for comparison ({error})")
         return None

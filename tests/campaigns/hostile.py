@@ -93,19 +93,14 @@ def check_schema() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         names = trained(Path(folder), "tagger", "names.iob2", "--preset", "ner")
         with served(Asking(["small", "prose", "english-french", str(names)], "", [])) as server:
-            options = [
-                "--checks",
-                "all",
-                "--max-examples",
-                "50",
-                "--seed",
-                "1",
-                "--phases",
-                "examples,coverage,fuzzing",
-            ]
+            config = Path(folder) / "schemathesis.toml"
+            # 413: whether a request is too large depends on its model, which a schema does not say
+            config.write_text('[checks.positive_data_acceptance]\nexpected-statuses = ["2xx", 413]\n', encoding="utf-8")
+            checks = ["--checks", "all", "--phases", "examples,coverage,fuzzing", "--max-examples", "50", "--seed", "1"]
             url = f"{server.address}/openapi.json"
-            done = subprocess.run([command, "run", url, *options], capture_output=True, text=True, check=False)
-    print(done.stdout[-6000:], file=sys.stderr)
+            options = ["--config-file", str(config), "run", url, *checks]
+            done = subprocess.run([command, *options], cwd=folder, capture_output=True, text=True, check=False)
+    print(done.stdout[-12000:], file=sys.stderr)
     return {"what": "schema", "status": done.returncode, "ok": done.returncode == 0}
 
 

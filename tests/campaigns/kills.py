@@ -56,7 +56,7 @@ def prepare(folder: Path) -> Path:
 
 
 def resumed(folder: Path, command: list[str]) -> list[str] | None:
-    """What to type next; None where the output is there and the run is over."""
+    """Return the command that continues the run; None if its output exists."""
     if command[0] == "embed":
         if not (folder / "vectors.h5.partial" / "note.json").exists():
             return None if (folder / "vectors.h5").exists() else command
@@ -145,7 +145,7 @@ class Campaign:
         return ", ".join(f"{name} differs" for name in sorted(wrong))
 
     def run(self, kills: int) -> bool:
-        """So many kills; says how they ended."""
+        """Kill the run this many times; return whether every continuation succeeded."""
         done, wrong, number = 0, 0, 0
         while done < kills:
             number += 1

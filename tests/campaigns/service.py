@@ -53,7 +53,7 @@ end
 
 
 class Asking(NamedTuple):
-    """What is asked: a verb of a model, how the server is started for it, and the requests."""
+    """Requests to an endpoint of a model, and the flags of its server."""
 
     models: list[str]
     verb: str
@@ -156,7 +156,7 @@ class Client:
 
 
 class Tally:
-    """What clients have seen."""
+    """Counts of the responses that clients received."""
 
     def __init__(self) -> None:
         self.statuses: Counter[str] = Counter()
@@ -178,7 +178,7 @@ async def alone(port: int, asking: Asking) -> dict[bytes, bytes]:
 
 
 def comparable(asking: Asking, answer: bytes) -> Any:
-    """What must be the same in every batch: of generated texts, all but the last digits of their probabilities."""
+    """Return the part of a response that must not depend on the batch: generated texts without their probabilities."""
     if asking.verb != "generate" or not answer:
         return answer
     return [text["text"] for text in json.loads(answer)["texts"]]
@@ -416,7 +416,7 @@ def report(row: dict[str, Any]) -> None:
 
 
 def timed_askings(folder: Path, wanted: str) -> dict[str, Asking]:
-    """What is timed, where it has these words in its name."""
+    """Return the measurements whose names contain these words."""
     made: dict[str, Callable[[], Asking]] = {
         "embed, small": embedding,
         "embed, small, int8": lambda: embedding("--precision", "int8"),

@@ -28,8 +28,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import relmo
-from at_once import at_once
 from relmo.models.bilm import BiLM
+from support.at_once import at_once
 
 THREADS, CALLS, TIMED, ROUNDS = 8, 50, 10, 7
 CHILDREN, CHILD_SECONDS = 20, 30

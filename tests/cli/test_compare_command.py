@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from small_models import TEXT, bilm, language_model
+from support.small_models import TEXT, bilm, language_model
 
 Run = Callable[..., tuple[int, str, str]]
 COMMAND = "analyse compare"
@@ -53,7 +53,7 @@ def test_texts_come_without_names_and_the_names_at_the_end(run: Run, folder: Pat
     text = folder / "a.txt"
     status, out, _ = run(folder / "one", folder / "two", "--text", text, "--samples", 1, "--limit", 20, "--quiet")
     assert status == 0
-    shown, _, answer = out.partition("--- which was which")
+    shown, _, answer = out.partition("--- models")
     assert "text A" in shown
     assert "text B" in shown
     assert sorted(answer.split("seed 0: ")[1].replace("A ", "").replace("B ", "").strip().split(", ")) == ["one", "two"]
@@ -62,10 +62,10 @@ def test_texts_come_without_names_and_the_names_at_the_end(run: Run, folder: Pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bilm"], "give a language model (lm)"),
-        (["one", "one"], "given twice"),
-        (["one", "--order", "21"], "--order must be at most 20, not 21"),
-        ([], "a model is needed"),
+        (["bilm"], "lm"),
+        (["one", "one"], "twice"),
+        (["one", "--order", "21"], "--order"),
+        ([], "MODEL"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], message: str, run: Run, folder: Path) -> None:

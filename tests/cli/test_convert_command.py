@@ -63,14 +63,14 @@ def test_what_does_not_go_together_is_one_line_and_leaves_nothing(
     WordVectors(words, np.eye(len(words), dtype=np.float32)).save_pretrained(folder.with_name("vectors"))
     out = folder.with_name("out")
     for arguments, says in {
-        (folder, out, "--shard-mb", 8): "give a --precision too",
-        (folder, out, "--card", folder / "README.md"): "give a --precision too",
+        (folder, out, "--shard-mb", 8): "--precision",
+        (folder, out, "--card", folder / "README.md"): "--precision",
         (folder, out, "--precision", "int4"): "int4",
-        (folder, out, "--precision", "int8", "--shard-mb", 0): "weight files of 0 MB",
-        (folder, out, "--precision", "int8", "--card", out): "does not exist; give a model card",
-        (folder, folder, "--precision", "int8"): "exists already",
+        (folder, out, "--precision", "int8", "--shard-mb", 0): "0 MB",
+        (folder, out, "--precision", "int8", "--card", out): "does not exist",
+        (folder, folder, "--precision", "int8"): "already exists",
         (folder, out, "--precision", "int8", "--weights", folder / "README.md"): "",
-        (folder.with_name("vectors"), out): "give a bidirectional language model (bilm), or a --precision",
+        (folder.with_name("vectors"), out): "or a --precision",
     }.items():
         status, output, errors = run(capsys, "convert", *arguments)
         assert (status, output, errors.count("\n")) == (2, "", 1), arguments
@@ -91,10 +91,7 @@ def test_the_models_that_ship_have_names_in_every_verb(
     assert (status, json.loads(output)["model"]) == (0, "small")
     assert run(capsys, "convert", "words", "mine", "--precision", "float16", "--quiet")[0] == 0
     assert len(relmo.load("mine")) == facts[2]["vocabulary"] - 2  # type: ignore[arg-type]  # no vector for two symbols
-    assert "small: is a bidirectional language model (bilm); give a" in run(capsys, "generate", "small")[2]
+    assert "(bilm)" in run(capsys, "generate", "small")[2]
     errors = run(capsys, "embed", "text.txt", "--model", "words", "--out", "v.h5")[2]
-    assert "words: is word vectors (skipgram); give a bidirectional language model (bilm)" in errors
-    assert (
-        "give a bidirectional language model"
-        in run(capsys, "train", "bilm", "text.txt", "--init", "words", "--out", "new")[2]
-    )
+    assert "(skipgram)" in errors
+    assert "(skipgram)" in run(capsys, "train", "bilm", "text.txt", "--init", "words", "--out", "new")[2]

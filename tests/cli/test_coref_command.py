@@ -94,13 +94,13 @@ def test_mistakes_are_one_line(run: Run, model: Path, tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("#begin document (a)\n0\tHe\t(1\n")
     code, _, errors = run("predict", model, tmp_path / "a.conll", "--device", "cpu")
     assert (code, errors.count("\n")) == (2, 1)
-    assert "a mention of cluster 1 has no end" in errors
+    assert "cluster 1" in errors
     code, _, errors = run("predict", model, PEOPLE, "--json", "--format", "conll")
     assert (code, errors.count("\n")) == (2, 1)
-    assert "give one of them" in errors
+    assert "--html" in errors
     code, _, errors = run("train", "coref", PEOPLE, "--mlp", "0", "--out", tmp_path / "m")
     assert (code, errors.count("\n")) == (2, 1)
-    assert "mlp has sizes" in errors
+    assert "mlp must" in errors
     code, _, errors = run("train", "coref", PEOPLE, "--column", "3", "--out", tmp_path / "m")
     assert code == 2
-    assert "column has no meaning for coreference" in errors
+    assert "column has no effect" in errors

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from small_models import SENTENCES, bilm
+from support.small_models import SENTENCES, bilm
 
 Run = Callable[..., tuple[int, str, str]]
 COMMAND = "analyse meaning"
@@ -59,10 +59,10 @@ def test_there_are_no_empty_tables(tmp_path: Path, command: Callable[..., str]) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["a cat"], "a sentence and a word of it are needed"),
-        (["a cat", "cat"], "say where the corpus is"),
-        ([], "nothing is asked for"),
-        (["--mix", "small"], "give a model that relmo train classifier"),
+        (["a cat"], "WORD"),
+        (["a cat", "cat"], "--index"),
+        ([], "--build"),
+        (["--mix", "small"], "classifier"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], message: str, run: Run) -> None:

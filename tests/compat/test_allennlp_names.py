@@ -10,9 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import original_elmo
 import relmo
-import saved_allennlp as saved
 from relmo.compat.allennlp import (
     Elmo,
     ElmoEmbedder,
@@ -24,6 +22,8 @@ from relmo.compat.allennlp import (
 )
 from relmo.errors import SettingError
 from relmo.store.original import write_hdf5
+from support import original_elmo
+from support import saved_allennlp as saved
 
 OPTIONS = saved.OPTIONS
 WEIGHTS = original_elmo.random_weights(OPTIONS, scale=0.5)
@@ -189,9 +189,9 @@ class TestAnyIds:
     def test_what_is_no_id_is_an_error(self, files: tuple[str, str]) -> None:
         rows = torch.from_numpy(self.rows())
         rows[0, 0, 0] = 262
-        with pytest.raises(SettingError, match="character ids go from 0 to 261; found 0 to 262"):
+        with pytest.raises(SettingError, match="262"):
             Elmo(*files, 1)(rows)
-        with pytest.raises(SettingError, match=r"not of shape \(3, 4\)"):
+        with pytest.raises(SettingError, match=r"\(3, 4\)"):
             Elmo(*files, 1)(rows[:, :, 0])
 
 
@@ -268,5 +268,5 @@ class TestStateDicts:
         with pytest.raises(RuntimeError, match=f'Missing key.*"{name}"'):
             network.load_state_dict(state)
         assert network.load_state_dict(state, strict=False).missing_keys == [name]
-        with pytest.raises(RuntimeError, match=r"is of shape \(3,\); the model's is \(40,\)"):
+        with pytest.raises(RuntimeError, match=r"\(3,\).*\(40,\)"):
             network.load_state_dict(state | {name: bias[:3]})

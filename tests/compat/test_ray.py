@@ -19,7 +19,7 @@ from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
-from relmo.settings.embedding import EmbedOptions
+from relmo.settings.options import EmbedOptions
 
 ray = pytest.importorskip("ray", reason="needs relmo[ray]")
 pytest.importorskip("ray.data", reason="needs relmo[ray]")
@@ -111,14 +111,14 @@ def test_a_run_that_was_broken_off_goes_on_with_the_shards_it_lacks(place: Path)
         embed_on_ray(job, text, out, workers=1, shard=300, watch=stop)
     first = place / "again.partial" / "a.txt-00000.parquet"
     before = first.stat().st_mtime_ns
-    with pytest.raises(StorageError, match="add --resume"):
+    with pytest.raises(StorageError, match="--resume"):
         embed_on_ray(job, text, out)
-    with pytest.raises(StorageError, match="was begun with layers 'all'"):
+    with pytest.raises(StorageError, match="layers 'all'"):
         embed_on_ray(ShardJob(model=job.model, options=EmbedOptions(layers="top")), text, out, resume=True)
     other = place / "other" / "a.txt"
     other.parent.mkdir()
     other.write_text("another sentence\n" * 900)
-    with pytest.raises(CorpusError, match="is not what"):
+    with pytest.raises(CorpusError, match=r"a\.txt"):
         embed_on_ray(job, other, out, workers=1, shard=300, resume=True)
     done = embed_on_ray(job, text, out, workers=1, shard=300, resume=True)
     assert done.sentences == 900
@@ -130,13 +130,13 @@ def test_a_run_that_was_broken_off_goes_on_with_the_shards_it_lacks(place: Path)
 def test_what_cannot_be_done_is_said_in_one_line(place: Path) -> None:
     job, text = ShardJob(model=str(place / "model")), place / "texts" / "a.txt"
     carried = ShardJob(model=job.model, options=EmbedOptions(state="carry", batch_size=2))
-    with pytest.raises(SettingError, match="leave out --engine ray"):
+    with pytest.raises(SettingError, match="--engine ray"):
         embed_on_ray(carried, text, place / "x")
-    with pytest.raises(SettingError, match="the cluster has 2 CPUs"):
+    with pytest.raises(SettingError, match="2 CPUs"):
         embed_on_ray(job, text, place / "y", workers=3)
-    with pytest.raises(CorpusError, match="no such file"):
+    with pytest.raises(CorpusError, match=r"nowhere\.txt"):
         embed_on_ray(job, place / "nowhere.txt", place / "z", workers=1)
     (place / "mine").mkdir()
     (place / "mine" / "letter.txt").write_text("kept")
-    with pytest.raises(StorageError, match=r"has files that relmo did not write \(letter.txt\)"):
+    with pytest.raises(StorageError, match=r"letter\.txt"):
         embed_on_ray(job, text, place / "mine", overwrite=True)

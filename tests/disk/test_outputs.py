@@ -11,11 +11,22 @@ from pathlib import Path
 import pytest
 
 from relmo.cli import main
-from relmo.disk.outputs import atomic, check_replaceable, locked, new_folder, refuse_existing, storage_errors, sweep
+from relmo.disk.outputs import (
+    atomic,
+    check_replaceable,
+    folder_lock,
+    new_folder,
+    refuse_existing,
+    storage_errors,
+    sweep,
+)
 from relmo.errors import StorageError
 
 OURS = re.compile(r"config\.json|model\.safetensors")
-CHILD = "import sys; from pathlib import Path; from relmo.disk.outputs import atomic, locked; path = Path(sys.argv[1]);"
+CHILD = (
+    "import sys; from pathlib import Path; from relmo.disk.outputs import atomic, folder_lock; "
+    "path = Path(sys.argv[1]);"
+)
 
 
 def write(path: Path, text: str) -> None:
@@ -62,7 +73,7 @@ def test_a_device_is_written_into_and_its_failure_is_one_line(tmp_path: Path) ->
     write(link, "text")
     assert link.is_symlink()
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)  # noqa: PTH116
-    with pytest.raises(StorageError, match="/dev/full: the disk is full; free some space, then try again"):
+    with pytest.raises(StorageError, match="/dev/full: the disk is full"):
         write(Path("/dev/full"), "text")
 
 
@@ -79,7 +90,7 @@ def test_names_that_cannot_be_are_one_line(tmp_path: Path) -> None:
     for path, says in [
         (tmp_path / ("x" * 300), "cannot be written: the name is too long"),
         (Path("/proc/x"), "/proc/x: cannot be written"),
-        (tmp_path / "a\0b", "cannot name a file"),
+        (tmp_path / "a\0b", "valid file name"),
         (tmp_path, "cannot be written: it is a folder"),
     ]:
         with pytest.raises(StorageError, match=says) as raised:
@@ -87,7 +98,7 @@ def test_names_that_cannot_be_are_one_line(tmp_path: Path) -> None:
         assert len(str(raised.value)) < 400
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
-    with pytest.raises(StorageError, match="loop: cannot be written: its links go round"):
+    with pytest.raises(StorageError, match="loop: cannot be written"):
         write(loop, "text")
 
 
@@ -106,11 +117,11 @@ def test_what_exists_is_refused_with_the_flag_to_type(tmp_path: Path) -> None:
     file = tmp_path / "file"
     refuse_existing(file, overwrite=False)
     file.write_text("mine")
-    with pytest.raises(StorageError, match="file: exists already; add --overwrite to replace it, or give another name"):
+    with pytest.raises(StorageError, match=r"file: .*--overwrite"):
         refuse_existing(file, overwrite=False)
     refuse_existing(file, overwrite=True)
     refuse_existing(Path("/dev/null"), overwrite=False)
-    with pytest.raises(StorageError, match="is a folder; give the name of a file"):
+    with pytest.raises(StorageError, match="is a folder"):
         refuse_existing(tmp_path, overwrite=True)
 
 
@@ -119,7 +130,7 @@ def test_a_new_folder_takes_the_place_of_one_that_relmo_wrote_and_of_no_other(tm
     with new_folder(folder, ours=OURS) as inside:
         (inside / "config.json").write_text("old")
         assert not folder.exists()
-    with pytest.raises(StorageError, match="model: exists already; add --overwrite"), new_folder(folder, ours=OURS):
+    with pytest.raises(StorageError, match=r"model: .*--overwrite"), new_folder(folder, ours=OURS):
         pass
     with pytest.raises(ZeroDivisionError), new_folder(folder, overwrite=True, ours=OURS) as inside:
         raise ZeroDivisionError
@@ -128,7 +139,7 @@ def test_a_new_folder_takes_the_place_of_one_that_relmo_wrote_and_of_no_other(tm
         (inside / "model.safetensors").write_text("new")
     assert [path.name for path in folder.iterdir()] == ["model.safetensors"]
     (folder / "thesis.txt").write_text("mine")
-    with pytest.raises(StorageError, match=r"model: has files that relmo did not write \(thesis.txt\)"):
+    with pytest.raises(StorageError, match=r"thesis\.txt"):
         check_replaceable(folder, overwrite=True, ours=OURS)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
@@ -154,16 +165,17 @@ def test_what_a_library_leaves_beside_its_file_goes_too(tmp_path: Path) -> None:
 
 
 def test_two_processes_do_not_work_in_one_folder(tmp_path: Path) -> None:
-    with locked(tmp_path):
-        done = child("exec('try:\\n with locked(path): pass\\nexcept Exception as error: print(error)')", tmp_path)
-        assert done.stdout.startswith(f"{tmp_path}: another process is at work here; wait until it has ended")
-    child("exec('with locked(path): pass')", tmp_path)
+    with folder_lock(tmp_path):
+        done = child("exec('try:\\n with folder_lock(path): pass\\nexcept Exception as error: print(error)')", tmp_path)
+        assert done.stdout.startswith(f"{tmp_path}: ")
+        assert "another process" in done.stdout
+    child("exec('with folder_lock(path): pass')", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_without_locks_in_the_system_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    with locked(tmp_path), locked(tmp_path):
+    with folder_lock(tmp_path), folder_lock(tmp_path):
         pass
 
 
@@ -189,5 +201,5 @@ def test_a_command_that_would_write_over_a_file_does_no_work_first(
         with pytest.raises(SystemExit) as stopped:
             main(list(map(str, command)))
         assert stopped.value.code == 2
-        assert "exists already; add --overwrite to replace it" in capsys.readouterr().err, command
+        assert "--overwrite" in capsys.readouterr().err, command
     assert {path.read_text() for path in (picture, page, table)} == {"mine"}

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from at_once import interrupted
 from relmo.analysis.core import ablate
 from relmo.embedding.engine import Embedder
 from relmo.models.bilm import BiLM
 from relmo.nn.kernels import lstm_cpu
-from small_models import bilm
+from support.at_once import interrupted
+from support.small_models import bilm
 
 FIRST = [[f"a{i}", f"b{i % 3}", "c"] for i in range(7)]
 SECOND = [["c", f"a{i}", f"d{i}", f"e{i % 2}"] for i in range(3, 10)]
@@ -136,10 +136,10 @@ def test_an_interruption_while_units_are_changed_leaves_the_network_as_it_was(mo
         if len(calls) == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(ablate, "touch", interrupt_once)
+    monkeypatch.setattr(ablate, "_mark_changed", interrupt_once)
     with pytest.raises(KeyboardInterrupt), ablate.intervene(model, 0, 1):
         raise AssertionError("the block is not entered")
-    assert not ablate.ACTIVE
+    assert not ablate.ACTIVE_EDITS
     assert same(model.embed(FIRST), expected)
 
 
@@ -153,5 +153,5 @@ def test_nobody_is_left_at_work_when_an_interruption_is_raised() -> None:
         ended.append(number)
 
     with pytest.raises(KeyboardInterrupt):
-        lstm_cpu.side_by_side(work_on, [(0,), (1,), (2,)])
+        lstm_cpu.run_parallel(work_on, [(0,), (1,), (2,)])
     assert sorted(ended) == [1, 2]

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 import relmo
-from at_once import at_once
 from relmo.embedding import results as embed_results
 from relmo.embedding.engine import Embedder
 from relmo.explorer.session import Session
@@ -22,12 +21,13 @@ from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
 from relmo.models.vectors import WordVectors
 from relmo.networks.elmo import Elmo
-from relmo.nn.kernels.kept import KEPT, kept
+from relmo.nn.kernels.weight_cache import CACHE, cached
 from relmo.tasks.features import WordFeatures, count_words
 from relmo.tasks.tagger import Tagger
 from relmo.tasks.task import Labels
-from small_models import SENTENCES, TEXT, bilm, language_model, ngram_model
-from tagging import settings, tiny_bilm
+from support.at_once import at_once
+from support.small_models import SENTENCES, TEXT, bilm, language_model, ngram_model
+from support.tagging import settings, tiny_bilm
 
 THREADS = 4
 
@@ -75,6 +75,7 @@ def test_vectors_are_those_of_one_thread_and_so_they_are_afterwards(precision: A
             assert same(afterwards[i][k], expected[i][k])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_the_bundled_model_gives_every_thread_the_vectors_of_one(
     precision: Any, monkeypatch: pytest.MonkeyPatch
@@ -256,7 +257,7 @@ def test_a_task_predicts_the_same_from_every_thread_and_counts_all_words_that_we
         made = settings(input={"elmo": "x"} if elmo else {}, model={"decoder": "crf"})
         reads = with_little_room(tiny_bilm()) if elmo else None
         known = WordFeatures(made.input, count_words(sentences, made.input), bilm=reads)
-        return Tagger(made, known, {"labels": Labels(["NOUN", "DET", "VERB"])}).begin()
+        return Tagger(made, known, {"labels": Labels(["NOUN", "DET", "VERB"])}).initialize()
 
     shared, expected = tagger(), tagger().predict(sentences)
     assert len({tuple(found.tags) for found in expected}) > 5
@@ -291,33 +292,35 @@ def test_the_explorers_answers_do_not_depend_on_what_else_is_asked() -> None:
 
 def test_what_is_made_of_weights_is_right_for_every_thread_and_goes_with_them() -> None:
     weights = [torch.full((300,), float(i)) for i in range(3)]
-    before = len(KEPT)
+    before = len(CACHE)
 
     def work(number: int) -> bool:
         right = True
         for i in range(200):
             weight = weights[(number + i) % 3]
-            right &= bool(kept("twice", [weight], lambda weight=weight: 2 * weight)[0] == 2 * weight[0])  # type: ignore[misc]
+            right &= bool(cached("twice", [weight], lambda weight=weight: 2 * weight)[0] == 2 * weight[0])  # type: ignore[misc]
             own = torch.full((300,), float(i))
-            right &= bool(kept("twice", [own], lambda own=own: 2 * own)[0] == 2 * i)  # type: ignore[misc]
+            right &= bool(cached("twice", [own], lambda own=own: 2 * own)[0] == 2 * i)  # type: ignore[misc]
         return right
 
     assert all(at_once(work, THREADS))
-    assert len(KEPT) == before + 3
+    assert len(CACHE) == before + 3
     weights.clear()
-    assert len(KEPT) == before
+    assert len(CACHE) == before
 
 
 def test_results_that_come_from_a_gpu_pass_one_after_another_through_the_room_they_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held: list[bool] = []
-    monkeypatch.setattr(embed_results, "staged", lambda part: held.append(embed_results.STAGING.locked()) or part.cpu())
+    monkeypatch.setattr(
+        embed_results, "copy_to_staging", lambda part: held.append(embed_results.STAGING_LOCK.locked()) or part.cpu()
+    )
     results = embed_results.ResultsOnGPU(np.array([3, 2]), 0, [0], 1, 4, device=torch.device("cpu"))
     results.put_words(torch.arange(10.0).view(5, 2), np.arange(5), np.array([0, 3]))
     first, second = results.arrays()
     assert held == [True]
-    assert not embed_results.STAGING.locked()
+    assert not embed_results.STAGING_LOCK.locked()
     assert first[0, :, 0].tolist() == [0, 2, 4]
     assert second[0, :, 3].tolist() == [7, 9]
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.embedding.word_cache import Recency, WordCache, cut
+from relmo.embedding.word_cache import Recency, WordCache, split_by_size
 from relmo.networks.bilm import BiLMNetwork
 from relmo.nn.quantize import Factor, Precision
 from relmo.settings.bilm import BiLMModelSettings
 from relmo.text.characters import character_ids
-from small_models import bilm
+from support.small_models import bilm
 
 MODEL = BiLMModelSettings(char_dim=4, filters=("1x8", "2x8", "3x16"), highway=2, hidden=24, projection=16)
 
@@ -44,7 +44,7 @@ def both(cache: WordCache, words: list[str]) -> tuple[torch.Tensor, torch.Tensor
     slots = cache.find(words)
     cache.find_gates([slots[: len(slots) // 2], slots])  # in two calls, the first of which one direction knows half
     cache.find_gates([slots, slots])
-    gates = [cache.gates[d, cache.place_of[d, slots]] for d in range(2)]
+    gates = [cache.gates[d, cache.gate_rows[d, slots]] for d in range(2)]
     return cache.vectors[slots].clone(), torch.stack(gates)
 
 
@@ -81,7 +81,7 @@ def test_gates_are_of_the_precision_asked_for_and_no_bit_depends_on_other_words(
     vectors, exact = both(cache, words)
     slots = cache.find(words)
     cache.find_gates([slots, slots], precision)
-    found = torch.stack([cache.gates[d, cache.place_of[d, slots]] for d in range(2)])
+    found = torch.stack([cache.gates[d, cache.gate_rows[d, slots]] for d in range(2)])
     first = network.lstm.stack[0]
     expected = Factor(first.weight_ih, precision).product(vectors) + first.full_bias().unsqueeze(1)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
@@ -90,7 +90,7 @@ def test_gates_are_of_the_precision_asked_for_and_no_bit_depends_on_other_words(
         other = WordCache(network, 50)
         slot = other.find(words[i : i + 1])
         other.find_gates([slot, slot], precision)
-        assert torch.equal(other.gates[:, other.place_of[0, slot[0]]], found[:, i])
+        assert torch.equal(other.gates[:, other.gate_rows[0, slot[0]]], found[:, i])
     assert torch.equal(both(cache, words)[1], exact)
 
 
@@ -174,20 +174,20 @@ def test_changed_weights_are_seen_at_both_levels(network: BiLMNetwork, name: str
 
 def test_places_are_given_once_and_then_those_used_longest_ago() -> None:
     places = Recency(4)
-    assert places.take(3).tolist() == [0, 1, 2]
+    assert places.allocate(3).tolist() == [0, 1, 2]
     places.touch(np.array([0]))
-    assert sorted(places.take(2).tolist()) == [1, 3]  # the last fresh one, then the oldest
-    assert sorted(places.take(2).tolist()) == [0, 2]
+    assert sorted(places.allocate(2).tolist()) == [1, 3]  # the last fresh one, then the oldest
+    assert sorted(places.allocate(2).tolist()) == [0, 2]
 
 
 def test_pieces_hold_everything_within_their_bounds() -> None:
     sizes = np.sort(np.random.default_rng(0).integers(1, 50, size=333))
-    pieces = list(cut(sizes, 1000))
+    pieces = list(split_by_size(sizes, 1000))
     assert [start for start, _ in pieces] == [0, *(stop for _, stop in pieces[:-1])]
     assert pieces[-1][1] == 333
     for start, stop in pieces:
         assert (stop - start) * sizes[stop - 1] <= 1000 or stop - start <= 16
-    assert list(cut(sizes[:0], 1000)) == []
+    assert list(split_by_size(sizes[:0], 1000)) == []
 
 
 @pytest.mark.filterwarnings("ignore:.*cut to the:UserWarning")

@@ -10,13 +10,13 @@ import pytest
 from test_explorer_page import bundle_of
 
 from relmo.cli import main
-from relmo.cli.explore import opened
+from relmo.cli.explore import open_session
 from relmo.errors import ModelError, SettingError
-from relmo.explorer.align import ALIGN_ANSWERS, AlignSession, differences, is_seq2seq
+from relmo.explorer.align import ALIGN_ENDPOINTS, AlignSession, find_differences, is_seq2seq
 from relmo.explorer.page import frame
 from relmo.explorer.session import Session
 from relmo.tasks.seq2seq import Seq2Seq
-from small_models import TEXT, language_model
+from support.small_models import TEXT, language_model
 
 Folders = tuple[Path, Path, Path]
 SOURCE = "abcda"
@@ -25,7 +25,7 @@ SOURCE = "abcda"
 @pytest.fixture(scope="module")
 def session(translators: Folders) -> AlignSession:
     attentive, fixed, pairs = translators
-    return AlignSession.open(str(attentive), str(pairs), beside=[str(fixed)], device="cpu")
+    return AlignSession.open(str(attentive), str(pairs), companions=[str(fixed)], device="cpu")
 
 
 def test_greedy_and_beams_are_those_of_predict_with_attention_and_chances_at_every_step(
@@ -68,8 +68,8 @@ def test_of_two_models_the_one_with_attention_is_shown_and_a_source_opens_on_whi
     assert first["source"] == about["first"]
     assert first["source"] in sources
     assert [model["written"][0]["right"] for model in first["models"]] == [True, False]
-    turned = AlignSession.open(str(translators[1]), str(translators[2]), beside=[str(translators[0])], device="cpu")
-    assert [turned.name, turned.shown, *turned.models][1:] == ["additive", "additive", str(translators[1])]
+    turned = AlignSession.open(str(translators[1]), str(translators[2]), companions=[str(translators[0])], device="cpu")
+    assert [turned.name, turned.main_name, *turned.models][1:] == ["additive", "additive", str(translators[1])]
 
 
 def test_one_of_several_models_stands_beside(session: AlignSession) -> None:
@@ -86,9 +86,9 @@ def test_examples_come_from_the_models_folder_or_its_validation_file_below_or_ar
 ) -> None:
     alone = AlignSession.open(str(translators[0]), device="cpu")  # its validation file is elsewhere
     assert [(pair.source, pair.targets) for pair in alone.pairs] == [
-        ("".join(sorted("abcd", key=alone.first.index)), [])
+        ("".join(sorted("abcd", key=alone.initial_source.index)), [])
     ]
-    assert alone.answer("align", {"source": alone.first})["reference"] is None
+    assert alone.answer("align", {"source": alone.initial_source})["reference"] is None
     monkeypatch.chdir(translators[2].parent)
     assert len(AlignSession.open(str(translators[0]), device="cpu").pairs) == 12
     copy = shutil.copytree(translators[0], tmp_path / "copy")
@@ -104,11 +104,11 @@ def test_examples_come_from_the_models_folder_or_its_validation_file_below_or_ar
         ({}, "empty"),
         ({"source": " \n"}, "empty"),
         ({"source": "a" * 2001}, "2,001 characters"),
-        ({"source": "a" * 161}, "161 units; at most 160"),
+        ({"source": "a" * 161}, "161 units"),
         ({"source": "a", "beams": "0"}, "beams"),
         ({"source": "a", "beams": "²"}, "beams"),
         ({"source": "a", "beams": "9" * 5000}, "beams"),
-        ({"source": "a", "other": "nobody"}, "'nobody' is not beside"),
+        ({"source": "a", "other": "nobody"}, "nobody"),
     ],
 )
 def test_what_cannot_be_answered_is_told_in_a_line(session: AlignSession, asked: dict[str, str], message: str) -> None:
@@ -122,23 +122,23 @@ def test_symbols_that_are_unknown_are_named_and_any_text_is_answered(session: Al
     for source in ("\0", "<b>", "e\u0301" * 20, "a" * 160, "</s>", "\u200b"):
         found = session.answer("align", {"source": source, "beams": "2"})
         assert all(len(text["steps"]) == len(text["units"]) for text in found["models"][0]["written"])
-    with pytest.raises(SettingError, match="nothing called 'page'"):
+    with pytest.raises(SettingError, match="endpoint 'page'"):
         session.answer("page", {})
 
 
 def test_differences_are_stretches_that_are_other_or_missing() -> None:
-    assert differences("abxd", "abcd", letters=True) == [
+    assert find_differences("abxd", "abcd", by_character=True) == [
         ["same", "ab"],
         ["other", "x"],
         ["missing", "c"],
         ["same", "d"],
     ]
-    assert differences("le chat", "le gros chat", letters=False) == [
+    assert find_differences("le chat", "le gros chat", by_character=False) == [
         ["same", "le"],
         ["missing", "gros"],
         ["same", "chat"],
     ]
-    assert differences("", "", letters=True) == []
+    assert find_differences("", "", by_character=True) == []
 
 
 def test_the_server_asks_and_refuses_work_of_language_models(session: AlignSession) -> None:
@@ -150,13 +150,13 @@ def test_the_server_asks_and_refuses_work_of_language_models(session: AlignSessi
         if name == session.name:
             return session
         made = Session(language_model("lstm"), name)
-        made.give("a text", TEXT)
+        made.set_text("a text", TEXT)
         return made
 
     models = Models([session.name, "lstm"], either)
     with TestClient(make_app(models), base_url="http://127.0.0.1:8321", raise_server_exceptions=False) as client:
         assert client.get("/api/align", params={"source": "ab"}).json()["source"] == "ab"
-        for what in {"page", "units", "gradient"} - {*ALIGN_ANSWERS}:
+        for what in {"page", "units", "gradient"} - {*ALIGN_ENDPOINTS}:
             assert client.get(f"/api/{what}", params={"text": "given"}).status_code == 400
         posts: list[tuple[str, dict[str, Any]]] = [
             ("/api/text", {"model": session.name, "text": "ab"}),
@@ -191,4 +191,4 @@ def test_the_command_writes_a_page_with_the_examples_and_refuses_what_does_not_g
             main(["explore", attentive, *options, "--export", str(tmp_path / "none.html")])
         assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "none.html").exists()
-    assert "align?" in frame(opened(attentive, pairs, "cpu"))._repr_html_()
+    assert "align?" in frame(open_session(attentive, pairs, "cpu"))._repr_html_()

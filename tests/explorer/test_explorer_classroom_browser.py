@@ -9,7 +9,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from served import served
 from test_explorer_browser import (  # noqa: F401
     AXE,
     COLOURED,
@@ -22,11 +21,12 @@ from test_explorer_browser import (  # noqa: F401
 )
 
 from relmo.analysis.units.named_cells import read_cells
-from relmo.cli.explore import opened
-from relmo.explorer.examples import OWN, shipped
+from relmo.cli.explore import open_session
+from relmo.explorer.examples import EXAMPLES_DIR, list_examples
 from relmo.explorer.session import Session
+from support.served import served
 
-COUNTER = read_cells(OWN / "anbn-lstm")[0].unit
+COUNTER = read_cells(EXAMPLES_DIR / "anbn-lstm")[0].unit
 SHOWN = "main .claim"
 RIGHT_ENDS = "all => all.map(each => each.getBoundingClientRect().right)"
 
@@ -35,7 +35,7 @@ RIGHT_ENDS = "all => all.map(each => each.getBoundingClientRect().right)"
 def address() -> Iterator[str]:
     from relmo.explorer.server import Models
 
-    with served(Models(shipped(), lambda name: opened(name, None, "cpu"))) as server:
+    with served(Models(list_examples(), lambda name: open_session(name, None, "cpu"))) as server:
         yield f"http://127.0.0.1:{server.address[1]}/"
 
 
@@ -67,10 +67,10 @@ def test_it_opens_on_cards_and_each_leads_to_what_it_shows(watched: Watched) -> 
         expected = {
             "quotes": "inside quotation marks",
             "comments": "inside a comment",
-            "three": "guesses best of",
-            "translating": "looked",
-            "counting": "counts in a straight line",
-            "agreement": "the right verb",
+            "three": "predicts best",
+            "translating": "attends",
+            "counting": "counts linearly",
+            "agreement": "the correct verb",
         }[kind]
         page.wait_for_selector(f"{SHOWN}:has-text('{expected}')")
         page.go_back()
@@ -81,7 +81,7 @@ def test_a_named_cell_is_offered_first_with_the_truth_below_and_its_evidence(wat
     page = watched.open("#screen=read&model=prose")
     page.wait_for_selector(COLOURED)
     page.wait_for_selector(".text span[data-truth]")
-    assert page.inner_text(f"{SHOWN} .address") == NAMED
+    assert page.inner_text(f"{SHOWN} .address").endswith(NAMED)
     assert page.get_attribute(".chips button >> nth=0", "aria-pressed") == "true"
     true = "() => [...document.querySelectorAll('.text span')].map(s => [s.textContent, s.dataset.truth ? 1 : 0])"
     found = page.evaluate(true)
@@ -93,8 +93,8 @@ def test_a_named_cell_is_offered_first_with_the_truth_below_and_its_evidence(wat
     assert "untrained" in evidence
     assert "relmo analyse cells" in evidence
     assert "AUC" in evidence
-    page.click("text=a cell nobody can read")
-    page.wait_for_selector(f"{SHOWN}:has-text('Nobody has named')")
+    page.click("text=a cell without interpretation")
+    page.wait_for_selector(f"{SHOWN}:has-text('No interpretation')")
     assert page.locator(".text span[data-truth]").count() == 0
 
 
@@ -118,15 +118,15 @@ def test_who_counts_is_who_accepts_the_right_and_rejects_the_wrong(watched: Watc
     assert page.inner_text(SHOWN) == "The LSTM counts; the others do not"
     labels = page.locator(".interval").evaluate_all("all => all.map(each => each.getAttribute('aria-label'))")
     assert [label.split(" n = ")[0] for label in labels[:2]] == [
-        "Elman network accepts right words for",
-        "Elman network accepts wrong words for",
+        "Elman network accepts correct words for",
+        "Elman network accepts incorrect words for",
     ]
     inside = """() => [...document.querySelectorAll('.interval span')].every(each => {
         const [own, bar] = [each.getBoundingClientRect(), each.parentElement.getBoundingClientRect()];
         return own.left >= bar.left - 1 && own.right <= bar.right + 1; })"""
     assert page.evaluate(inside)
-    assert "reads characters" in page.inner_text("section:has-text('Which form')")
-    assert page.locator("section:has-text('Which form') table").count() == 0  # nothing asked of letters by itself
+    assert "reads characters" in page.inner_text("section:has-text('Minimal pairs')")
+    assert page.locator("section:has-text('Minimal pairs') table").count() == 0  # nothing asked of letters by itself
 
 
 def test_screens_suit_a_model_of_two_letters(watched: Watched) -> None:
@@ -230,7 +230,7 @@ def test_a_view_becomes_a_slide_and_its_figure_a_picture_of_a_column(watched: Wa
     words = [each.text or "" for each in root.iter("{http://www.w3.org/2000/svg}text")]
     assert words[0].startswith("This cell is")
     assert any("model prose" in word for word in words)
-    assert not any("Present" in word or "Slide through" in word for word in words)  # no controls
+    assert not any("Present" in word or "Cell index" in word for word in words)  # no controls
     assert png_size(tmp_path / "Slide.png") == (1920, 1080)
     assert png_size(tmp_path / "Column.png")[0] == 1004
     page.keyboard.press("Escape")

@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
-from small_models import TEXT, language_model
+from support.small_models import TEXT, language_model
 
 pytest.importorskip("starlette", reason="starlette is not installed: pip install 'relmo[explore]'")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'relmo[explore]'")
 
-from served import PATIENCE, served
-
 from relmo.explorer.server import Models
 from relmo.explorer.session import Session
+from support.served import PATIENCE, served
 
 HEAD = b"POST /api/text HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 ABOUT = b"GET /api/about HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -35,7 +34,7 @@ HALVES = {
 
 def opened(name: str) -> Session:
     session = Session(language_model("lstm"), name)
-    session.give("a text", TEXT)
+    session.set_text("a text", TEXT)
     return session
 
 
@@ -91,6 +90,7 @@ def test_a_body_that_does_not_come_in_time_is_told_so() -> None:
         assert b" 408 " in client.recv(1000)
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_its_answers_loses_its_connection() -> None:
     script = b"GET /static/read.js HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
@@ -157,7 +157,7 @@ def test_a_client_that_waits_for_its_answer_is_not_let_go() -> None:
             assert until_closed(each) == b""
         looked = threading.Event()
         for connection in [*server.server_state.connections]:
-            for look in (connection.look, connection.look, looked.set):
+            for look in (connection.check, connection.check, looked.set):
                 connection.loop.call_soon_threadsafe(look)
         assert looked.wait(PATIENCE)
         may_go.set()

@@ -3,19 +3,17 @@
 import numpy as np
 import pytest
 
-from relmo.explorer.examples import EXAMPLES, OWN, example
+from relmo.explorer.examples import EXAMPLES, EXAMPLES_DIR, find_example
 from relmo.explorer.page import make_bundle
-from relmo.explorer.prepare import write_prose
-from relmo.explorer.ready import READY, read_ready
+from relmo.explorer.precomputed import ANSWERS_FILE, read_answers, write_sample
 from relmo.explorer.session import Session
-from relmo.explorer.start import Card, cards
-from relmo.explorer.truth import truth
+from relmo.explorer.start import Card, make_cards
 from relmo.explorer.work import Worker
 
 
 @pytest.fixture(scope="module")
 def start_cards() -> dict[str, Card]:
-    return {card["kind"]: card for card in cards()}
+    return {card["kind"]: card for card in make_cards()}
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +44,12 @@ def test_sense_card_does_not_claim_equal_meaning(start_cards: dict[str, Card]) -
     assert "mean the same" not in start_cards["play"]["sentence"]
 
 
+@pytest.mark.slow
 def test_writing_card_shows_prose_that_the_model_writes(start_cards: dict[str, Card], prose: Session) -> None:
     shown = start_cards["writing"]["picture"]["text"]
     assert "\n\n" not in shown
     assert "CHAPTER" not in shown
-    assert write_prose(prose)["text"] == shown
+    assert write_sample(prose)["text"] == shown
 
 
 def test_writing_card_leads_to_its_text(start_cards: dict[str, Card], prose: Session) -> None:
@@ -62,19 +61,19 @@ def test_writing_card_leads_to_its_text(start_cards: dict[str, Card], prose: Ses
 
 def test_card_of_three_networks_shows_the_ranking_that_it_leads_to(start_cards: dict[str, Card]) -> None:
     card = start_cards["three"]
-    compared = read_ready(OWN / card["link"]["model"] / READY)["compare"]["ranking"]
+    compared = read_answers(EXAMPLES_DIR / card["link"]["model"] / ANSWERS_FILE)["compare"]["ranking"]
     assert [value for _, value in card["picture"]["rows"]] == pytest.approx(
         [100 * 2 ** -row["bits"] for row in compared]
     )
     assert compared[0]["model"] == card["link"]["model"]
-    assert ("guesses best" in card["sentence"]) == all(row["difference"][1] > 0 for row in compared[1:])
+    assert ("predicts best" in card["sentence"]) == all(row["difference"][1] > 0 for row in compared[1:])
 
 
 def test_networks_trained_on_one_text_are_ranked_by_paired_differences() -> None:
     session = Session.open("prose-elman", device="cpu")
     worker = Worker(session, lambda name: Session.open(name, device="cpu"))
     request = {"model": session.name, "text": "story", "other": "prose-gru", "symbols": 2000}
-    answer = worker.do("compare", request, lambda share: None)
+    answer = worker.run("compare", request, lambda share: None)
     worker.close()
     assert {row["model"] for row in answer["ranking"]} == {"prose-elman", "prose-gru", "prose-lstm"}
     assert [row["bits"] for row in answer["ranking"]] == sorted(row["bits"] for row in answer["ranking"])
@@ -85,24 +84,29 @@ def test_networks_trained_on_one_text_are_ranked_by_paired_differences() -> None
     assert answer["counted_on"] == ""
 
 
+@pytest.mark.slow
 def test_an_n_gram_says_what_it_was_counted_on(prose: Session) -> None:
     worker = Worker(prose)
     request = {"model": "prose", "text": "story", "other": "n-gram", "symbols": 1000}
-    assert "half" in worker.do("compare", request, lambda share: None)["counted_on"]
+    assert "half" in worker.run("compare", request, lambda share: None)["counted_on"]
 
 
-@pytest.mark.parametrize("name", [model.name for model in EXAMPLES if model.text and example(model.name)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [model.name for model in EXAMPLES if model.text and find_example(model.name)])
 def test_a_named_cell_opens_on_what_it_is_about(name: str) -> None:
     session = Session.open(name, device="cpu")
-    for cell in session.about({})["named"]:
-        assert truth(session, {"text": session.first, "page": "0", "feature": cell["feature"]})["changes"]
-        answer = session.answer("cell", {"text": session.first, "unit": cell["unit"], "event": cell["event"]})
+    for cell in session.answer("about", {})["named"]:
+        assert session.answer("truth", {"text": session.texts.initial, "page": "0", "feature": cell["feature"]})[
+            "changes"
+        ]
+        answer = session.answer("cell", {"text": session.texts.initial, "unit": cell["unit"], "event": cell["event"]})
         assert answer["around"]["count"] > 0
         if cell["feature"] == "quotes":
             assert cell["event"] == "“"
             assert "“" in cell["prompt"]
 
 
+@pytest.mark.slow
 def test_an_exported_page_has_the_event_that_its_cell_opens_with(prose: Session) -> None:
     answers = make_bundle(prose, find=False)["answers"]
     assert any(key.startswith("cell?") and "%E2%80%9C" in key for key in answers)

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from served import served
 from test_explorer_browser import NAMED, NUMBER, Watched, browser, pytestmark  # noqa: F401
 from test_explorer_steps_browser import opened, title, watched  # noqa: F401
 
 from relmo.explorer.session import Session
+from support.served import served
 
 
 @pytest.fixture(scope="module")
@@ -39,23 +39,23 @@ def test_better_needs_an_interval_without_zero(watched: Watched) -> None:  # noq
     title(page, "No clear difference")
     assert "first half" in claim(page)
     opened(watched, "screen=compare&model=prose")
-    title(page, "prose guesses better than a 6-gram counted on the first half")
+    title(page, "prose predicts better than a 6-gram")
 
 
 def test_compare_shows_the_three_networks_of_its_card(watched: Watched) -> None:  # noqa: F811
     page = opened(watched, "screen=compare&model=prose-gru")
-    title(page, "prose-gru guesses best of 3")
+    title(page, "prose-gru predicts best of 3")
     rows = page.locator("table.barchart tbody tr th").all_inner_texts()
     assert rows[:3] == ["prose-gru", "prose-lstm", "prose-elman"]
 
 
 def test_find_claims_little_on_few_symbols(watched: Watched) -> None:  # noqa: F811
     page = opened(watched, "screen=find&model=anbn-lstm")
-    title(page, "perhaps")
-    assert "clearly" not in claim(page)
+    title(page, "uncertain")
+    assert "strong" not in claim(page)
     assert "clear" not in page.locator(".badge").all_inner_texts()
     opened(watched, "screen=find&model=prose")
-    title(page, "clearly")
+    title(page, "strong")
 
 
 def test_a_number_cell_carries_both_numbers_and_each_account_names_its_sentences(watched: Watched) -> None:  # noqa: F811
@@ -63,10 +63,10 @@ def test_a_number_cell_carries_both_numbers_and_each_account_names_its_sentences
     title(page, "carries the subject's number")
     assert "Experiments" in page.inner_text(".rightforms caption")
     opened(watched, "screen=experiments&model=small")
-    title(page, "prefers the right verb")
+    title(page, "prefers the correct verb")
     lead = page.inner_text(".lead")
     assert "208 pairs" in lead
-    assert "equally" in lead
+    assert "tied" in lead
     assert "Trace" in lead
 
 
@@ -76,7 +76,7 @@ def test_units_and_layers_are_numbered_from_one_beside_their_address(watched: Wa
     assert "layer 2" in page.inner_text("aside h3 >> nth=0")
     assert "c1.0" in page.inner_text("aside h3 >> nth=0")
     assert page.inner_text(".pins button").startswith("cell 1 of layer 2")
-    page.click("text=Another cell, gate or layer")
+    page.click("text=State, gate, layer")
     number = page.get_by_label("Number", exact=True)
     assert number.input_value() == "1"
     number.fill("2")

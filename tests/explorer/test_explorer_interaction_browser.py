@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from served import served
 from test_explorer_browser import NAMED, NUMBER, PREFIX, Watched, browser, pytestmark  # noqa: F401
 from test_explorer_screens_browser import check
 
 from relmo.explorer.align import AlignSession
 from relmo.explorer.session import Session
-from relmo.explorer.start import cards
+from relmo.explorer.start import make_cards
+from support.served import served
 
 DELAY = 800  # milliseconds
 LATE = """() => {
@@ -29,7 +29,7 @@ FOCUSED = """() => {
   if (active.matches('body, main')) return '';
   return active.getAttribute('aria-label') ?? active.labels?.[0]?.textContent.trim() ?? active.textContent;
 }"""
-PASSAGES = {card["kind"]: card for card in cards() if card["link"]["screen"] == "read"}
+PASSAGES = {card["kind"]: card for card in make_cards() if card["link"]["screen"] == "read"}
 # Notes at every frame whether the text that is shown has the passage inside the box and the window.
 WATCH = """(size) => {
   window.frames_seen = [];
@@ -139,7 +139,7 @@ def test_play_waits_for_every_answer(watched: Watched, prose: Session) -> None:
 
 def test_the_slider_is_dragged_and_moved_by_keys(watched: Watched) -> None:
     page = watched.open(f"#model=prose&unit={NAMED}")
-    slider = page.get_by_label("Slide through the cells")
+    slider = page.get_by_label("Cell index")
     slider.wait_for()
     page.wait_for_timeout(3 * DELAY)
     slider.evaluate("slider => (window.slider = slider)")
@@ -155,14 +155,14 @@ def test_the_slider_is_dragged_and_moved_by_keys(watched: Watched) -> None:
     value = int(slider.input_value())
     assert abs(value - int(slider.get_attribute("max")) / 2) < 12
     page.mouse.up()
-    wait_for_focus(page, "Slide through")
+    wait_for_focus(page, "Cell index")
     unit = value - 1  # the slider counts from 1, addresses from 0
     assert f"unit={PREFIX}.{unit}" in page.url
     assert int(slider.input_value()) == value
     page.wait_for_selector(f".heading .address:has-text('{PREFIX}.{unit}')")
     for _ in range(3):
         page.keyboard.press("ArrowRight")
-    wait_for_focus(page, "Slide through")
+    wait_for_focus(page, "Cell index")
     assert f"unit={PREFIX}.{unit + 3}" in page.url
     page.wait_for_selector(f".heading .address:has-text('{PREFIX}.{unit + 3}')")
 
@@ -202,10 +202,10 @@ def test_the_threshold_is_dragged_and_its_panel_stays_open(watched: Watched) -> 
     page = watched.open(f"#model=prose&unit={NAMED}")
     page.wait_for_selector(".contexts")
     page.wait_for_timeout(2 * DELAY)
-    page.click("summary:has-text('All of the text')")
-    slider = page.get_by_label("On from")
+    page.click("summary:has-text('histogram')")
+    slider = page.get_by_role("slider", name="Threshold")
     value = drag(page, slider)
-    wait_for_focus(page, "On from")
+    wait_for_focus(page, "Threshold")
     assert slider.is_visible()
     assert float(slider.input_value()) == value
     assert "mode=on" in page.url
@@ -216,9 +216,9 @@ def test_the_recurrent_weights_are_dragged_and_measured(watched: Watched) -> Non
     page = watched.open("#screen=memory&model=prose")
     page.wait_for_selector(".panel >> nth=0 >> polyline.line")
     page.wait_for_timeout(2 * DELAY)
-    value = drag(page, page.get_by_label("How large the recurrent weights are"))
+    value = drag(page, page.get_by_label("Spectral radius"))
     page.wait_for_selector(f".panel >> nth=0 >> text=radius {value:g}")
-    wait_for_focus(page, "How large the recurrent weights are")
+    wait_for_focus(page, "Spectral radius")
 
 
 def test_a_button_that_starts_work_has_the_focus_again_when_it_is_done(watched: Watched) -> None:
@@ -248,7 +248,7 @@ def test_an_answer_about_another_sentence_is_dropped(watched: Watched) -> None:
     page.wait_for_timeout(4 * DELAY)
     assert "nearest to “bank”" in page.inner_text("h2.claim")
     assert page.get_attribute("button[aria-pressed=true]", "aria-pressed") == "true"
-    page.get_by_label("only among other occurrences").check()
+    page.get_by_label("only occurrences").check()
     page.wait_for_selector(".runner:has-text('done in')")
     marked = page.locator(".layers .panel").first.locator("mark").all_inner_texts()
     assert {word.lower() for word in marked} == {"bank"}
@@ -283,10 +283,10 @@ def test_focus_stays_after_tab_next_cell_checkbox_and_bar(watched: Watched) -> N
     page.keyboard.press("Enter")
     page.wait_for_selector(f".heading .address:has-text('{PREFIX}.{int(NUMBER) + 1}')")
     wait_for_focus(page, "next cell")
-    page.get_by_label("All its gates").focus()
+    page.get_by_label("All gates").focus()
     page.keyboard.press("Space")
-    wait_for_focus(page, "All its gates")
-    assert page.get_by_label("All its gates").is_checked()
+    wait_for_focus(page, "All gates")
+    assert page.get_by_label("All gates").is_checked()
     page.focus("button:text-is('Pin')")
     page.keyboard.press("Enter")
     wait_for_focus(page, "Unpin")
@@ -309,9 +309,9 @@ def test_focus_stays_after_tab_next_cell_checkbox_and_bar(watched: Watched) -> N
 
 def test_leaving_a_view_by_a_button_inside_moves_the_focus_to_the_content(watched: Watched) -> None:
     page = watched.open(f"#model=prose&unit={NAMED}")
-    page.focus("button:has-text('All about it')")
+    page.focus("button:has-text('Details')")
     page.keyboard.press("Enter")
-    page.wait_for_selector("text=What happens without it")
+    page.wait_for_selector("text=Run ablation")
     assert page.evaluate("() => document.activeElement.id") == "screen"
 
 
@@ -370,7 +370,7 @@ def test_the_gradient_is_that_of_the_last_symbol_and_says_when_it_computes(watch
     page.focus(".text")
     page.keyboard.press("End")
     page.wait_for_selector(".scale:has-text('omputing')")
-    page.wait_for_selector(".scale:has-text('hangs on')")
+    page.wait_for_selector(".scale:has-text('depends on')")
     page.evaluate(f"window.delays = [{3 * DELAY}, {2 * DELAY}, {DELAY}]")
     for _ in range(3):
         page.keyboard.press("ArrowLeft")

@@ -9,10 +9,11 @@ from urllib.parse import urlencode
 
 import pytest
 
-from relmo.explorer.session import ANSWERS, Session
-from relmo.explorer.work import WORK
-from relmo.web.messages import LINE, OURS
-from small_models import SENTENCES, TEXT, bilm, language_model
+from relmo.explorer.endpoints import ENDPOINTS
+from relmo.explorer.session import Session
+from relmo.explorer.work import JOBS
+from relmo.web.guard import INTERNAL_ERROR, MAX_MESSAGE
+from support.small_models import SENTENCES, TEXT, bilm, language_model
 
 pytest.importorskip("starlette", reason="starlette is not installed: pip install 'relmo[explore]'")
 pytest.importorskip("httpx", reason="httpx is not installed: pip install 'relmo[dev]'")
@@ -46,7 +47,7 @@ WORKS: dict[str, dict[str, Any]] = {  # small work of each kind, and what else c
 
 def opened(name: str) -> Session:
     session = Session(bilm() if name == "both ways" else language_model(name), name)
-    session.give("a text", SENTENCES if name == "both ways" else TEXT)
+    session.set_text("a text", SENTENCES if name == "both ways" else TEXT)
     return session
 
 
@@ -66,8 +67,8 @@ def check(answer: Any) -> dict[str, Any]:
     assert answer.status_code < 500
     found = answer.json()
     if "error" in found:
-        assert found["error"] != OURS
-        assert len(found["error"]) <= LINE
+        assert found["error"] != INTERNAL_ERROR
+        assert len(found["error"]) <= MAX_MESSAGE
         assert "\n" not in found["error"]
     return found
 
@@ -140,7 +141,7 @@ def test_no_question_is_a_mistake_of_ours(client: TestClient) -> None:
         query = urlencode(asked, errors="surrogatepass") + rng.choice(
             ["", "", "&%", "&%zz=%", "&unit=%ED%A0%80", ";=&&"]
         )
-        check(client.get(f"/api/{rng.choice([*ANSWERS])}?{query}"))
+        check(client.get(f"/api/{rng.choice([*ENDPOINTS])}?{query}"))
 
 
 def test_no_text_is_a_mistake_of_ours(client: TestClient) -> None:
@@ -153,7 +154,7 @@ def test_no_text_is_a_mistake_of_ours(client: TestClient) -> None:
 
 
 def test_no_work_is_a_mistake_of_ours(client: TestClient) -> None:
-    assert {*WORKS} == {*WORK}
+    assert {*WORKS} == {*JOBS}
     rng = random.Random(2)
     for number in range(120):
         what = [*WORKS][number % len(WORKS)]

@@ -12,7 +12,7 @@ from relmo.cli import main
 from relmo.errors import SettingError
 from relmo.explorer.page import PARTS, Frame, digest, frame, make_bundle, shell, with_bundle, write_page
 from relmo.explorer.session import Session
-from small_models import TEXT, language_model
+from support.small_models import TEXT, language_model
 
 STATIC = Path(__file__).parents[2] / "src" / "relmo" / "explorer" / "static"
 
@@ -20,7 +20,7 @@ STATIC = Path(__file__).parents[2] / "src" / "relmo" / "explorer" / "static"
 @pytest.fixture
 def session() -> Session:
     made = Session(language_model("lstm"), "mine")
-    made.give("</script><b>a text</b>", TEXT)
+    made.set_text("</script><b>a text</b>", TEXT)
     return made
 
 
@@ -68,7 +68,7 @@ def test_answers_in_the_bundle_are_the_sessions_and_text_stays_text(session: Ses
 
 
 def test_a_long_text_is_cut_where_the_page_would_be_too_large_and_that_is_said(session: Session) -> None:
-    session.give("long", TEXT * (20_000 // len(TEXT)))
+    session.set_text("long", TEXT * (20_000 // len(TEXT)))
     whole = make_bundle(session, find=False)
     assert whole["note"] == "5 of 5 pages, with all units"
 
@@ -78,15 +78,15 @@ def test_a_long_text_is_cut_where_the_page_would_be_too_large_and_that_is_said(s
 
     assert all(holds(whole, what) == [0, 1, 2, 3, 4] for what in ("page", "some", "expected", "units"))
     size = len(json.dumps(whole["answers"], ensure_ascii=False, separators=(",", ":")))
-    less = make_bundle(session, find=False, largest=int(0.8 * size))
+    less = make_bundle(session, find=False, max_bytes=int(0.8 * size))
     assert holds(less, "page") == [0, 1, 2, 3, 4]
-    assert "with all units' states on all, with all gates on the first" in less["note"]
+    assert "all units' states on all, all gates on the first" in less["note"]
     assert less["note"].endswith("MB")
-    least = make_bundle(session, find=False, largest=60_000)
+    least = make_bundle(session, find=False, max_bytes=60_000)
     assert holds(least, "page") == holds(least, "some") == [0, 1]
-    assert least["note"].startswith("the first 2 of 5 pages, as many as fit into 0 MB")
-    with pytest.raises(SettingError, match="not even one page"):
-        make_bundle(session, find=False, largest=1000)
+    assert least["note"].startswith("the first 2 of 5 pages")
+    with pytest.raises(SettingError, match="page"):
+        make_bundle(session, find=False, max_bytes=1000)
 
 
 def test_a_notebook_gets_a_frame_with_everything_inside(session: Session) -> None:

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from served import served
 from test_explorer_browser import AXE, VIOLATIONS, Watched, browser, pytestmark  # noqa: F401
 
 from relmo.analysis.core.untrained import untrained
-from relmo.explorer import beside, work
+from relmo.explorer import comparison, work
 from relmo.explorer.examples import DATA
 from relmo.explorer.extras import Extras
 from relmo.explorer.session import Session
 from relmo.text.conllu import ConlluWord
+from support.served import served
 
 SENTENCES = ("they|PRON sat|VERB on|ADP the|DET bank|NOUN", "the|DET bank|NOUN lends|VERB money|NOUN")
 SENTENCES += ("you|PRON can|AUX bank|VERB on|ADP him|PRON",)
@@ -52,10 +52,10 @@ def address(given: Path) -> Iterator[str]:
     def opened(name: str) -> Session:
         session = Session.open(name, device="cpu")
         beside = [str(given / "run")]
-        session.extras = Extras.of(beside, train=DATA / "alice.txt", data=given / "data", device="cpu")
-        session.extras.learnt = {"a tagger": [{"name": "input", "shares": [0.2, 0.5, 0.3], "gamma": 1.5}]}
+        session.extras = Extras.from_paths(beside, train=DATA / "alice.txt", data=given / "data", device="cpu")
+        session.extras.layer_mixes = {"a tagger": [{"name": "input", "shares": [0.2, 0.5, 0.3], "gamma": 1.5}]}
         if name == "small":
-            session.annotate("tagged", tagged())
+            session.texts.set_annotated("tagged", tagged())
         return session
 
     with served(Models(["prose-lstm", "small"], opened)) as server:
@@ -133,8 +133,8 @@ def test_a_words_occurrences_are_points_with_their_context_and_can_be_walked_ove
 def test_what_layers_are_good_for_is_measured_on_tags_and_shown_of_tasks(watched: Watched) -> None:
     page = watched.open("#screen=meaning&model=small")
     page.wait_for_selector("caption:has-text('a tagger, ELMo at the input: γ = 1.500')")
-    page.wait_for_selector("caption:has-text('learned from')")  # measured at once
-    rows = page.locator("table:has-text('learned from') tr")
+    page.wait_for_selector("caption:has-text('trained on')")  # measured at once
+    rows = page.locator("table:has-text('trained on') tr")
     assert rows.count() == 7
     check(page)
 
@@ -142,14 +142,14 @@ def test_what_layers_are_good_for_is_measured_on_tags_and_shown_of_tasks(watched
 def test_copies_are_marked_and_the_film_has_a_picture_of_every_checkpoint(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beside, "LONG", 80)  # shorter samples are as good here
-    monkeypatch.setattr(beside, "SEEDS", 1)
+    monkeypatch.setattr(comparison, "SAMPLE_SYMBOLS", 80)  # shorter samples are as good here
+    monkeypatch.setattr(comparison, "NUM_SAMPLES", 1)
     page = watched.open("#screen=compare&model=prose-lstm&other=n-gram&train=train&text=story&seed=3")
-    page.wait_for_selector("h3:has-text('How much is copied?')")
+    page.wait_for_selector("h3:has-text('Copies')")
     assert page.locator("caption:has-text('alice.txt')").count() == 1
     page.wait_for_selector(".film li")
-    page.select_option("label:has-text('What it stands for') select", "column")
-    page.click("text=Show the film again")
+    page.select_option("label:has-text('Feature') select", "column")
+    page.click("section:has-text('Emergence') >> text=Run again")
     page.wait_for_selector(".film figcaption:has-text('how far along the line')")
     captions = page.locator(".film figcaption").all_inner_texts()
     assert [caption.split(":")[0] for caption in captions[1:]] == ["untrained", "epoch-1", "epoch-2", "prose-lstm"]
@@ -187,9 +187,9 @@ def test_a_pack_is_chosen_and_a_units_gates_are_drawn_by_condition(
     tmp_path: Path,
 ) -> None:
     page = watched.open("#screen=experiments&model=prose-lstm")
-    page.click("summary:has-text('Ask it all the same')")
+    page.click("summary:has-text('Run anyway')")
     page.select_option("label:has-text('Pairs') select", "verbs.csv")
-    page.click("text=Ask the model again")
+    page.click("text=Test the model again")
     page.wait_for_selector(".barchart th:has-text('condition 8')")
     assert "pack=verbs.csv" in page.url
     page.click("summary:has-text('Trace a cell')")
@@ -198,7 +198,7 @@ def test_a_pack_is_chosen_and_a_units_gates_are_drawn_by_condition(
     page.click("text=Trace its gates again")
     page.wait_for_selector(".cards svg.chart")
     assert page.locator(".cards svg.chart").count() == 6
-    names = page.locator("section:has-text('do meanwhile') ul.legend li").all_inner_texts()
+    names = page.locator("section:has-text('States and gates') ul.legend li").all_inner_texts()
     assert [name.strip() for name in names] == [f"condition {n} (3)" for n in (2, 3, 4, 5, 6, 8)]
     check(page)
     disk = saved(browser, page, tmp_path / "page.html")
@@ -208,6 +208,6 @@ def test_a_pack_is_chosen_and_a_units_gates_are_drawn_by_condition(
     assert kept.locator("button.go").count() == 0
     disk.context.close()
     assert disk.wrong == []
-    page.fill("label:has-text('Cell, by its address') input", "c0.9999")
+    page.fill("label:has-text('Cell address') input", "c0.9999")
     page.click("text=Trace its gates again")
     page.wait_for_selector(".told:has-text('c0.9999'), .told:has-text('9999')")

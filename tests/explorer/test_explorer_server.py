@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from relmo.cli.explore import link
+from relmo.cli.explore import make_url
 from relmo.errors import ModelError, SettingError
-from relmo.explorer.jobs import WAITING, Jobs, Progress
+from relmo.explorer.jobs import MAX_WAITING, Jobs, Progress
 from relmo.explorer.session import Session
-from small_models import TEXT, language_model
+from support.small_models import TEXT, language_model
 
 pytest.importorskip("starlette", reason="starlette is not installed: pip install 'relmo[explore]'")
 pytest.importorskip("httpx", reason="httpx is not installed: pip install 'relmo[dev]'")
@@ -19,7 +19,7 @@ pytest.importorskip("httpx", reason="httpx is not installed: pip install 'relmo[
 from starlette.testclient import TestClient
 
 from relmo.explorer.server import Models, make_app
-from relmo.web.guard import check_address
+from relmo.web.guard import INTERNAL_ERROR, check_address
 
 HERE = "http://127.0.0.1:8321"
 VALUES = "/api/values?text=given&page=0&unit=c0.3"
@@ -27,7 +27,7 @@ VALUES = "/api/values?text=given&page=0&unit=c0.3"
 
 def opened(name: str) -> Session:
     session = Session(language_model("lstm"), name)
-    session.give("a text", TEXT)
+    session.set_text("a text", TEXT)
     return session
 
 
@@ -116,9 +116,9 @@ def test_an_address_that_others_reach_needs_a_token() -> None:
 
 def test_the_link_that_is_printed_opens_the_page_whatever_signs_the_token_has() -> None:
     token = "a&b=c d+e%f"
-    assert link("::1", 8321, None) == "http://[::1]:8321/"
+    assert make_url("::1", 8321, None) == "http://[::1]:8321/"
     with TestClient(make_app(Models(["mine"], opened), token=token), base_url=HERE) as client:
-        assert client.get(link("127.0.0.1", 8321, token)).status_code == 200
+        assert client.get(make_url("127.0.0.1", 8321, token)).status_code == 200
 
 
 def test_mistakes_are_one_line_and_status_400(client: TestClient) -> None:
@@ -138,7 +138,7 @@ def test_mistakes_are_one_line_and_status_400(client: TestClient) -> None:
     for answer in wrong:
         assert answer.status_code == 400
         assert "\n" not in answer.json()["error"]
-        assert "went wrong in relmo" not in answer.json()["error"]
+        assert INTERNAL_ERROR not in answer.json()["error"]
 
 
 def test_a_mistake_of_ours_is_logged_and_tells_the_client_nothing(
@@ -152,7 +152,7 @@ def test_a_mistake_of_ours_is_logged_and_tells_the_client_nothing(
 
 
 def test_a_request_that_is_too_large_is_refused() -> None:
-    with TestClient(make_app(Models(["mine"], opened), largest=1000), base_url=HERE) as client:
+    with TestClient(make_app(Models(["mine"], opened), max_bytes=1000), base_url=HERE) as client:
         assert client.post("/api/text", json={"text": "cat " * 300}).status_code == 413
         assert client.post("/api/text", json={"text": "cat " * 100}).status_code == 200
 
@@ -204,8 +204,8 @@ def test_work_is_cancelled_where_it_stands_and_what_waits_never_begins() -> None
 
 def test_there_is_an_end_to_what_can_wait_and_old_results_are_let_go() -> None:
     jobs, gate = Jobs(), threading.Event()
-    held = [jobs.add(lambda progress: {"waited": gate.wait(600)}) for _ in range(WAITING)]
-    with pytest.raises(SettingError, match="too much"):
+    held = [jobs.add(lambda progress: {"waited": gate.wait(600)}) for _ in range(MAX_WAITING)]
+    with pytest.raises(SettingError, match="Too many"):
         jobs.add(lambda progress: {})
     gate.set()
     while any(job.state != "done" for job in held):
@@ -214,8 +214,8 @@ def test_there_is_an_end_to_what_can_wait_and_old_results_are_let_go() -> None:
         job = jobs.add(lambda progress: {})
         while job.state != "done":
             time.sleep(0.001)
-    assert len(jobs.all) <= 33
-    with pytest.raises(SettingError, match="any more"):
+    assert len(jobs.jobs) <= 33
+    with pytest.raises(SettingError, match="expired"):
         jobs.get(held[0].name)
     jobs.close()
 
@@ -246,6 +246,6 @@ def test_only_models_that_were_offered_are_opened_each_once() -> None:
     assert models.get("") is models.get("mine")
     assert models.get("other").name == "other"
     assert models.worker("other") is models.worker("other")
-    with pytest.raises(ModelError, match="not open here"):
+    with pytest.raises(ModelError, match="Unknown model"):
         models.get("/etc")
     assert calls == ["mine", "other"]

@@ -10,23 +10,24 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.analysis.core.ablate import ACTIVE, intervene
+from relmo.analysis.core.ablate import ACTIVE_EDITS, intervene
 from relmo.analysis.core.trace import trace
 from relmo.errors import ModelError, RelmoError, SettingError
-from relmo.explorer.asked import unit_of
-from relmo.explorer.examples import EXAMPLES, example, passages
-from relmo.explorer.matching import stretches
+from relmo.explorer.examples import EXAMPLES, find_example
+from relmo.explorer.matching import find_matches
 from relmo.explorer.page import make_bundle
+from relmo.explorer.params import parse_unit
 from relmo.explorer.session import Session
-from relmo.explorer.work import Worker, losses_of
+from relmo.explorer.texts import load_passages
+from relmo.explorer.work import Worker, make_loss
 from relmo.text.conllu import ConlluWord
-from small_models import SENTENCES, TEXT, bilm, language_model
+from support.small_models import SENTENCES, TEXT, bilm, language_model
 
 
 @pytest.fixture
 def session() -> Session:
     made = Session(language_model("lstm"), "mine")
-    made.give("a text", TEXT)
+    made.set_text("a text", TEXT)
     return made
 
 
@@ -61,7 +62,7 @@ def test_units_that_are_named_come_together_and_what_is_shown_first_comes_with_t
 
 
 def test_the_story_has_the_quotation_marks_of_a_printed_book() -> None:
-    story = next(each.text for each in passages() if each.name == "story")
+    story = next(each.text for each in load_passages() if each.name == "story")
     assert story.startswith("CHAPTER I\n")
     assert "“without pictures or conversation?”" in story
     assert "I’ve" in story
@@ -110,7 +111,7 @@ def test_a_gradient_is_shown_for_the_symbols_before_a_prediction(session: Sessio
 
 def test_every_answer_is_json_of_finite_numbers_of_both_kinds_of_model(session: Session) -> None:
     two = Session(bilm(), "both")
-    two.give("sentences", SENTENCES)
+    two.set_text("sentences", SENTENCES)
     for each, unit in ((session, "c0.1"), (two, "c1.2b")):
         asked = {"text": "given", "page": "0", "unit": unit, "at": "4", "state": "h", "layer": "0"}
         for what in ("about", "page", "expected", "values", "units", "strip", "overview", "cell", "gradient"):
@@ -144,7 +145,7 @@ def test_own_texts_are_kept_by_their_content_and_the_oldest_are_let_go(session: 
     assert session.add("the cat")["text"] == first != session.add("the mat")["text"]
     for number in range(40):
         session.add("cat " * (number + 1))
-    with pytest.raises(SettingError, match="any more"):
+    with pytest.raises(SettingError, match="expired"):
         session.answer("page", {"text": first})
     for text, said in ((" \n", "empty"), ("a" * 400_001, "400,000")):
         with pytest.raises(SettingError, match=said):
@@ -152,12 +153,12 @@ def test_own_texts_are_kept_by_their_content_and_the_oldest_are_let_go(session: 
 
 
 def test_a_model_without_recurrent_layers_is_opened_to_write_and_has_no_page_to_keep(tmp_path: Any) -> None:
-    from small_models import ngram_model
+    from support.small_models import ngram_model
 
     ngram_model().save_pretrained(tmp_path / "counts")
     session = Session.open(str(tmp_path / "counts"), device="cpu")
     assert session.answer("about", {})["kind"] == "window"
-    with pytest.raises(SettingError, match="no page to keep"):
+    with pytest.raises(SettingError, match="--export"):
         make_bundle(session)
     with pytest.raises(ModelError, match="not a language model"):
         Session.open("words")
@@ -168,12 +169,12 @@ def test_texts_are_split_into_words_as_asked(tmp_path: Path) -> None:
 
     def symbols(**options: Any) -> list[str]:
         opened = Session.open(str(tmp_path / "bilm"), device="cpu", **options)
-        opened.give("mine", "the cat (sat)")
+        opened.set_text("mine", "the cat (sat)")
         return opened.reader("given").document.symbols
 
     assert symbols() == symbols(tokenizer="words") == ["the", "cat", "(", "sat", ")"]
     assert symbols(tokenizer="whitespace") == ["the", "cat", "(sat)"]
-    with pytest.raises(SettingError, match="this model does not read words"):
+    with pytest.raises(SettingError, match="words"):
         Session.open("prose", device="cpu", tokenizer="words")
 
 
@@ -187,25 +188,26 @@ def test_the_examples_that_ship_open_with_their_text_and_unit_and_are_small() ->
     assert size(DATA / "examples" / "english-french") + size(DATA / "examples" / "addition") < 4 << 20
     names = [each.name for each in EXAMPLES if each.text]
     assert names[:5] == ["prose", "code", "prose-elman", "prose-gru", "prose-lstm"]
-    assert {each.text for each in EXAMPLES if each.text} <= {each.name for each in passages()}
+    assert {each.text for each in EXAMPLES if each.text} <= {each.name for each in load_passages()}
     for name in names[:7]:
-        assert example(name) is not None
+        assert find_example(name) is not None
         opened = Session.open(name, device="cpu")
         about = opened.answer("about", {})
         asked = {"text": about["first"], "page": "0", "unit": about["opened"]}
         assert len(opened.answer("values", asked)["values"]) > 100
 
 
+@pytest.mark.slow
 def test_the_units_that_examples_open_with_stand_for_what_is_said() -> None:
     from relmo.analysis.core.features import read, tracks
 
     for name, feature, least in (("prose", "quotes", 0.7), ("prose", "column", 0.7), ("code", "comment", 0.7)):
         opened = Session.open(name, device="cpu")
-        unit = unit_of({"unit": next(cell.unit for cell in opened.named if cell.feature == feature)})
-        passage = opened.passage(opened.first)
+        unit = parse_unit(next(cell.unit for cell in opened.named if cell.feature == feature))
+        passage = opened.texts.get_passage(opened.texts.initial)
         document = read(opened.model, passage.text, language=passage.language)
         track = tracks(document, [feature])[feature]
-        values = opened.reader(opened.first).whole(unit)
+        values = opened.reader(opened.texts.initial).text_values(unit)
         assert abs(np.corrcoef(track[: len(values)], values)[0, 1]) > least, name
 
 
@@ -219,7 +221,7 @@ def test_finding_gives_cards_previews_and_a_matrix(session: Session) -> None:
         "symbols": 300,
         "ablate": "zero",
     }
-    found = Worker(session).do("find", given, told.append)
+    found = Worker(session).run("find", given, told.append)
     assert found["features"] == ["parentheses", "column", "cat", "mine"]
     assert found["skipped"] == ["indentation"]
     assert told == sorted(told)
@@ -243,8 +245,8 @@ def test_columns_of_an_annotated_text_are_features() -> None:
         ConlluWord("cat", "cat", "NOUN", "_", "_", 0, *rest),
     ]
     made = Session(language_model("gru"), "mine")
-    made.annotate("two", [sentence] * 20)
-    found = Worker(made).do("find", {"text": "given", "columns": ["upos=NOUN"], "symbols": 1000}, lambda share: None)
+    made.texts.set_annotated("two", [sentence] * 20)
+    found = Worker(made).run("find", {"text": "given", "columns": ["upos=NOUN"], "symbols": 1000}, lambda share: None)
     assert found["features"] == ["upos=NOUN"]
 
 
@@ -255,14 +257,14 @@ def test_a_change_costs_what_intervening_costs_and_the_one_who_reads_sees_nothin
     seen: list[bool] = []
 
     def look(share: float) -> None:
-        seen.append(bool(ACTIVE))
+        seen.append(bool(ACTIVE_EDITS))
         session.readers.clear()
         assert session.answer("values", {"text": "given", "page": "0", "unit": "h0.2"})["values"] == before
 
-    found = worker.do("change", given, look)
+    found = worker.run("change", given, look)
     assert any(seen)  # it was looked at while the unit was changed
-    assert not ACTIVE
-    losses = losses_of(session.model, worker.document("given", 200), backwards=False)
+    assert not ACTIVE_EDITS
+    losses = make_loss(session.model, worker.document("given", 200), backward=False)
     base = losses().mean() / math.log(2)
     with intervene(session.model, 0, 2):
         more = losses().mean() / math.log(2) - base
@@ -273,9 +275,9 @@ def test_a_change_costs_what_intervening_costs_and_the_one_who_reads_sees_nothin
     assert every["delta"] == pytest.approx(more, abs=1e-3)
     assert found["samples"][1] == sample
     assert found["samples"][0].startswith("the")
-    held = worker.do("change", given | {"how": "hold", "value": 0.5}, lambda share: None)
+    held = worker.run("change", given | {"how": "hold", "value": 0.5}, lambda share: None)
     assert held["value"] == 0.5
-    ranked = worker.do("rank", given, lambda share: None)
+    ranked = worker.run("rank", given, lambda share: None)
     assert (ranked["of"], ranked["classes"][0]["count"]) == (7, 200)
     assert ranked["classes"][0]["delta"] == pytest.approx(more, abs=1e-3)
 
@@ -284,39 +286,39 @@ def test_memory_and_the_past_are_the_librarys(session: Session) -> None:
     from relmo.analysis.memory.gradients import gradient_flow
 
     worker = Worker(session)
-    found = worker.do("memory", {"text": "given", "lags": 10, "positions": 8}, lambda share: None)["networks"][0]
+    found = worker.run("memory", {"text": "given", "lags": 10, "positions": 8}, lambda share: None)["networks"][0]
     flow = gradient_flow(session.model, TEXT, lags=10, positions=8, warm_up=len(TEXT) // 4)
     assert found["curves"][0]["median"] == pytest.approx(flow.curves[0].median)
     networks = [{"cell": "lstm", "forget_bias": 3, "hidden": 6}, {"cell": "elman", "spectral_radius": 0.5, "hidden": 6}]
     options = {"text": "given", "lags": 10, "positions": 4, "networks": networks}
-    fresh = worker.do("memory", options, lambda share: None)["networks"]
+    fresh = worker.run("memory", options, lambda share: None)["networks"]
     assert [each["name"] for each in fresh] == ["lstm, fresh, forget bias +3", "elman, fresh, spectral radius 0.5"]
-    past = worker.do("past", {"text": "given", "longest": 8, "positions": 20}, lambda share: None)
+    past = worker.run("past", {"text": "given", "longest": 8, "positions": 20}, lambda share: None)
     assert past["lengths"] == [1, 2, 3, 4, 6, 8]
     json.dumps([found, fresh, past], allow_nan=False)
 
 
 def test_counting_trains_the_cells_that_are_asked_for(session: Session) -> None:
     given = {"language": "anbn", "cells": ["gru"], "limit": 5, "steps": 60}
-    found = Worker(session).do("count", given, lambda share: None)
+    found = Worker(session).run("count", given, lambda share: None)
     assert [each["cell"] for each in found["networks"]] == ["gru"]
     assert (found["limit"], found["tested"]) == (5, 20)
 
 
 def test_agreement_is_the_librarys_of_own_pairs_and_of_subjects_and_verbs() -> None:
     from relmo.analysis.syntax.agreement import agreement
-    from relmo.explorer.trials import subject_and_verb
+    from relmo.explorer.experiments import subject_verb_pairs
     from relmo.text.minimal_pairs import MinimalPair
 
     made = Session(bilm(), "both")
     pairs = [["one", "the cat", "the mat"], ["one", "a cat", "a the"], ["two", "the large", "the zzz"]]
-    found = Worker(made).do("agree", {"pairs": pairs, "sweep": True}, lambda share: None)
+    found = Worker(made).run("agree", {"pairs": pairs, "sweep": True}, lambda share: None)
     expected = agreement(made.model, [MinimalPair(*pair) for pair in pairs]).as_dict()["conditions"]
     assert [each["condition"] for each in found["conditions"]] == ["all", "one", "two"]
     assert [each["accuracy"] for each in found["conditions"]] == [each["accuracy"] for each in expected]
     assert found["sweep"]["of"] == 8  # h of both layers, forwards
     json.dumps(found, allow_nan=False)  # no word of the third pair is known: that share is no number
-    shipped = list(subject_and_verb())
+    shipped = list(subject_verb_pairs())
     assert len(shipped) == 208
     assert MinimalPair("nounpp PS", "The keys to the cabinet are", "The keys to the cabinet is") in shipped
     assert {pair.condition for pair in shipped} == {
@@ -329,9 +331,9 @@ def test_agreement_is_the_librarys_of_own_pairs_and_of_subjects_and_verbs() -> N
 
 def test_a_word_in_context_has_the_nearest_occurrences_of_the_text_in_every_layer() -> None:
     made = Session(bilm(), "both")
-    made.give("sentences", SENTENCES)
+    made.set_text("sentences", SENTENCES)
     given = {"text": "given", "sentence": "a large mat", "position": 2, "k": 4}
-    found = Worker(made).do("mean", given, lambda share: None)
+    found = Worker(made).run("mean", given, lambda share: None)
     assert found["words"][found["position"]] == "mat"
     assert len(found["layers"]) == 3
     model: Any = made.model
@@ -341,32 +343,32 @@ def test_a_word_in_context_has_the_nearest_occurrences_of_the_text_in_every_laye
     for vector, rows, listed in zip(own, every, found["layers"], strict=True):
         cosines = rows @ vector / np.linalg.norm(rows, axis=1) / np.linalg.norm(vector)
         assert listed[0]["cosine"] == pytest.approx(cosines.max(), abs=0.02)  # stored in eight bits
-    with pytest.raises(SettingError, match="both ways"):
-        Worker(Session(language_model("lstm"), "mine")).do("mean", given, lambda share: None)
+    with pytest.raises(SettingError, match="bidirectional"):
+        Worker(Session(language_model("lstm"), "mine")).run("mean", given, lambda share: None)
 
 
 def test_models_are_compared_symbol_by_symbol_and_the_n_gram_has_not_seen_what_it_is_asked(session: Session) -> None:
-    from relmo.explorer.beside import counted
+    from relmo.explorer.write import count_ngrams
 
-    session.give("a text", TEXT)
+    session.set_text("a text", TEXT)
     other = language_model("gru")
     worker = Worker(session, lambda name: Session(other, name))
-    found = worker.do("compare", {"text": "given", "other": "second"}, lambda share: None)
+    found = worker.run("compare", {"text": "given", "other": "second"}, lambda share: None)
     assert found["models"] == ["mine", "second"]
     bits = np.array(session.answer("expected", {"text": "given", "page": "0"})["bits"])
     np.testing.assert_allclose(found["bits"][0], bits, atol=0.02)
     assert found["classes"][0]["bits"][0] == pytest.approx(bits.mean(), abs=0.01)
     assert {sample["model"] for sample in found["samples"]} == {"mine", "second"}
-    half = worker.do("compare", {"text": "given", "other": "n-gram", "order": 3}, lambda share: None)
+    half = worker.run("compare", {"text": "given", "other": "n-gram", "order": 3}, lambda share: None)
     assert "".join(half["symbols"]) == TEXT[len(TEXT) // 2 :]
     assert isinstance(session.model, type(other))
-    seen = counted(session.model, list(TEXT[: len(TEXT) // 2]), 3)
+    seen = count_ngrams(session.model, list(TEXT[: len(TEXT) // 2]), 3)
     from relmo.analysis.units.compare import symbol_losses
 
     expected = symbol_losses(seen, list(TEXT[len(TEXT) // 2 :])) / math.log(2)
     np.testing.assert_allclose(half["bits"][1], expected, atol=0.01)
-    with pytest.raises(SettingError, match="both ways"):
-        Worker(Session(bilm(), "both")).do("compare", {"text": "sentences", "other": "untrained"}, lambda share: None)
+    with pytest.raises(SettingError, match="bidirectional"):
+        Worker(Session(bilm(), "both")).run("compare", {"text": "sentences", "other": "untrained"}, lambda share: None)
 
 
 @pytest.mark.parametrize(
@@ -392,22 +394,22 @@ def test_models_are_compared_symbol_by_symbol_and_the_n_gram_has_not_seen_what_i
 )
 def test_work_that_makes_no_sense_is_refused_in_one_line(session: Session, what: str, given: dict[str, Any]) -> None:
     with pytest.raises(RelmoError):
-        Worker(session).do(what, given, lambda share: None)
+        Worker(session).run(what, given, lambda share: None)
 
 
 def test_a_pattern_that_never_ends_is_given_up() -> None:
-    assert stretches(r"(c)at|mat", "the cat, the mat") == [(4, 5)]
-    assert stretches(r"mat", "the cat, the mat") == [(13, 16)]
+    assert find_matches(r"(c)at|mat", "the cat, the mat") == [(4, 5)]
+    assert find_matches(r"mat", "the cat, the mat") == [(13, 16)]
     with pytest.raises(SettingError, match="simpler"):
-        stretches(r"(a+)+$", "a" * 100 + "b", seconds=1.0)  # 2**100 steps
-    with pytest.raises(SettingError, match="wrong"):
-        stretches("(", "text")
+        find_matches(r"(a+)+$", "a" * 100 + "b", timeout=1.0)  # 2**100 steps
+    with pytest.raises(SettingError, match="Invalid"):
+        find_matches("(", "text")
 
 
 def test_torch_is_as_it_was(session: Session) -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
-    Worker(session).do(
+    Worker(session).run(
         "memory", {"text": "given", "lags": 5, "positions": 2, "networks": [{"hidden": 4}]}, lambda s: None
     )
     assert torch.equal(before, torch.get_rng_state())

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from relmo.errors import SettingError
-from relmo.explorer.asked import Answer
 from relmo.explorer.extras import Extras
-from relmo.explorer.lines import number_units
+from relmo.explorer.measurements import number_units
 from relmo.explorer.page import make_bundle
+from relmo.explorer.params import Answer
 from relmo.explorer.session import Session
 from relmo.models.lm import LanguageModel
 from relmo.networks import make_language_model
@@ -44,6 +44,7 @@ def test_the_models_to_compute_by_hand_write_hello_with_weights_of_one_decimal(n
 STEPS = [("hello-lstm", "hello", "c0.1"), ("small", "sentences", "c1.5b"), ("small", "sentences", "c0.5")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "text", "unit"), STEPS)
 def test_a_step_goes_from_what_was_held_after_the_symbol_before(model: str, text: str, unit: str) -> None:
     session = Session.open(model, device="cpu")
@@ -115,7 +116,7 @@ def test_samples_of_n_grams_stand_beside_the_models_own(hello: Session) -> None:
 
 def test_models_named_beside_answer_about_the_same_text(hello: Session) -> None:
     session = Session.open("hello", device="cpu")
-    session.extras = Extras.of(["hello-lstm"], device="cpu")
+    session.extras = Extras.from_paths(["hello-lstm"], device="cpu")
     assert {"of": "hello-lstm", "name": "hello-lstm"} in session.answer("about", {})["alike"]
     assert session.answer("about", {"of": "hello-lstm"})["cell"] == "lstm"
     assert session.answer("step", {"of": "hello-lstm", "text": "hello", "at": "1", "unit": "c0.0"})["cell"] == "lstm"

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served import served
 from test_explorer_browser import Watched, browser, pytestmark  # noqa: F401
 from test_explorer_screens_browser import check
 
-from relmo.explorer.lines import measured, number_units
+from relmo.explorer.measurements import get_agreement, number_units
 from relmo.explorer.page import write_page
 from relmo.explorer.session import Session
+from support.served import served
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +46,13 @@ def title(page: Any, words: str) -> None:
 
 def test_a_step_is_written_out_and_the_arrow_keys_go_on(watched: Watched) -> None:
     page = opened(watched, "screen=equations&model=hello&at=2")
-    title(page, "reads “l” and expects “l”")
+    title(page, "reads “l” and predicts “l”")
     page.wait_for_selector("section.step >> nth=2")  # three models side by side
     assert "tanh((" in page.inner_text(".numbers >> nth=0")
     page.keyboard.press("ArrowRight")
-    title(page, "reads “l” and expects “o”")
+    title(page, "reads “l” and predicts “o”")
     page.keyboard.press("ArrowRight")
-    title(page, "expects the end")
+    title(page, "predicts the end")
     page.keyboard.press("]")
     page.wait_for_function("() => location.hash.includes('h0.1')")
     page.wait_for_selector("h4:has-text('Unit 2')")
@@ -69,7 +69,7 @@ def test_a_symbol_is_taken_by_its_bar_and_taken_back(watched: Watched) -> None:
     page.keyboard.press("Backspace")
     page.wait_for_function("() => !document.querySelector('.writing').textContent.includes('l')")
     page.keyboard.press(" ")
-    title(page, "has ended its text")
+    title(page, "has ended the text")
     assert page.inner_text(".writing").startswith("hello")
     check(page)
 
@@ -86,7 +86,7 @@ def test_a_beam_search_is_a_tree_and_a_press_takes_the_way(watched: Watched) -> 
 
 def test_the_lstm_counts_to_a_thousand_and_the_gru_does_not(watched: Watched) -> None:
     page = opened(watched, "screen=trace&model=anbn-lstm&text=thousand")
-    title(page, "The LSTM counts in a straight line; the GRU does not")
+    title(page, "The LSTM counts linearly; the GRU does not")
     assert page.locator(".traces svg.chart").count() == 2
     page.click("label:has-text('forget gate')")  # the controls are made anew
     page.wait_for_selector("text=forget gate f0.5")
@@ -97,7 +97,7 @@ def test_a_cell_is_traced_through_sentences_of_four_kinds(watched: Watched) -> N
     page = opened(watched, "screen=trace&model=small")
     title(page, "higher after a plural subject")
     assert page.locator(".traces svg.chart").count() == 5
-    right, kind = measured("small", number_units("small")[0]), "nounpp singular plural"
+    right, kind = get_agreement("small", number_units("small")[0]), "nounpp singular plural"
     assert right is not None
     shares = page.locator(".rightforms tr:has-text('boy … cars') td").all_inner_texts()
     assert [text.strip() for text in shares] == [f"{right[cells][kind]:.0f} %" for cells in ("all", "without")]
@@ -106,7 +106,7 @@ def test_a_cell_is_traced_through_sentences_of_four_kinds(watched: Watched) -> N
 
 def test_layers_are_shown_by_task(watched: Watched) -> None:
     page = opened(watched, "screen=layers&model=small")
-    title(page, "take most from the first LSTM layer")
+    title(page, "first LSTM layer")
     assert page.locator(".mix").count() > 15
     check(page)
 

@@ -18,8 +18,7 @@ from relmo.models import evaluate
 from relmo.models.bilm import BiLM
 from relmo.models.evaluate import BiScore, Score, total_nll
 from relmo.networks.bilm import BiLMNetwork
-from relmo.networks.feedforward import FeedforwardLM
-from relmo.networks.language_model import Network, RecurrentLM
+from relmo.networks.language_model import FeedforwardLM, Network, RecurrentLM
 from relmo.networks.ngram import NGramLM
 from relmo.nn.cells import State
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
@@ -79,6 +78,7 @@ def one_at_a_time(network: Network, ids: np.ndarray) -> float:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_warm_up")
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_number_of_lanes_gives_the_one_symbol_at_a_time_score(kind: str) -> None:
@@ -97,7 +97,7 @@ def test_lanes_agree_with_the_warm_up_as_it_is(kind: str) -> None:
 
 
 @pytest.mark.usefixtures("short_warm_up")
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores_on_a_gpu_are_those_of_the_cpu(kind: str) -> None:
     network, ids = make_network(kind), text(16 * 40 + 30)
@@ -217,6 +217,7 @@ def test_only_the_lanes_that_began_wrong_run_again() -> None:
     assert right.rows < wrong.rows <= right.rows + 2 * (5 + 4 + 3 + 2 + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_warm_up")
 def test_an_lstm_that_never_forgets_comes_out_right() -> None:
     network = make_network("lstm")
@@ -323,6 +324,7 @@ def word_by_word(model: BiLM, sentences: list[list[str]], direction: int) -> lis
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_warm_up")
 @pytest.mark.parametrize("kind", BILM_KINDS)
 def test_both_directions_of_a_bilm_are_scored_as_a_loop_over_the_words_scores_them(kind: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from relmo.models.beam_search import Beam
-from relmo.models.generate import Draws, Sampling, choose, keep_top, search_texts, step_together
+from relmo.models.generate import SampleBatch, Sampling, choose_symbols, filter_top, search_texts, step_batch
 from relmo.networks.language_model import RecurrentLM
 from relmo.nn.cells import State
 from relmo.settings.lm import LanguageModelSettings
@@ -33,9 +33,9 @@ def make_network(seed: int = 0, std: float = 0.8) -> RecurrentLM:
 
 def sample(network: RecurrentLM, prompt: Sequence[int], **options: Any) -> Iterator[tuple[list[int], list[float]]]:
     """The symbols of texts from one prompt and their log-probabilities, step by step."""
-    draws = Draws(network, prompt, **options)
+    draws = SampleBatch(network, prompt, **options)
     while not draws.done:
-        step_together(network, [draws])
+        step_batch(network, [draws])
         if draws.log_probs is not None:
             yield draws.draw()
 
@@ -176,7 +176,7 @@ rows_of_scores = st.lists(st.floats(-6, 3), min_size=2, max_size=9, unique=True)
 @settings(max_examples=60, deadline=None)
 def test_top_k_keeps_the_k_most_probable(scores: list[float], k: int) -> None:
     row = torch.tensor([scores], dtype=torch.float64)
-    kept = keep_top(row, Sampling(top_k=k))[0]
+    kept = filter_top(row, Sampling(top_k=k))[0]
     best = set(sorted(range(len(scores)), key=lambda i: -scores[i])[:k])
     assert [value.item() for value in kept] == [s if i in best else -math.inf for i, s in enumerate(scores)]
 
@@ -186,7 +186,7 @@ def test_top_k_keeps_the_k_most_probable(scores: list[float], k: int) -> None:
 def test_top_p_keeps_the_smallest_set_that_holds_p(scores: list[float], p: float) -> None:
     row = torch.tensor([scores], dtype=torch.float64)
     chances = row.softmax(dim=1)[0].tolist()
-    kept = keep_top(row, Sampling(top_p=p))[0].isfinite().tolist()
+    kept = filter_top(row, Sampling(top_p=p))[0].isfinite().tolist()
     held = [chance for chance, keep in zip(chances, kept, strict=True) if keep]
     left = [chance for chance, keep in zip(chances, kept, strict=True) if not keep]
     assert sum(held) >= p - 1e-9
@@ -196,14 +196,14 @@ def test_top_p_keeps_the_smallest_set_that_holds_p(scores: list[float], p: float
 
 def test_top_p_counts_within_what_top_k_has_left() -> None:
     row = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
-    kept = keep_top(row, Sampling(top_k=2, top_p=0.56)).isfinite()  # 0.4 of 0.7 are 0.571
+    kept = filter_top(row, Sampling(top_k=2, top_p=0.56)).isfinite()  # 0.4 of 0.7 are 0.571
     assert kept.tolist() == [[True, False, False, False]]
 
 
 def test_top_p_and_top_k_work_on_each_row_for_itself() -> None:
     rows = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]]).log()
-    assert keep_top(rows, Sampling(top_p=0.65)).isfinite().tolist() == [[True, False, False], [False, True, True]]
-    assert keep_top(rows, Sampling(top_k=2)).isfinite().tolist() == [[True, True, False], [False, True, True]]
+    assert filter_top(rows, Sampling(top_p=0.65)).isfinite().tolist() == [[True, False, False], [False, True, True]]
+    assert filter_top(rows, Sampling(top_k=2)).isfinite().tolist() == [[True, True, False], [False, True, True]]
 
 
 def test_same_seed_same_text_and_another_seed_another() -> None:
@@ -263,8 +263,8 @@ def test_whole_texts_come_as_often_as_the_model_says() -> None:
 def test_low_temperature_nears_greedy_and_high_nears_uniform() -> None:
     log_probs = torch.tensor([0.6, 0.3, 0.1]).log().expand(3000, 3)
     generator = torch.Generator().manual_seed(0)
-    assert not choose(log_probs, Sampling(temperature=0.05), generator).any()
-    counts = torch.bincount(choose(log_probs, Sampling(temperature=1e4), generator), minlength=3)
+    assert not choose_symbols(log_probs, Sampling(temperature=0.05), generator).any()
+    counts = torch.bincount(choose_symbols(log_probs, Sampling(temperature=1e4), generator), minlength=3)
     assert chi_square(counts, torch.full((3,), 1 / 3)) < 19  # 2 degrees of freedom: one in ten thousand
 
 
@@ -305,10 +305,10 @@ def test_texts_of_several_prompts_that_grow_together_are_those_that_grow_alone()
     network = make_network(3)
     asked = [([END], 1, 9), ([END, 1, 2, 3, 1], 3, 5), ([END, 2], 2, 1)]
 
-    def begun(number: int) -> Draws:
+    def begun(number: int) -> SampleBatch:
         prompt, rows, limit = asked[number]
         generator = torch.Generator().manual_seed(number)
-        return Draws(network, prompt, rows=rows, limit=limit, end=END, banned=[END], generator=generator)
+        return SampleBatch(network, prompt, rows=rows, limit=limit, end=END, banned=[END], generator=generator)
 
     alone = []
     for number, (prompt, rows, limit) in enumerate(asked):
@@ -320,7 +320,7 @@ def test_texts_of_several_prompts_that_grow_together_are_those_that_grow_alone()
     for step in range(20):
         if step == 4:
             growing[2] = begun(2)  # a request that comes later
-        step_together(network, list(growing.values()))
+        step_batch(network, list(growing.values()))
         for number, draws in list(growing.items()):
             if draws.log_probs is not None:
                 found[number].append(draws.draw()[0])

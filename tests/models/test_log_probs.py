@@ -68,7 +68,7 @@ def test_one_direction_is_the_row_of_both() -> None:
 def test_the_sentences_beside_it_change_nothing(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_bilm()
     expected = [model.log_probs([sentence])[0] for sentence in SENTENCES]
-    monkeypatch.setattr(bilm, "SCORED_AT_ONCE", at_once)
+    monkeypatch.setattr(bilm, "SCORE_BATCH", at_once)
     for found, alone in zip(model.log_probs(SENTENCES), expected, strict=True):
         assert found == pytest.approx(alone, abs=1e-5)
 

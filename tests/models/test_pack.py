@@ -120,8 +120,8 @@ def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
         pack(tmp_path / "plain", out, card=tmp_path / "plain")
     with pytest.raises(ModelError, match=r"latin\.md: a model card must be UTF-8"):
         pack(tmp_path / "plain", out, card=tmp_path / "latin.md")
-    with pytest.raises(SettingError, match="weight files of 0 MB: it must be 1 or more"):
+    with pytest.raises(SettingError, match="0 MB"):
         pack(tmp_path / "plain", out, shard_mb=0)
-    with pytest.raises(StorageError, match="plain: exists already; add --overwrite"):
+    with pytest.raises(StorageError, match="plain: already exists; add --overwrite"):
         pack(tmp_path / "plain", tmp_path / "plain")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["latin.md", "plain"]

@@ -7,8 +7,8 @@ import pytest
 
 import relmo
 from relmo.errors import ModelError
-from small_models import bilm, language_model, ngram_model
-from tagging import conllu
+from support.small_models import bilm, language_model, ngram_model
+from support.tagging import conllu
 
 RESULTS = {"trained_on": ["a.txt", "b.txt", "<c>.txt", "d.txt"], "valid_perplexity": 12.5, "metric": "x"}
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-import original_elmo
 from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork, BiWindow
 from relmo.settings.bilm import BiLMModelSettings
 from relmo.text.characters import character_ids
+from support import original_elmo
 
 GEOMETRIES: dict[str, dict[str, Any]] = {
     "the usual": {},

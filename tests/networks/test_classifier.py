@@ -14,10 +14,12 @@ from relmo.networks.sentence_encoder import Encoded
 from relmo.nn.attention import biattention
 from relmo.nn.cells import Cell
 from relmo.nn.cells.lstm import LSTMCell
+from relmo.settings.classifier import ClassifierModelSettings
 from relmo.store.weights import load_weights, save_weights
-from sentence_batches import (
+from support.sentence_batches import (
     assert_each_sentence_stands_alone,
     assert_gradients_reach_everything,
+    make_network,
     overfit,
     sentences,
 )
@@ -27,17 +29,27 @@ LENGTHS = [4, 1, 0, 6, 2]
 
 
 def pooled(**options: Any) -> Callable[..., PooledClassifier]:
-    return lambda **more: PooledClassifier(**({"input_size": 6, "classes": 3, "hidden": 12} | options | more))
+    sizes = {"input_size": 6, "num_classes": 3, "hidden": 12, "pool": "final"}
+    return lambda **more: make_network(PooledClassifier, ClassifierModelSettings, **(sizes | options | more))
 
 
 def bcn(**more: Any) -> BCN:
-    return BCN(**({"input_size": 6, "classes": 3, "hidden": 8} | more))
+    sizes = {"input_size": 6, "num_classes": 3, "hidden": 8}
+    return make_network(BCN, ClassifierModelSettings, **(sizes | more))
+
+
+def bcn_without_dropout() -> BCN:
+    class Calm(BCN):
+        hidden_dropout = pooled_dropout = 0.0
+        maxout_dropouts = (0.0, 0.0, 0.0)
+
+    return make_network(Calm, ClassifierModelSettings, input_size=6, num_classes=3, hidden=8, dropout=0.0)
 
 
 NETWORKS: dict[str, Callable[..., Classifier]] = {
-    "elman, final": pooled(cell="elman", bidirectional=False),
-    "gru, final": pooled(cell="gru", bidirectional=False),
-    "lstm, final": pooled(bidirectional=False),
+    "elman, final": pooled(cell="elman", directions=1),
+    "gru, final": pooled(cell="gru", directions=1),
+    "lstm, final": pooled(directions=1),
     "bilstm, final": pooled(),
     "bilstm of two layers, mean": pooled(layers=2, pool="mean"),
     "bigru, max, mlp": pooled(cell="gru", pool="max", mlp=[10, 7]),
@@ -54,38 +66,36 @@ def make(request: pytest.FixtureRequest) -> Callable[..., Classifier]:
     return NETWORKS[request.param]
 
 
-@pytest.mark.parametrize("again", [0, 4])
-def test_a_sentence_s_logits_depend_on_nothing_but_the_sentence(make: Callable[..., Classifier], again: int) -> None:
-    network = make(again_size=again)
+@pytest.mark.parametrize("elmo", [0, 4])
+def test_a_sentence_s_logits_depend_on_nothing_but_the_sentence(make: Callable[..., Classifier], elmo: int) -> None:
+    network = make(elmo_size=elmo)
     for padding in (0, 3):
-        batch = sentences(LENGTHS, again=again, padding=padding)
+        batch = sentences(LENGTHS, elmo=elmo, padding=padding)
         assert network(batch).shape == (5, 3)
         assert_each_sentence_stands_alone(network, network, batch)
 
 
 def test_gradients_reach_every_weight_and_are_finite_with_an_empty_sentence(make: Callable[..., Classifier]) -> None:
-    network = make(again_size=4)
-    batch = sentences(LENGTHS, again=4)
+    network = make(elmo_size=4)
+    batch = sentences(LENGTHS, elmo=4)
     labels = torch.tensor([0, 1, 2, 0, 1])
     assert_gradients_reach_everything(network, network.loss(network(batch), labels))
 
 
 def test_elmo_beside_the_output_and_each_word_make_a_difference(make: Callable[..., Classifier]) -> None:
-    network = make(again_size=4).eval()
-    batch = sentences([3, 5], again=4)
-    assert batch.again is not None
+    network = make(elmo_size=4).eval()
+    batch = sentences([3, 5], elmo=4)
+    assert batch.elmo is not None
     before = network(batch)
-    other = batch._replace(again=batch.again.index_fill(1, torch.tensor([0]), 3.0))
+    other = batch._replace(elmo=batch.elmo.index_fill(1, torch.tensor([0]), 3.0))
     assert ((network(other) - before).abs().amax(dim=1) > 1e-4).all()
     other = batch._replace(x=batch.x.index_fill(1, torch.tensor([1]), 3.0))
     assert ((network(other) - before).abs().amax(dim=1) > 1e-4).all()
 
 
+@pytest.mark.slow
 def test_32_sentences_with_labels_at_random_are_learned_by_heart(make: Callable[..., Classifier]) -> None:
-    calm = {"dropout": 0.0}
-    if make is bcn:
-        calm = {"input_dropout": 0.0, "hidden_dropout": 0.0, "pooled_dropout": 0.0, "maxout_dropouts": (0.0,) * 3}
-    network = make(**calm)
+    network = bcn_without_dropout() if make is bcn else make(dropout=0.0)
     generator = torch.Generator().manual_seed(3)
     batch = sentences(torch.randint(1, 8, (32,), generator=generator).tolist())
     labels = torch.randint(3, (32,), generator=generator)
@@ -128,19 +138,19 @@ def test_it_starts_with_orthogonal_recurrences_and_a_forget_gate_that_is_open(ma
             assert (module.bias == 0).all()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_on_a_gpu_logits_are_the_same(make: Callable[..., Classifier]) -> None:
-    network = make(again_size=4).eval()
-    batch = sentences(LENGTHS, again=4)
-    assert batch.again is not None
+    network = make(elmo_size=4).eval()
+    batch = sentences(LENGTHS, elmo=4)
+    assert batch.elmo is not None
     expected = network(batch)
-    found = network.cuda()(Encoded(batch.x.cuda(), batch.lengths.cuda(), batch.again.cuda()))
+    found = network.cuda()(Encoded(batch.x.cuda(), batch.lengths.cuda(), batch.elmo.cuda()))
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_the_published_bcn_has_the_published_sizes() -> None:
     with torch.device("meta"):
-        network = BCN(input_size=300 + 1024, classes=5)
+        network = BCN(ClassifierModelSettings(hidden=300), input_size=300 + 1024, num_classes=5)
     shapes = {name: tuple(tensor.shape) for name, tensor in network.named_parameters()}
     assert shapes["words.layers.0.weight"] == (300, 1324)
     assert shapes["encoder.recurrent.layers.0.0.weight_ih"] == (1200, 300)
@@ -150,11 +160,11 @@ def test_the_published_bcn_has_the_published_sizes() -> None:
 
 def test_the_bcn_is_its_equations_on_one_sentence() -> None:
     torch.manual_seed(0)
-    network = bcn(again_size=4).eval()
-    (x, lengths, again) = sentences([5], again=4)
-    assert again is not None
+    network = bcn(elmo_size=4).eval()
+    (x, lengths, elmo) = sentences([5], elmo=4)
+    assert elmo is not None
     X = torch.relu(network.words.layers[0](x))
-    X = torch.cat([network.encoder.recurrent(X).output, again], dim=2)
+    X = torch.cat([network.encoder.recurrent(X).output, elmo], dim=2)
     weights = torch.softmax(X[0] @ X[0].T, dim=1)
     C = weights @ X[0]
     joined = torch.cat([X[0], X[0] - C, X[0] * C], dim=1)
@@ -162,7 +172,7 @@ def test_the_bcn_is_its_equations_on_one_sentence() -> None:
     Z = network.integrator(joined.unsqueeze(0)).output[0]  # (T, 2H)
     shares = torch.softmax(Z @ network.attention.score.weight[0], dim=0)
     p = torch.cat([Z.max(dim=0).values, Z.mean(dim=0), Z.min(dim=0).values, shares @ Z])
-    torch.testing.assert_close(network(Encoded(x, lengths, again)), network.output(p.unsqueeze(0)))
+    torch.testing.assert_close(network(Encoded(x, lengths, elmo)), network.output(p.unsqueeze(0)))
 
 
 def test_attention_finds_the_one_word_that_decides() -> None:
@@ -176,7 +186,7 @@ def test_attention_finds_the_one_word_that_decides() -> None:
         x[torch.arange(count), place, 0] = 3.0
         return x, (x[torch.arange(count), place, 1] > 0).long(), place
 
-    network = PooledClassifier(input_size=6, classes=2, hidden=12, pool="attention", dropout=0.0)
+    network = pooled(num_classes=2, pool="attention", dropout=0.0)()
 
     def loss() -> Tensor:
         x, labels, _ = draw(100)
@@ -193,7 +203,7 @@ def test_attention_finds_the_one_word_that_decides() -> None:
 
 
 def test_what_bcn_says_of_a_sentence_while_training_depends_on_no_other_sentence() -> None:
-    network = bcn(input_dropout=0, hidden_dropout=0, pooled_dropout=0, maxout_dropouts=(0, 0, 0))
+    network = bcn_without_dropout()
     x, lengths, *_ = sentences([6, 2])
     together = network.train()(Encoded(x, lengths))
     torch.testing.assert_close(together[1:], network(Encoded(x[1:, :2], lengths[1:])))

@@ -7,17 +7,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from relmo.networks.coref import ROWS, CorefNetwork, DocumentBatch, SpanLinks, antecedent_loss, mention_loss
+from relmo.networks.coref import NUM_ROWS, CorefNetwork, DocumentBatch, SpanLinks, antecedent_loss, mention_loss
 from relmo.networks.sentence_encoder import Encoded
 from relmo.nn.spans import distance_buckets, keep_spans
+from relmo.settings.coref import CorefModelSettings
+from support.sentence_batches import make_network
 
 LENGTHS, WIDTH, INPUT, HIDDEN = [5, 1, 7], 3, 4, 3
 
 
 def network(**options: object) -> CorefNetwork:
     torch.manual_seed(0)
-    sizes = {"hidden": HIDDEN, "max_width": WIDTH, "antecedents": 4, "mlp": (6, 5), "feature_dim": 2, "genres": 3}
-    return CorefNetwork(input_size=INPUT, **(sizes | options)).eval()  # type: ignore[arg-type]
+    sizes = {"hidden": HIDDEN, "max_width": WIDTH, "antecedents": 4, "mlp": (6, 5), "feature_dim": 2, "num_genres": 3}
+    return make_network(CorefNetwork, CorefModelSettings, input_size=INPUT, **(sizes | options)).eval()
 
 
 def document(lengths: list[int], steps: int, *, begin: int = 0, keep: int = 8) -> DocumentBatch:
@@ -87,7 +89,7 @@ def test_spans_and_pairs_score_as_the_equations_say() -> None:
 def test_pairs_do_not_depend_on_how_many_rows_are_scored_at_once(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     net = network()
     *_, links = read(net, LENGTHS, 9)
-    monkeypatch.setitem(ROWS, "cpu", rows)
+    monkeypatch.setitem(NUM_ROWS, "cpu", rows)
     assert torch.allclose(read(net, LENGTHS, 9)[2].scores, links.scores, atol=1e-6)
 
 
@@ -124,7 +126,7 @@ def test_kept_spans_are_the_best_that_do_not_cross() -> None:
             cross = any(a < start <= b < end or start < a <= end < b for a, b in slow)
             if len(slow) < most and not cross:
                 slow.append((start, end))
-        kept = keep_spans(order, width=4, most=most)
+        kept = keep_spans(order, width=4, max_spans=most)
         assert [(n // 4, n // 4 + n % 4) for n in kept] == sorted(slow)
         assert not any(a < c <= b < d or c < a <= d < b for (a, b), (c, d) in combinations(slow, 2))
 

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from relmo.networks.feedforward import FeedforwardLM
-from relmo.networks.language_model import Window
+from relmo.networks.language_model import FeedforwardLM, Window
 from relmo.settings.lm import LanguageModelSettings
 
 VOCAB = 11

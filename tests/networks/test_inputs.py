@@ -1,6 +1,7 @@
 """What a network reads of words, against each part by itself."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -8,8 +9,9 @@ from torch import Tensor, nn
 
 from relmo.networks.bilm import BiLMNetwork
 from relmo.networks.elmo import Elmo, sentence_ids
-from relmo.networks.inputs import ElmoParts, LayerSpread, TaskBatch, TaskNetwork, WordBatch, WordInputs
+from relmo.networks.inputs import LayerSpread, TaskBatch, TaskNetwork, WordBatch, WordInputs
 from relmo.settings.bilm import BiLMModelSettings
+from relmo.settings.task import InputSettings
 from relmo.text.characters import character_ids
 
 LENGTHS = torch.tensor([3, 2])
@@ -21,24 +23,29 @@ def batch(layers: Tensor | None = None) -> WordBatch:
     return WordBatch(LENGTHS, words, rows, torch.from_numpy(character_ids(["a", "bcd", "ef"], 12)), spelled, layers)
 
 
-def inputs(**options: object) -> WordInputs:
+def inputs(elmo_shape: tuple[int, int] | None = None, **options: Any) -> WordInputs:
     torch.manual_seed(0)
+    sizes = {
+        "word_dim": 4,
+        "filters": ("2x6",),
+        "char_dim": 5,
+        "max_characters": 12,
+        "elmo_dropout": 0.5,
+        "elmo_l2": 0.0,
+    }
     made = WordInputs(
-        words=5,
-        word_dim=4,
-        static=(4, 3),
-        filters=[(2, 6)],
-        char_dim=5,
-        max_characters=12,
-        **options,  # type: ignore[arg-type]
+        InputSettings(**(sizes | options)),
+        num_words=5,
+        static_shape=(4, 3),
+        elmo_shape=elmo_shape,
     )
-    made.put_static(torch.cat([torch.zeros(1, 3), torch.randn(3, 3)]))
+    made.set_static(torch.cat([torch.zeros(1, 3), torch.randn(3, 3)]))
     return made.eval()
 
 
 def test_x_is_the_parts_side_by_side() -> None:
-    made, given = inputs(elmo=ElmoParts(2, 7, True, False, 0.5)), batch(torch.randn(2, 3, 2, 7).half())
-    x, lengths, again = made(given)
+    made, given = inputs((2, 7)), batch(torch.randn(2, 3, 2, 7).half())
+    x, lengths, elmo = made(given)
     assert made.words is not None
     assert made.characters is not None
     assert given.words is not None
@@ -54,41 +61,41 @@ def test_x_is_the_parts_side_by_side() -> None:
     assert torch.allclose(x, torch.cat(expected, dim=2))
     assert made.size == x.shape[2] == 4 + 3 + 6 + 7
     assert torch.equal(lengths, LENGTHS)
-    assert again is None
+    assert elmo is None
 
 
 @pytest.mark.parametrize("kept", [2, 1])
 def test_layers_are_centred_and_scaled_by_their_spread_and_the_spread_is_saved(kept: int) -> None:
     spread = LayerSpread(torch.randn(2, 7), torch.tensor([0.5, 4.0]))
-    made = inputs(elmo=ElmoParts(kept, 7, True, False, 0.5, norm=True))
-    made.put_spread(spread)
+    made = inputs((kept, 7), elmo_norm=True)
+    made.set_spread(spread)
     layers = torch.randn(2, 3, kept, 7).half()
     expected = ((layers.float() - spread.means[-kept:]) / spread.deviations[-kept:, None]).mean(dim=2)
     expected[1, 2] = 0.0  # past the end
     assert torch.allclose(made(batch(layers)).x[..., -7:], expected, atol=1e-6)
-    other = inputs(elmo=ElmoParts(kept, 7, True, False, 0.5, norm=True))
+    other = inputs((kept, 7), elmo_norm=True)
     other.load_state_dict(made.state_dict())
     assert torch.equal(other(batch(layers)).x, made(batch(layers)).x)
 
 
 def test_each_place_of_elmo_has_a_mix_of_its_own() -> None:
     layers = torch.randn(2, 3, 2, 7).half()
-    made = inputs(elmo=ElmoParts(2, 7, True, True, 0.5, l2=1.0))
+    made = inputs((2, 7), elmo_at="both", elmo_l2=1.0)
     with torch.no_grad():
         made.mixes[0].weights.copy_(torch.tensor([100.0, 0.0]))
         made.mixes[1].weights.copy_(torch.tensor([0.0, 100.0]))
-    x, _, again = made(batch(layers))
+    x, _, elmo = made(batch(layers))
     assert torch.allclose(x[..., -7:], layers[:, :, 0].float())
-    assert again is not None
-    assert torch.allclose(again, layers[:, :, 1].float())
+    assert elmo is not None
+    assert torch.allclose(elmo, layers[:, :, 1].float())
     assert torch.as_tensor(made.penalty()).item() == 20_000
-    only_output = inputs(elmo=ElmoParts(2, 7, False, True, 0.5))
+    only_output = inputs((2, 7), elmo_at="output")
     assert only_output.size == 13
-    assert only_output.again_size == 7
+    assert only_output.elmo_size == 7
 
 
 def test_what_the_mixes_have_learned_is_told_by_place_as_shares_and_gamma() -> None:
-    made = inputs(elmo=ElmoParts(2, 7, True, True, 0.5))
+    made = inputs((2, 7), elmo_at="both")
     with torch.no_grad():
         made.mixes[0].weights.copy_(torch.tensor([0.0, math.log(3)]))
         made.mixes[1].gamma.fill_(2.5)
@@ -96,12 +103,12 @@ def test_what_the_mixes_have_learned_is_told_by_place_as_shares_and_gamma() -> N
     assert told["input"]["weights"] == pytest.approx([0.25, 0.75])
     assert told["output"]["weights"] == pytest.approx([0.5, 0.5])
     assert (told["input"]["gamma"], told["output"]["gamma"]) == (1.0, 2.5)
-    assert list(inputs(elmo=ElmoParts(2, 7, False, True, 0.5)).mix_weights()) == ["output"]
+    assert list(inputs((2, 7), elmo_at="output").mix_weights()) == ["output"]
     assert inputs().mix_weights() == {}
 
 
 def test_tuned_vectors_begin_as_the_files_and_change_for_known_words_alone() -> None:
-    given, made = batch(), inputs(tuned=True)
+    given, made = batch(), inputs(vectors="x", vectors_tune=True)
     assert given.rows is not None
     x = made(given).x
     assert torch.equal(x[..., 4:7], made.static[given.rows])
@@ -129,8 +136,9 @@ def test_a_trained_bilm_gives_what_its_frozen_layers_do_and_gets_gradients() -> 
     sentences = [["a", "bc", "d"], ["bc", "a"]]
     ids = sentence_ids(sentences, 12)
     elmo = Elmo(network, mixes=0, trainable=True)
+    none = InputSettings(word_dim=0, char_dim=0, elmo="x", elmo_dropout=0.0)
     for kept in (3, 1):
-        made = WordInputs(words=0, elmo=ElmoParts(kept, 6, True, False, 0.0), bilm=elmo).eval()
+        made = WordInputs(none, num_words=0, elmo_shape=(kept, 6), bilm=elmo).eval()
         x = made(WordBatch(LENGTHS, elmo_ids=ids)).x
         mask = (ids > 0).any(dim=2)
         layers = elmo.read(*elmo.encode(ids, mask), mask)[0][-kept:, :, 1:-1]
@@ -153,7 +161,7 @@ class Body(nn.Module):
 
 
 def test_a_task_network_adds_the_penalty_and_hands_over_one_or_two_sentences() -> None:
-    made = inputs(elmo=ElmoParts(2, 7, True, False, 0.5, l2=0.1))
+    made = inputs((2, 7), elmo_l2=0.1)
     with torch.no_grad():
         made.mixes[0].weights.copy_(torch.tensor([3.0, 4.0]))
     network = TaskNetwork(made, Body())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from relmo.errors import CorpusError, SettingError, VocabularyError
-from relmo.networks.ngram import NGramLM, discounts
+from relmo.networks.ngram import NGramLM, estimate_discounts
 
 
 class Definition:
@@ -187,21 +187,21 @@ def test_a_memory_map_gives_the_same_tables(model: NGramLM, tmp_path: Path) -> N
 def test_discounts_follow_the_counts_of_counts() -> None:
     counts = np.repeat([1, 2, 3, 4, 9], [100, 40, 20, 10, 7])  # n1 ... n4 = 100, 40, 20, 10; Y = 100 / 180
     y = 100 / 180
-    assert discounts(counts).tolist() == pytest.approx([0, 1 - 0.8 * y, 2 - 1.5 * y, 3 - 2 * y])
+    assert estimate_discounts(counts).tolist() == pytest.approx([0, 1 - 0.8 * y, 2 - 1.5 * y, 3 - 2 * y])
 
 
 def test_discounts_that_cannot_be_estimated_are_half_their_count() -> None:
-    assert discounts(np.array([7, 8, 9])).tolist() == [0, 0.5, 1, 1.5]
+    assert estimate_discounts(np.array([7, 8, 9])).tolist() == [0, 0.5, 1, 1.5]
 
 
 @pytest.mark.parametrize("order", [0, 21])
 def test_an_order_out_of_range_is_refused(order: int) -> None:
-    with pytest.raises(SettingError, match=f"order is {order}"):
+    with pytest.raises(SettingError, match=rf"order .* {order}$"):
         NGramLM(vocab_size=VOCAB, order=order)
 
 
 def test_sizes_for_another_order_are_refused() -> None:
-    with pytest.raises(SettingError, match="2 numbers"):
+    with pytest.raises(SettingError, match="sizes"):
         NGramLM(vocab_size=VOCAB, order=3, sizes=[1, 2])
 
 
@@ -219,6 +219,7 @@ def test_ids_outside_the_vocabulary_are_refused(model: NGramLM) -> None:
         after(model, [VOCAB])
 
 
+@pytest.mark.slow
 def test_tiny_shakespeare_by_character(data) -> None:
     text = data("lm/tinyshakespeare/input.txt").read_text(encoding="utf-8")
     characters, ids = np.unique(np.array(list(text)), return_inverse=True)
@@ -236,6 +237,7 @@ def words(path: Path) -> list[str]:
     return [word for line in path.open(encoding="utf-8") for word in [*line.split(), "<eos>"]]
 
 
+@pytest.mark.slow
 def test_wikitext_2_by_word_agrees_with_kenlm(data) -> None:
     """KenLM 0.3.0 (`lmplz -o 5`) gives 232.50 for the same tokens as one line; its <s> and </s> move it by 0.01."""
     train, valid = (words(data(f"lm/wikitext-2/wiki.{part}.tokens")) for part in ("train", "valid"))

@@ -12,10 +12,12 @@ from relmo.networks.pairs import ESIM, CosineRegression, DecomposableAttention, 
 from relmo.networks.sentence_encoder import Encoded
 from relmo.nn.cells import Cell
 from relmo.nn.cells.lstm import LSTMCell
+from relmo.settings.pairs import PairsModelSettings
 from relmo.store.weights import load_weights, save_weights
-from sentence_batches import (
+from support.sentence_batches import (
     assert_each_sentence_stands_alone,
     assert_gradients_reach_everything,
+    make_network,
     overfit,
     sentences,
 )
@@ -24,23 +26,27 @@ FIRST, SECOND = [4, 1, 0, 6, 2, 3], [2, 5, 3, 1, 0, 3]
 
 
 def encoders(**options: Any) -> Callable[..., EncoderPair]:
-    return lambda **more: EncoderPair(**({"input_size": 6, "classes": 3, "hidden": 12, "mlp": [16]} | options | more))
+    sizes = {"input_size": 6, "num_classes": 3, "hidden": 12, "mlp": [16], "pool": "final"}
+    return lambda **more: make_network(EncoderPair, PairsModelSettings, **(sizes | options | more))
 
 
 def esim(**more: Any) -> ESIM:
-    return ESIM(**({"input_size": 6, "classes": 3, "hidden": 8} | more))
+    return make_network(ESIM, PairsModelSettings, **({"input_size": 6, "num_classes": 3, "hidden": 8} | more))
 
 
 def decomposable(**more: Any) -> DecomposableAttention:
-    return DecomposableAttention(**({"input_size": 6, "classes": 3, "hidden": 24} | more))
+    sizes = {"input_size": 6, "num_classes": 3, "hidden": 24}
+    return make_network(DecomposableAttention, PairsModelSettings, **(sizes | more))
 
 
 def cosine(**more: Any) -> CosineRegression:
-    return CosineRegression(**({"input_size": 6, "hidden": 16} | more))
+    return make_network(
+        CosineRegression, PairsModelSettings, **({"input_size": 6, "hidden": 16, "low": 0.0, "pool": "mean"} | more)
+    )
 
 
 NETWORKS: dict[str, Callable[..., nn.Module]] = {
-    "lstm": encoders(bidirectional=False),
+    "lstm": encoders(directions=1),
     "bilstm": encoders(),
     "bilstm of two layers, max": encoders(pool="max", layers=2),
     "bigru, attention": encoders(pool="attention", cell="gru"),
@@ -56,8 +62,8 @@ def make(request: pytest.FixtureRequest) -> Callable[..., nn.Module]:
     return NETWORKS[request.param]
 
 
-def pair(again: int = 0, padding: int = 0) -> tuple[Encoded, Encoded]:
-    options = {"again": again, "padding": padding}
+def pair(elmo: int = 0, padding: int = 0) -> tuple[Encoded, Encoded]:
+    options = {"elmo": elmo, "padding": padding}
     return sentences(FIRST, seed=1, **options), sentences(SECOND, seed=2, **options)
 
 
@@ -68,21 +74,22 @@ def targets(network: nn.Module, count: int) -> Tensor:
     return torch.randint(3, (count,), generator=generator)
 
 
-@pytest.mark.parametrize("again", [0, 4])
-def test_a_pair_s_output_depends_on_nothing_but_the_pair(make: Callable[..., nn.Module], again: int) -> None:
-    network = make(again_size=again)
+@pytest.mark.parametrize("elmo", [0, 4])
+def test_a_pair_s_output_depends_on_nothing_but_the_pair(make: Callable[..., nn.Module], elmo: int) -> None:
+    network = make(elmo_size=elmo)
     for padding in (0, 3):
-        first, second = pair(again, padding)
+        first, second = pair(elmo, padding)
         output = network(first, second)
         assert output.shape == ((6,) if isinstance(network, CosineRegression) else (6, 3))
         assert_each_sentence_stands_alone(network, network, first, second)
 
 
 def test_gradients_reach_every_weight_and_are_finite_with_empty_sentences(make: Callable[..., nn.Module]) -> None:
-    network = make(again_size=4)
-    assert_gradients_reach_everything(network, network.loss(network(*pair(again=4)), targets(network, 6)))  # type: ignore[operator]
+    network = make(elmo_size=4)
+    assert_gradients_reach_everything(network, network.loss(network(*pair(elmo=4)), targets(network, 6)))  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_32_pairs_with_labels_at_random_are_learned_by_heart(make: Callable[..., nn.Module]) -> None:
     network = make(dropout=0.0)
     generator = torch.Generator().manual_seed(3)
@@ -99,14 +106,14 @@ def test_32_pairs_with_labels_at_random_are_learned_by_heart(make: Callable[...,
 
 
 def test_elmo_beside_the_output_makes_a_difference_on_either_side(make: Callable[..., nn.Module]) -> None:
-    network = make(again_size=4).eval()
-    first, second = sentences([3, 5], again=4, seed=1), sentences([4, 2], again=4, seed=2)
-    assert first.again is not None
-    assert second.again is not None
+    network = make(elmo_size=4).eval()
+    first, second = sentences([3, 5], elmo=4, seed=1), sentences([4, 2], elmo=4, seed=2)
+    assert first.elmo is not None
+    assert second.elmo is not None
     before = network(first, second)
     for one, two in (
-        (first._replace(again=first.again + 1), second),
-        (first, second._replace(again=second.again + 1)),
+        (first._replace(elmo=first.elmo + 1), second),
+        (first, second._replace(elmo=second.elmo + 1)),
     ):
         assert ((network(one, two) - before).reshape(2, -1).abs().amax(dim=1) > 1e-4).all()
 
@@ -128,10 +135,10 @@ def test_it_starts_with_orthogonal_recurrences_and_a_forget_gate_that_is_open(ma
             assert (module.bias == 0).all()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_on_a_gpu_the_output_is_the_same(make: Callable[..., nn.Module]) -> None:
-    network = make(again_size=4).eval()
-    first, second = pair(again=4)
+    network = make(elmo_size=4).eval()
+    first, second = pair(elmo=4)
     expected = network(first, second)
     moved = [Encoded(*(tensor.cuda() for tensor in side if tensor is not None)) for side in (first, second)]
     torch.testing.assert_close(network.cuda()(*moved).cpu(), expected, rtol=1e-3, atol=1e-3)
@@ -191,8 +198,8 @@ def test_sides_are_told_apart_only_where_they_are_put_side_by_side(
 
 def test_esim_is_its_equations_written_as_loops_on_one_pair() -> None:
     torch.manual_seed(0)
-    network = esim(again_size=4).eval()
-    first, second = sentences([3], again=4, seed=1), sentences([5], again=4, seed=2)
+    network = esim(elmo_size=4).eval()
+    first, second = sentences([3], elmo=4, seed=1), sentences([5], elmo=4, seed=2)
     a, b = network.encoder(*first)[0], network.encoder(*second)[0]  # (S, D), (T, D)
     e = torch.stack([torch.stack([(a[i] * b[j]).sum() for j in range(5)]) for i in range(3)])
 
@@ -212,7 +219,7 @@ def test_esim_is_its_equations_written_as_loops_on_one_pair() -> None:
 
 def test_esim_has_the_published_sizes() -> None:
     with torch.device("meta"):
-        network = ESIM(input_size=300, classes=3)
+        network = esim(input_size=300, hidden=300)
     shapes = {name: tuple(tensor.shape) for name, tensor in network.named_parameters()}
     assert shapes["projection.layers.0.weight"] == (300, 2400)
     assert shapes["composition.recurrent.layers.0.0.weight_ih"] == (1200, 300)
@@ -243,6 +250,7 @@ def test_decomposable_attention_does_not_see_the_order_of_words_and_the_others_d
     assert not torch.allclose(ordered(turned, second), ordered(first, second))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [esim, decomposable], ids=["esim", "decomposable attention"])
 def test_words_that_look_at_words_learn_whether_two_sentences_share_one(make: Callable[..., nn.Module]) -> None:
     torch.manual_seed(0)
@@ -256,7 +264,7 @@ def test_words_that_look_at_words_learn_whether_two_sentences_share_one(make: Ca
         lengths = torch.full((count,), 3)
         return Encoded(words[first], lengths), Encoded(words[second], lengths), labels
 
-    network = make(classes=2, dropout=0.0)
+    network = make(num_classes=2, dropout=0.0)
 
     def loss() -> Tensor:
         first, second, labels = draw(100)

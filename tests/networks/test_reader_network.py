@@ -9,29 +9,30 @@ from hypothesis import strategies as st
 
 from relmo.networks.reader import SpanReader, SpanScores, best_spans
 from relmo.networks.sentence_encoder import Encoded
-from sentence_batches import assert_gradients_reach_everything, overfit, row, sentences
+from relmo.settings.reader import ReaderModelSettings
+from support.sentence_batches import assert_gradients_reach_everything, make_network, overfit, row, sentences
 
 PASSAGES, QUESTIONS, WHICH = [6, 1, 9, 0], [2, 4, 3, 1, 5, 0], torch.tensor([0, 2, 2, 1, 3, 0])
 
 
 def network(**more: int | float | str) -> SpanReader:
     torch.manual_seed(0)
-    return SpanReader(**({"input_size": 6, "hidden": 5} | more))  # type: ignore[arg-type]
+    return make_network(SpanReader, ReaderModelSettings, **({"input_size": 6, "hidden": 5} | more))
 
 
-def texts(again: int = 0, padding: int = 0) -> tuple[Encoded, Encoded]:
-    options = {"again": again, "padding": padding}
+def texts(elmo: int = 0, padding: int = 0) -> tuple[Encoded, Encoded]:
+    options = {"elmo": elmo, "padding": padding}
     return sentences(PASSAGES, seed=1, **options), sentences(QUESTIONS, seed=2, **options)
 
 
-@pytest.mark.parametrize("again", [0, 4])
+@pytest.mark.parametrize("elmo", [0, 4])
 @pytest.mark.parametrize("padding", [0, 3])
-def test_an_answer_depends_on_its_passage_and_its_question_alone(again: int, padding: int) -> None:
-    reader = network(again_size=again).eval()
+def test_an_answer_depends_on_its_passage_and_its_question_alone(elmo: int, padding: int) -> None:
+    reader = network(elmo_size=elmo).eval()
     with torch.no_grad():
         for parameter in reader.parameters():  # biases begin as zeros, which would hide a padded word
             parameter.add_(0.1 * torch.randn_like(parameter))
-        passages, questions = texts(again, padding)
+        passages, questions = texts(elmo, padding)
         together = reader(passages, questions, WHICH)
         for question, passage in enumerate(WHICH.tolist()):
             length = PASSAGES[passage]
@@ -45,9 +46,9 @@ def test_an_answer_depends_on_its_passage_and_its_question_alone(again: int, pad
 
 
 def test_gradients_reach_every_weight_and_are_finite_with_empty_texts() -> None:
-    reader = network(again_size=4)
+    reader = network(elmo_size=4)
     targets = torch.tensor([[1, 3], [0, 8], [4, 4], [0, 0], [0, 0], [2, 2]])
-    assert_gradients_reach_everything(reader, reader.loss(reader(*texts(again=4), WHICH), targets))
+    assert_gradients_reach_everything(reader, reader.loss(reader(*texts(elmo=4), WHICH), targets))
 
 
 def test_the_loss_is_that_of_both_ends() -> None:
@@ -67,14 +68,14 @@ def test_answers_drawn_at_random_are_learned_by_heart() -> None:
 
 
 def test_elmo_beside_the_encoders_output_is_looked_at_in_passage_and_question() -> None:
-    reader = network(again_size=4).eval()
-    passages, questions = texts(again=4)
+    reader = network(elmo_size=4).eval()
+    passages, questions = texts(elmo=4)
     before = reader(passages, questions, WHICH).start[0, :6]
     for one in (0, 1):
         changed = [passages, questions]
-        given_again = changed[one].again
-        assert given_again is not None
-        changed[one] = changed[one]._replace(again=given_again + 1)
+        vectors = changed[one].elmo
+        assert vectors is not None
+        changed[one] = changed[one]._replace(elmo=vectors + 1)
         assert (reader(*changed, WHICH).start[0, :6] - before).abs().max() > 1e-4
 
 

@@ -10,15 +10,17 @@ from relmo.networks import make_language_model
 from relmo.networks.classifier import PooledClassifier
 from relmo.networks.language_model import RecurrentLM
 from relmo.networks.sentence_encoder import LinearEncoder, PooledEncoder, SentenceEncoder, make_encoder
+from relmo.settings.classifier import ClassifierModelSettings
 from relmo.settings.lm import LanguageModelSettings
-from sentence_batches import assert_each_sentence_stands_alone, sentences
+from relmo.settings.task import SentenceModelSettings
+from support.sentence_batches import assert_each_sentence_stands_alone, make_network, sentences
 
 LENGTHS = [4, 1, 0, 6]
 
 
 def test_it_is_its_recurrent_layers_with_elmo_beside_them() -> None:
-    encoder = SentenceEncoder(input_size=6, hidden=5, layers=2, again_size=4).eval()
-    batch = sentences(LENGTHS, again=4)
+    encoder = SentenceEncoder(input_size=6, hidden=5, layers=2, elmo_size=4).eval()
+    batch = sentences(LENGTHS, elmo=4)
     y = encoder(*batch)
     assert y.shape == (4, 6, encoder.output_size)
     assert encoder.output_size == 14
@@ -26,41 +28,44 @@ def test_it_is_its_recurrent_layers_with_elmo_beside_them() -> None:
         if length:
             alone = encoder.recurrent(batch.x[index : index + 1, :length]).output[0]
             torch.testing.assert_close(y[index, :length, :10], alone)
-            assert batch.again is not None
-            assert torch.equal(y[index, :length, 10:], batch.again[index, :length])
+            assert batch.elmo is not None
+            assert torch.equal(y[index, :length, 10:], batch.elmo[index, :length])
         assert (y[index, length:] == 0).all()
 
 
 def test_without_recurrent_layers_a_word_knows_nothing_of_its_sentence() -> None:
-    encoder = make_encoder(input_size=6, hidden=5, layers=0, dropout=0.0, again_size=4, cell="gru").eval()
+    settings = SentenceModelSettings(hidden=5, layers=0, dropout=0.0, cell="gru")
+    encoder = make_encoder(settings, input_size=6, elmo_size=4).eval().encoder
     assert isinstance(encoder, LinearEncoder)
-    batch = sentences(LENGTHS, again=4, padding=2)
+    batch = sentences(LENGTHS, elmo=4, padding=2)
     y = encoder(*batch)
     assert y.shape[2] == encoder.output_size == 9
-    assert batch.again is not None
+    assert batch.elmo is not None
     for index, length in enumerate(LENGTHS):
         for t in range(length):
             torch.testing.assert_close(y[index, t, :5], encoder.linear.weight @ batch.x[index, t] + encoder.linear.bias)
-        torch.testing.assert_close(y[index, :length, 5:], batch.again[index, :length])
+        torch.testing.assert_close(y[index, :length, 5:], batch.elmo[index, :length])
         assert (y[index, length:] == 0).all()
-    with pytest.raises(ValueError, match="nothing is read"):
+    with pytest.raises(ValueError, match="recurrent"):
         PooledEncoder(encoder, pool="final")
-    classifier = PooledClassifier(input_size=6, classes=2, layers=0, pool="mean")
+    classifier = make_network(
+        PooledClassifier, ClassifierModelSettings, input_size=6, num_classes=2, layers=0, pool="mean"
+    )
     with pytest.raises(ModelError, match="no recurrent layers"):
         classifier.start_from(language_model().encoder.recurrent)
 
 
 def test_elmo_beside_the_output_must_be_of_the_size_the_network_was_made_for() -> None:
-    batch = sentences([2], again=4)
-    with pytest.raises(ValueError, match="takes vectors of size 0 beside its encoder's output, got size 4"):
+    batch = sentences([2], elmo=4)
+    with pytest.raises(ValueError, match=r"of size 0 .* got size 4"):
         SentenceEncoder(input_size=6, hidden=5)(*batch)
     with pytest.raises(ValueError, match=r"of size 8 .* got size 0"):
-        SentenceEncoder(input_size=6, hidden=5, again_size=8)(batch.x, batch.lengths)
+        SentenceEncoder(input_size=6, hidden=5, elmo_size=8)(batch.x, batch.lengths)
 
 
 def test_the_final_pool_takes_each_direction_where_it_ended_in_elmo_too() -> None:
-    pooled = PooledEncoder(SentenceEncoder(input_size=6, hidden=5, again_size=4), pool="final").eval()
-    batch = sentences(LENGTHS, again=4)
+    pooled = PooledEncoder(SentenceEncoder(input_size=6, hidden=5, elmo_size=4), pool="final").eval()
+    batch = sentences(LENGTHS, elmo=4)
     y = pooled.encoder(*batch)
     found = pooled(*batch)
     for index, n in enumerate(LENGTHS):
@@ -86,9 +91,9 @@ def test_dropout_before_the_layers_is_one_mask_for_all_words_of_a_sentence() -> 
     [(2, "final"), (2, "mean"), (2, "max"), (2, "attention"), (0, "mean"), (0, "max"), (0, "attention")],
 )
 def test_a_sentence_s_vector_does_not_depend_on_its_batch_mates(layers: int, pool: Any) -> None:
-    encoder = make_encoder(input_size=6, hidden=5, layers=layers, dropout=0.0, again_size=4)
-    network = PooledEncoder(encoder, pool=pool)
-    assert_each_sentence_stands_alone(network, lambda one: network(*one), sentences(LENGTHS, again=4, padding=2))
+    settings = SentenceModelSettings(hidden=5, layers=layers, dropout=0.0, pool=pool)
+    network = make_encoder(settings, input_size=6, elmo_size=4)
+    assert_each_sentence_stands_alone(network, lambda one: network(*one), sentences(LENGTHS, elmo=4, padding=2))
 
 
 def language_model(**changes: object) -> RecurrentLM:
@@ -112,7 +117,8 @@ def language_model(**changes: object) -> RecurrentLM:
 )
 def test_started_from_a_language_model_it_reads_as_the_language_model_does(lm: dict, own: dict) -> None:
     trained = language_model(**lm).eval()
-    network = PooledClassifier(input_size=6, classes=2, layers=2, bidirectional=False, **({"hidden": 5} | own)).eval()
+    options = {"input_size": 6, "num_classes": 2, "hidden": 5, "layers": 2, "directions": 1} | own
+    network = make_network(PooledClassifier, ClassifierModelSettings, **options).eval()
     network.start_from(trained.encoder.recurrent)
     ids = torch.randint(9, (3, 4))
     x = trained.encoder.embedding(ids)
@@ -126,22 +132,22 @@ def test_started_from_a_language_model_it_reads_as_the_language_model_does(lm: d
 @pytest.mark.parametrize(
     ("lm", "own", "message"),
     [
-        ({}, {"cell": "gru"}, "its cell is lstm, this network's gru"),
+        ({}, {"cell": "gru"}, "its cell is lstm, .* gru;"),
         ({"cell": "elman", "nonlinearity": "relu"}, {"cell": "elman"}, "is elman with relu, .* elman with tanh"),
-        ({}, {"layers": 1}, "its number of layers is 2, this network's 1"),
-        ({}, {"bidirectional": True}, "its number of directions is 1, this network's 2"),
-        ({"embedding": 7}, {}, "its input size is 7, this network's 6"),
-        ({"hidden": 8}, {}, "its hidden size is 8, this network's 5"),
-        ({"projection": 3}, {}, "its output size is 3, this network's 5"),
-        ({}, {"residual": True}, "its residual connection is off, this network's on"),
+        ({}, {"layers": 1}, "its number of layers is 2, .* 1;"),
+        ({}, {"directions": 2}, "its number of directions is 1, .* 2;"),
+        ({"embedding": 7}, {}, "its input size is 7, .* 6;"),
+        ({"hidden": 8}, {}, "its hidden size is 8, .* 5;"),
+        ({"projection": 3}, {}, "its output size is 3, .* 5;"),
+        ({}, {"residual": True}, "its residual connection is off, .* on;"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_language_model_that_does_not_fit_is_an_error_that_says_what_does_not(
     lm: dict, own: dict, message: str
 ) -> None:
-    options = {"input_size": 6, "classes": 2, "hidden": 5, "layers": 2, "bidirectional": False} | own
-    network = PooledClassifier(**options)
+    options = {"input_size": 6, "num_classes": 2, "hidden": 5, "layers": 2, "directions": 1} | own
+    network = make_network(PooledClassifier, ClassifierModelSettings, **options)
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     with pytest.raises(ModelError, match=message):
         network.start_from(language_model(**lm).encoder.recurrent)

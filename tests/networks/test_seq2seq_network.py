@@ -10,33 +10,35 @@ from torch.nn.functional import log_softmax
 
 from relmo.networks.sentence_encoder import Encoded
 from relmo.networks.seq2seq import Seq2SeqNetwork
+from relmo.settings.seq2seq import Seq2SeqModelSettings
+from support.sentence_batches import make_network
 
 UNITS = 7
 SHAPES: dict[str, dict[str, Any]] = {
     "additive": {},
     "dot, both ways": {"attention": "dot", "layers": 2},
     "general, tied, gru": {"attention": "general", "tied": True, "cell": "gru"},
-    "concat, one way, elman": {"attention": "concat", "bidirectional": False, "cell": "elman"},
-    "fed": {"feeding": True, "layers": 2},
-    "fed, tied, one way": {"feeding": True, "tied": True, "bidirectional": False},
-    "Sutskever": {"attention": "none", "bidirectional": False, "layers": 2},
-    "Cho": {"attention": "none", "every": True, "cell": "gru"},
+    "concat, one way, elman": {"attention": "concat", "directions": 1, "cell": "elman"},
+    "fed": {"input_feeding": True, "layers": 2},
+    "fed, tied, one way": {"input_feeding": True, "tied": True, "directions": 1},
+    "Sutskever": {"attention": "none", "directions": 1, "layers": 2},
+    "Cho": {"attention": "none", "context": "every", "cell": "gru"},
     "Sutskever, tied, both ways": {"attention": "none", "tied": True},
-    "elmo at the output": {"again_size": 4},
+    "elmo at the output": {"elmo_size": 4},
 }
 
 
 def make(shape: str, **more: Any) -> Seq2SeqNetwork:
     torch.manual_seed(0)
-    options: dict[str, Any] = {"input_size": 5, "units": UNITS, "hidden": 6, "unit_size": 4, **SHAPES[shape], **more}
-    return Seq2SeqNetwork(**options).eval()
+    sizes = {"input_size": 5, "vocab_size": UNITS, "hidden": 6, "target_dim": 4, "dropout": 0.0}
+    return make_network(Seq2SeqNetwork, Seq2SeqModelSettings, **(sizes | SHAPES[shape] | more)).eval()
 
 
 def sources(network: Seq2SeqNetwork, lengths: list[int]) -> Encoded:
     torch.manual_seed(1)
     x = torch.randn(len(lengths), max(lengths), 5)
-    again = torch.randn(len(lengths), max(lengths), network.again_size) if network.again_size else None
-    return Encoded(x, torch.tensor(lengths), again)
+    elmo = torch.randn(len(lengths), max(lengths), network.elmo_size) if network.elmo_size else None
+    return Encoded(x, torch.tensor(lengths), elmo)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -49,8 +51,8 @@ def test_decoding_at_once_is_decoding_step_by_step(shape: str) -> None:
     fastest = network.decode(source, inputs)
     torch.testing.assert_close(fastest, steps)
     if not network.feeding:
-        torch.testing.assert_close(network.decode_whole(source, inputs), steps)
-    state = network.first_state(source)
+        torch.testing.assert_close(network.decode_parallel(source, inputs), steps)
+    state = network.initial_state(source)
     for t in range(5):
         log_probs, state = network.step(inputs[:, t], state, source)
         torch.testing.assert_close(log_probs, log_softmax(network.output.logits(steps.readout[:, t]), dim=1))
@@ -68,8 +70,8 @@ def test_a_source_is_read_alike_alone_and_beside_longer_ones(shape: str) -> None
     inputs = torch.randint(UNITS, (3, 4))
     together = network.decode(network.encode(batch), inputs)
     for row, length in enumerate([4, 1, 3]):
-        again = None if batch.again is None else batch.again[row : row + 1, :length]
-        alone = Encoded(batch.x[row : row + 1, :length], torch.tensor([length]), again)
+        elmo = None if batch.elmo is None else batch.elmo[row : row + 1, :length]
+        alone = Encoded(batch.x[row : row + 1, :length], torch.tensor([length]), elmo)
         own = network.decode(network.encode(alone), inputs[row : row + 1])
         torch.testing.assert_close(own.readout[0], together.readout[row])
         torch.testing.assert_close(own.weights[0], together.weights[row][:, : length if own.weights.shape[2] else 0])
@@ -80,10 +82,10 @@ def test_beams_of_a_source_are_read_as_copies_of_it() -> None:
     network = make("fed")
     source = network.encode(sources(network, [4, 2]))
     ids = torch.randint(UNITS, (6,))
-    log_probs, state = network.step(ids, network.first_state(source, beams=3), source)
+    log_probs, state = network.step(ids, network.initial_state(source, beams=3), source)
     for row, (b, k) in enumerate(product(range(2), range(3))):
         one = network.encode(Encoded(*(None if p is None else p[b : b + 1] for p in sources(network, [4, 2]))))  # type: ignore[arg-type]
-        own, _ = network.step(ids[3 * b + k :][:1], network.first_state(one), one)
+        own, _ = network.step(ids[3 * b + k :][:1], network.initial_state(one), one)
         torch.testing.assert_close(log_probs[row], own[0])
     assert all(len(tensor) == 6 for tensor in state)
 
@@ -112,7 +114,7 @@ def test_the_loss_is_that_of_the_units_inside_smoothed(eps: float) -> None:
 
 
 def test_scheduled_sampling_reads_its_own_guesses_more_and_more() -> None:
-    network = make("additive", sampling=0.999999, ramp=4).train()
+    network = make("additive", sampling=0.999999, sampling_steps=4).train()
     inputs, targets = torch.randint(UNITS, (2, 3)), torch.randint(UNITS, (2, 3))
     first = loss(network, inputs, targets, [3, 3])
     torch.testing.assert_close(first, loss(make("additive"), inputs, targets, [3, 3]))  # none as yet

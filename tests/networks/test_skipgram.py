@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from relmo.networks.skipgram import Groups, SkipGram
 from relmo.settings.skipgram import SkipgramModelSettings
-from relmo.training.batch import GROUP, SHARED, Contexts
+from relmo.training.batch import GROUP_SIZE, NUM_NEGATIVES, Contexts
 
 END = 1
 
@@ -35,7 +35,7 @@ def stream_of(words: int, length: int, seed: int) -> tuple[np.ndarray, np.ndarra
 
 def network_of(vocab_size: int, *, negatives: int = 3, seed: int = 0) -> SkipGram:
     torch.manual_seed(seed)
-    network = SkipGram(vocab_size=vocab_size, dimensions=4, negatives=negatives).double()
+    network = SkipGram(SkipgramModelSettings(dimensions=4, negatives=negatives), vocab_size=vocab_size).double()
     torch.nn.init.normal_(network.words.weight)
     torch.nn.init.normal_(network.contexts.weight)
     return network
@@ -95,7 +95,7 @@ def test_a_batch_without_words_has_no_pairs_and_no_loss() -> None:
 
 def found_pairs(groups: Groups, window: int) -> list[tuple[int, int]]:
     """The pairs as places in the thinned text: (centre, context)."""
-    return [(g * GROUP + s, g * GROUP + c - window) for g, s, c in groups.pairs.nonzero().tolist()]
+    return [(g * GROUP_SIZE + s, g * GROUP_SIZE + c - window) for g, s, c in groups.pairs.nonzero().tolist()]
 
 
 @given(st.integers(1, 150), st.integers(0, 10_000))
@@ -136,7 +136,7 @@ def test_frequent_words_stay_with_the_root_of_the_threshold_over_their_share() -
 def test_negatives_follow_the_counts_to_the_power_of_three_quarters() -> None:
     stream, counts = stream_of(30, 200_000, seed=4)
     groups = contexts_of(stream, counts, subsample=1.0).get(0, 0)
-    assert groups.negatives.shape[1] == SHARED
+    assert groups.negatives.shape[1] == NUM_NEGATIVES
     drawn = np.bincount(groups.negatives.flatten(), minlength=len(counts)) / groups.negatives.numel()
     assert drawn == pytest.approx(counts**0.75 / (counts**0.75).sum(), abs=0.003)
     assert drawn[END] == 0

@@ -17,10 +17,11 @@ from relmo.networks.srl import (
     RoleTargets,
     SRLNetwork,
     WordBatch,
-    with_found,
+    add_detected,
 )
+from relmo.settings.srl import SRLModelSettings
 from relmo.text.tags import legal_transitions
-from sentence_batches import assert_gradients_reach_everything, overfit, row, sentences
+from support.sentence_batches import assert_gradients_reach_everything, overfit, row, sentences
 
 TAGS = ["O", "B-V", "I-V", "B-ARG0", "I-ARG0", "B-ARG1"]
 LEGAL = torch.from_numpy(legal_transitions(TAGS))
@@ -32,28 +33,20 @@ TARGETS = RoleTargets(
 LENGTHS = [4, 3, 2]
 
 
-def make(*, again: int = 0, detector: int = 4, dropout: float = 0.0) -> SRLNetwork:
+def make(*, elmo: int = 0, detector: int = 4, dropout: float = 0.0) -> SRLNetwork:
     torch.manual_seed(0)
-    return SRLNetwork(
-        input_size=6,
-        legal=LEGAL,
-        verb=1,
-        hidden=8,
-        layers=3,
-        mark_dim=3,
-        dropout=dropout,
-        detector=detector,
-        again_size=again,
-    )
+    settings = SRLModelSettings(hidden=8, layers=3, mark_dim=3, dropout=dropout, detector=detector)
+    return SRLNetwork(settings, input_size=6, legal=LEGAL, verb=1, elmo_size=elmo)
 
 
 def scores(network: SRLNetwork, batch: Encoded, predicates: Predicates = PREDICATES) -> RoleScores:
-    return RoleScores(predicates, network.label(batch, predicates), batch.lengths[predicates.rows], network.find(batch))
+    odds = None if network.detector is None else network.detector(batch)
+    return RoleScores(predicates, network.label(batch, predicates), batch.lengths[predicates.rows], odds)
 
 
-@pytest.mark.parametrize("again", [0, 2])
-def test_a_predicate_is_labelled_alike_alone_and_among_others(again: int) -> None:
-    network, batch = make(again=again).eval(), sentences(LENGTHS, again=again, padding=2)
+@pytest.mark.parametrize("elmo", [0, 2])
+def test_a_predicate_is_labelled_alike_alone_and_among_others(elmo: int) -> None:
+    network, batch = make(elmo=elmo).eval(), sentences(LENGTHS, elmo=elmo, padding=2)
     together = scores(network, batch)
     assert together.odds is not None
     for number, (sentence, place) in enumerate(zip(*(each.tolist() for each in PREDICATES), strict=True)):
@@ -61,7 +54,7 @@ def test_a_predicate_is_labelled_alike_alone_and_among_others(again: int) -> Non
         steps = alone.x.shape[1]
         tags = network.label(alone, Predicates(torch.tensor([0]), torch.tensor([place])))
         torch.testing.assert_close(tags[0], together.tags[number, :steps])
-        torch.testing.assert_close(network.find(alone)[0], together.odds[sentence, :steps])  # type: ignore[index]
+        torch.testing.assert_close(network.detector(alone)[0], together.odds[sentence, :steps])  # type: ignore[misc]
         assert together.odds[sentence, steps:].isneginf().all()
 
 
@@ -93,7 +86,7 @@ def test_the_loss_is_the_mean_over_tags_and_over_words() -> None:
 
 
 def test_gradients_reach_every_weight_and_a_batch_is_learnt_by_heart() -> None:
-    network, batch = make(again=2), sentences(LENGTHS, again=2)
+    network, batch = make(elmo=2), sentences(LENGTHS, elmo=2)
     assert_gradients_reach_everything(network, network.loss(scores(network, batch), TARGETS))
     overfit(network, lambda: network.loss(scores(network, batch), TARGETS), steps=60, rate=0.03)
     found = scores(network, batch)
@@ -149,12 +142,12 @@ def test_where_nothing_is_learned_predicates_that_are_found_are_labelled_too(mon
         chosen = {*zip(*(each.tolist() for each in whole.predicates), strict=True)}
         found = {(b, t) for b, t in (whole.odds > 0).nonzero().tolist()}
         assert chosen == found | {(0, 1), (0, 3), (2, 0)}
-        monkeypatch.setattr("relmo.networks.srl.AT_ONCE", 4)  # a predicate at a time
+        monkeypatch.setattr("relmo.networks.srl.MAX_WORDS", 4)  # a predicate at a time
         torch.testing.assert_close(network(RoleBatch(words, PREDICATES)).tags, whole.tags)
 
 
 def test_predicates_that_are_given_and_found_are_taken_once_in_their_order() -> None:
     odds = torch.tensor([[1.0, -1.0, -torch.inf], [-1.0, 2.0, 0.0]])
-    both = with_found(Predicates(torch.tensor([1, 0]), torch.tensor([0, 0])), odds)
+    both = add_detected(Predicates(torch.tensor([1, 0]), torch.tensor([0, 0])), odds)
     assert [each.tolist() for each in both] == [[0, 1, 1], [0, 0, 1]]
     assert odds[0, 1] == -1

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import relmo
 
 PACKAGE = Path(relmo.__file__).parent
@@ -152,7 +154,7 @@ with contextlib.suppress(SettingError):
     raise AssertionError("its gates read no units of h")
 
 session = Session.open("lm")
-session.give("few", text[:500])
+session.set_text("few", text[:500])
 about = session.answer("about", {})
 assert (about["cell"], about["memory"], about["gates"], about["opened"]) == ("sru", "c", ["f", "r"], "c0.0")
 assert about["words"]["r"] == "reset gate" and about["cells"]["sru"] == "forget_bias"
@@ -174,6 +176,7 @@ def _link(source: str, target: str) -> None:
     Path(target).symlink_to(source)
 
 
+@pytest.mark.slow
 def test_adding_a_cell_is_one_file_and_one_line(tmp_path: Path) -> None:
     copy = tmp_path / "source" / "relmo"
     ignored = shutil.ignore_patterns("__pycache__")

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from relmo.nn.attention import AttentivePool, biattention, masked_softmax, soft_align
-from relmo.nn.pooling import inside
+from relmo.nn.pooling import length_mask
 
 A, B = torch.tensor([3, 1, 4, 0]), torch.tensor([2, 5, 1, 3])
 SIZE = 3
@@ -14,7 +14,7 @@ SIZE = 3
 def two_batches(value: float = torch.nan) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(2)
     a, b = (torch.randn(4, int(lengths.max()), SIZE, generator=generator, dtype=torch.float64) for lengths in (A, B))
-    a[~inside(A, 4)], b[~inside(B, 5)] = value, value
+    a[~length_mask(A, 4)], b[~length_mask(B, 5)] = value, value
     return a, b
 
 
@@ -62,7 +62,7 @@ def test_gradients_are_finite_with_empty_sentences_and_padding_of_any_kind() -> 
     gradients = torch.autograd.grad(found.first.square().sum() + found.second.square().sum(), [a, b])
     for gradient, lengths in zip(gradients, (A, B), strict=True):
         assert gradient.isfinite().all()
-        assert (gradient[~inside(lengths, gradient.shape[1])] == 0).all()
+        assert (gradient[~length_mask(lengths, gradient.shape[1])] == 0).all()
 
 
 def test_two_batches_of_empty_sentences_alone_have_empty_alignments() -> None:

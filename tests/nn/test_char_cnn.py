@@ -97,7 +97,7 @@ needs_library = pytest.mark.skipif(not lstm_cpu.available(), reason="the kernels
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the compiled twin take few words too."""
-    monkeypatch.setattr(char_cnn_cpu, "FEW", 1)
+    monkeypatch.setattr(char_cnn_cpu, "MIN_WORDS", 1)
 
 
 @needs_library
@@ -108,7 +108,7 @@ def test_the_compiled_twin_equals_the_products_forward_and_backward(activation: 
     slow, fast = cnn(activation, room), cnn(activation, room).float()
     ids = torch.from_numpy(character_ids(WORDS, room))
     groups = [ids[:2, : min(room, 9)], ids[2:]] if room > 9 else [ids]
-    assert char_cnn_cpu.suits(groups, fast.embedding)
+    assert char_cnn_cpu.supports(groups, fast.embedding)
     weights = torch.randn(len(WORDS), slow.output_size)
     y, expected = fast(*groups), slow(ids)
     torch.testing.assert_close(y, expected.float(), rtol=0, atol=1e-5)
@@ -138,7 +138,7 @@ def test_ids_that_are_no_characters_are_an_error_in_both(bad: int) -> None:
             module(ids)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.gpu
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_on_a_gpu_a_maximums_gradient_is_shared_as_on_a_cpu(precision: torch.dtype) -> None:
     torch.manual_seed(0)

@@ -7,7 +7,7 @@ from torch.nn.functional import log_softmax
 from relmo.nn.distillation import LayerMaps
 from relmo.nn.softmax import FullSoftmax, Lesson, SampledSoftmax
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 ROWS, SYMBOLS, SIZE, OTHER_SIZE, SHARE = 300, 50, 7, 11, 0.7
 
 

@@ -13,7 +13,7 @@ from relmo.nn.elmo_lstm import ROWS, ElmoLSTM, ElmoLSTMOutput
 from relmo.nn.kernels import lstm_step, lstm_step_triton
 from relmo.nn.kernels.layer import lengths_of
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"))]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 SIZES = [5, 5, 4, 4, 3, 1, 1]  # of five sequences, how many go on at each step
 
 
@@ -186,7 +186,7 @@ def test_bfloat16_stays_near_float32(device: str) -> None:
         assert (a - b).norm() / a.norm() < 0.02
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sizes", [None, SIZES])
 def test_on_a_gpu_the_kernels_equal_the_definition(kind: dict[str, Any], sizes: list[int] | None) -> None:
@@ -201,7 +201,7 @@ def test_on_a_gpu_the_kernels_equal_the_definition(kind: dict[str, Any], sizes: 
         assert (a.float() - b).norm() / a.norm() < 1e-5
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.gpu
 @pytest.mark.parametrize("sizes", [None, [128] * 5 + [80] * 3 + [3] * 4])
 def test_on_a_gpu_in_bfloat16_gradients_are_the_definitions_within_a_hundredth(sizes: list[int] | None) -> None:
     kind: dict[str, Any] = {"input_size": 128, "hidden_size": 512, "projection": 128, "scale": 1.0}
@@ -224,7 +224,7 @@ def test_on_a_gpu_in_bfloat16_gradients_are_the_definitions_within_a_hundredth(s
         assert (a.float() - b).norm() / a.norm() < 1e-2
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.gpu
 @pytest.mark.parametrize("limit", [0.1, 0.7])  # rounded up, and down
 def test_in_bfloat16_a_clipped_output_is_told_from_one_that_is_near_the_limit(limit: float) -> None:
     m = torch.full((2, 3, 16), limit / 16, device="cuda", dtype=torch.bfloat16)
@@ -238,7 +238,7 @@ def test_in_bfloat16_a_clipped_output_is_told_from_one_that_is_near_the_limit(li
     assert dh[..., 1].eq(0).all()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.gpu
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("clip", [None, 0.5])
 def test_each_triton_kernel_equals_its_twin_in_torch(clip: float | None, precision: torch.dtype) -> None:
@@ -272,7 +272,7 @@ def test_each_triton_kernel_equals_its_twin_in_torch(clip: float | None, precisi
     torch.testing.assert_close(*sums, rtol=tolerance, atol=5 * tolerance)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.gpu
 def test_a_row_can_have_its_bias_from_a_table() -> None:
     torch.manual_seed(0)
     z, table = torch.randn(2, 5, 4 * 33, device="cuda"), torch.randn(2, 9, 4 * 33, device="cuda")
@@ -286,14 +286,14 @@ def test_a_row_can_have_its_bias_from_a_table() -> None:
     torch.testing.assert_close(m, m_after, rtol=0, atol=2e-6)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("recorded", [True, False])
 def test_on_a_gpu_inference_equals_the_definition_recorded_or_not(
     kind: dict[str, Any], recorded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not recorded:
-        monkeypatch.setattr("relmo.nn.kernels.infer_gpu.ROWS", 0)
+        monkeypatch.setattr("relmo.nn.kernels.infer_gpu.MAX_ROWS", 0)
     slow, fast = make(fast=False, **kind).cuda(), make(**kind).float().cuda()
     size = slow.stack[0].weight_ih.shape[2]
     table = torch.randn(11, size, dtype=torch.float64, device="cuda")

@@ -29,7 +29,7 @@ def test_it_starts_as_almost_the_identity() -> None:
     assert (layer(x) - x).abs().mean() < 0.3 * x.abs().mean()
 
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"))]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 @pytest.mark.parametrize("device", DEVICES)

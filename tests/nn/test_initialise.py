@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from relmo.nn.cells import Cell
+from relmo.nn.cells import Cell, initialise
 from relmo.nn.cells.elman import ElmanCell
 from relmo.nn.cells.gru import GRUCell
 from relmo.nn.cells.lstm import LSTMCell
-from relmo.nn.initialise import initialise
-from relmo.store.weights import Unfilled
+from relmo.store.weights import SkipInit
 
 
 @pytest.mark.parametrize(
@@ -56,6 +55,6 @@ def test_linear_layers_are_within_xavier_s_bound_and_without_bias() -> None:
 def test_where_weights_are_about_to_be_loaded_nothing_is_drawn() -> None:
     cell = LSTMCell(3, 4)
     nn.init.constant_(cell.weight_hh, 5.0)
-    with Unfilled():
+    with SkipInit():
         initialise(cell)
     assert (cell.weight_hh == 5).all()

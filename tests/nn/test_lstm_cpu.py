@@ -152,7 +152,7 @@ def test_in_inference_a_row_is_the_same_to_the_bit_wherever_it_stands(build: str
 
 @pytest.mark.usefixtures("threads")
 def test_how_many_threads_there_are_changes_no_bit(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lstm_cpu, "ALONE", 0)
+    monkeypatch.setattr(lstm_cpu, "MIN_PARALLEL_WORK", 0)
     stacks = make(**KINDS[3])
     x, state = inputs(stacks, 5, 60)
     found = []
@@ -202,12 +202,13 @@ def test_a_graph_is_walked_back_only_once(build: str) -> None:
 def test_an_input_of_another_size_is_refused(build: str) -> None:
     stacks = make(**KINDS[0])
     x, state = inputs(stacks, 3, 2)
-    with pytest.raises(ValueError, match=r"x is \(2, 3, 2, 7\), where \(2, 3, 2, 8\) was expected"):
+    with pytest.raises(ValueError, match=r"x is \(2, 3, 2, 7\)"):
         stacks(x[..., :7], state)
     with pytest.raises(ValueError, match="h is"):
         stacks(x, stacks.initial_state(3))
 
 
+@pytest.mark.slow
 def test_with_the_variable_set_there_are_no_kernels_and_the_numbers_are_torchs() -> None:
     program = (
         "import torch; from relmo.nn.elmo_lstm import ElmoLSTM; from relmo.nn.kernels import lstm_cpu\n"
@@ -245,6 +246,6 @@ def test_float32_on_a_cpu_takes_the_kernels(build: str, monkeypatch: pytest.Monk
 
 
 def test_other_precisions_are_left_to_torch() -> None:
-    assert not lstm_cpu.suits(torch.zeros(1, dtype=torch.float64))
-    assert not lstm_cpu.suits(torch.zeros(1), torch.zeros(1, dtype=torch.bfloat16))
-    assert lstm_cpu.suits(torch.zeros(1)) == lstm_cpu.available()
+    assert not lstm_cpu.supports(torch.zeros(1, dtype=torch.float64))
+    assert not lstm_cpu.supports(torch.zeros(1), torch.zeros(1, dtype=torch.bfloat16))
+    assert lstm_cpu.supports(torch.zeros(1)) == lstm_cpu.available()

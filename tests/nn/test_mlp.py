@@ -2,7 +2,7 @@
 
 import torch
 
-from relmo.nn.mlp import MLP, Maxout
+from relmo.nn.dropout import MLP, Maxout
 
 
 def test_layers_of_rectifiers_are_their_formula() -> None:

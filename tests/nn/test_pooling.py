@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from relmo.nn.cells.lstm import LSTMCell
-from relmo.nn.pooling import blank, final, inside, maximum, mean, minimum
+from relmo.nn.pooling import final, length_mask, mask_padding, maximum, mean, minimum
 from relmo.nn.recurrent import Recurrent
 
 LENGTHS = torch.tensor([3, 1, 0, 5, 4])
@@ -23,7 +23,7 @@ def padded(value: float = torch.nan) -> Tensor:
     x = (
         torch.randn(5, 5, 4, generator=torch.Generator().manual_seed(1)) - 3
     )  # all negative: a zero would be the maximum
-    x[~inside(LENGTHS, 5)] = value
+    x[~length_mask(LENGTHS, 5)] = value
     return x
 
 
@@ -42,7 +42,7 @@ def test_gradients_are_finite_and_none_goes_past_the_end(name: str) -> None:
     x = padded().requires_grad_()
     (gradient,) = torch.autograd.grad(POOLS[name][0](x, LENGTHS).square().sum(), x)
     assert gradient.isfinite().all()
-    assert (gradient[~inside(LENGTHS, 5)] == 0).all()
+    assert (gradient[~length_mask(LENGTHS, 5)] == 0).all()
     assert (gradient.flatten(1).abs().sum(dim=1) > 0).tolist() == (LENGTHS > 0).tolist()
 
 
@@ -61,7 +61,7 @@ def test_the_final_of_two_directions_is_the_state_in_which_each_ended() -> None:
 
 def test_what_is_past_the_end_is_replaced_and_nothing_else() -> None:
     x = padded()
-    blanked = blank(x, LENGTHS, 7.0)
-    there = inside(LENGTHS, 5)
+    blanked = mask_padding(x, LENGTHS, 7.0)
+    there = length_mask(LENGTHS, 5)
     assert torch.equal(blanked[there], x[there])
     assert (blanked[~there] == 7).all()

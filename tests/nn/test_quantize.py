@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from relmo.nn.quantize import BLOCK, Factor, Precision, level, quantize
+from relmo.nn.quantize import BLOCK, Factor, Precision, level_columns, quantize
 
 
 def test_a_block_is_whole_numbers_up_to_127_times_its_scale() -> None:
@@ -42,7 +42,7 @@ def test_a_levelled_weight_has_columns_of_length_1_and_gives_the_same_products()
     torch.manual_seed(0)
     x, weight = torch.randn(2, 7, 1300), torch.randn(2, 30, 1300) * torch.rand(1300).exp()
     weight[1, :, 5] = 0
-    even, length = level(weight)
+    even, length = level_columns(weight)
     assert length.shape == (2, 1300)
     assert (even[1, :, 5] == 0).all()
     assert length[1, 5] == 1

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from relmo.nn.query_attention import QueryAttention
+from relmo.nn.attention import QueryAttention
 
 SCORES = ("additive", "dot", "general", "concat")
 
@@ -54,7 +54,7 @@ def test_an_empty_source_gets_no_attention_and_gives_none() -> None:
 
 
 def test_dot_wants_vectors_of_one_size() -> None:
-    with pytest.raises(ValueError, match="dot takes queries"):
+    with pytest.raises(ValueError, match="dot"):
         QueryAttention("dot", query_size=2, memory_size=3)
     known = QueryAttention("dot", query_size=2, memory_size=2)
     weights = known(torch.tensor([[[0.0, 1.0]]]), m := torch.tensor([[[5.0, 0.0], [0.0, math.log(3)]]]), m,

@@ -84,7 +84,7 @@ def exact_float32_on_cuda() -> Iterator[None]:
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU: cuDNN cannot be compared")
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", FUSED)
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("ragged", [False, True])
@@ -101,7 +101,7 @@ def test_cudnn_equals_the_written_out_cells(name: str, bidirectional: bool, ragg
         )
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU: its autocast cannot be tried")
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", CELLS)
 def test_bfloat16_autocast_on_cuda_is_near_float32(name: str) -> None:
     torch.manual_seed(0)
@@ -401,7 +401,7 @@ class LeakyGates(NamedTuple):
 class LeakyCell(Cell):
     """h' = a * h + W x: a recurrence without gates, which needs no steps."""
 
-    blocks: ClassVar = {"h": "what others read"}
+    blocks: ClassVar = {"h": "output"}
     recurrent = ("weight_h",)
     parallel = True
 

@@ -64,7 +64,7 @@ def test_every_symbol_has_its_own_place_in_the_distribution(kind: str) -> None:
     assert len(every.unique()) == 20
 
 
-GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU"))
+GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
@@ -102,8 +102,8 @@ def test_full_softmax_is_torchs_cross_entropy_of_the_affine_logits() -> None:
 
 def hold(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Has only so many logits held at a time."""
-    monkeypatch.setattr(softmax_module, "LOGITS_AT_ONCE", {"cpu": at_once})
-    monkeypatch.setattr(softmax_module, "FEWEST_ROWS", 1)
+    monkeypatch.setattr(softmax_module, "MAX_LOGITS", {"cpu": at_once})
+    monkeypatch.setattr(softmax_module, "MIN_ROWS", 1)
 
 
 @pytest.mark.parametrize("at_once", [1, 11, 30, 33, 1000])
@@ -200,8 +200,8 @@ def test_under_autocast_products_are_in_bfloat16_and_gradients_near(kind: str) -
         assert 0 < (exact - low).norm() / exact.norm() < 0.02
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
-@pytest.mark.parametrize("whole", [0, softmax_triton.WHOLE], ids=["long rows", "whole rows"])
+@pytest.mark.gpu
+@pytest.mark.parametrize("whole", [0, softmax_triton.MAX_ROW], ids=["long rows", "whole rows"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("apart", [True, False])
 @pytest.mark.parametrize(("rows", "size"), [(5, 7), (700, 8192), (33, 5000)])
@@ -210,7 +210,7 @@ def test_triton_kernels_equal_their_twin_in_torch(
 ) -> None:
     if not softmax_triton.available(torch.zeros(1, device="cuda")):
         pytest.skip("no Triton here")
-    monkeypatch.setattr(softmax_triton, "WHOLE", whole)
+    monkeypatch.setattr(softmax_triton, "MAX_ROW", whole)
     torch.manual_seed(0)
     logits = (3 * torch.randn(rows, size, device="cuda")).to(dtype)
     bias, own = torch.randn(size, device="cuda"), torch.randn(rows, device="cuda") if apart else None
@@ -225,7 +225,7 @@ def test_triton_kernels_equal_their_twin_in_torch(
         assert (a.float() - b.float()).norm() / a.float().norm() < near
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.gpu
 def test_a_recorded_loss_draws_another_sample_at_each_replay() -> None:
     layer = SampledSoftmax(16, 5000, samples=64).cuda()
     x, targets = torch.randn(300, 16, device="cuda"), torch.randint(5000, (300,), device="cuda")
@@ -272,6 +272,7 @@ def mean_bias_gradient(layer: FullSoftmax, x: Tensor, targets: Tensor, calls: in
     return sum(torch.autograd.grad(layer.loss(x, targets), layer.bias)[0] for _ in range(calls)) / calls  # type: ignore[return-value]
 
 
+@pytest.mark.slow
 def test_expected_gradient_approaches_the_full_softmaxs_as_samples_grow() -> None:
     x, targets = torch.randn(3, 4, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 5, 20])
     gaps = []
@@ -326,6 +327,7 @@ def inclusion_by_enumeration(p: Sequence[float], samples: int) -> list[float]:
     return inclusion
 
 
+@pytest.mark.slow
 def test_sampler_draws_log_uniformly_without_replacement() -> None:
     torch.manual_seed(0)
     layer = SampledSoftmax(2, 6, samples=3)
@@ -336,6 +338,7 @@ def test_sampler_draws_log_uniformly_without_replacement() -> None:
     assert ((found - expected[:5]).abs() < 4 * deviation).all(), (found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("vocab_size", "samples"), [(20, 5), (50, 10), (10, 9)])
 def test_log_count_is_near_the_log_of_how_often_a_symbol_is_sampled(vocab_size: int, samples: int) -> None:
     torch.manual_seed(0)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from relmo.nn import trilinear
-from relmo.nn.trilinear import PassageQuestionAttention, PassageSelfAttention
+from relmo.nn import attention
+from relmo.nn.attention import PassageQuestionAttention, PassageSelfAttention
 
 PASSAGES, QUESTIONS = [5, 1, 0, 7, 3], [2, 4, 3, 0, 1]
 
@@ -45,7 +45,9 @@ def test_passage_and_question_attend_as_defined() -> None:
 def test_a_passage_attends_to_its_other_words_as_defined_whatever_the_portions(
     room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trilinear, "ROOM", room)  # of 5 x 7 similarities a word: all at once, 2 words, 1 word
+    monkeypatch.setattr(
+        attention, "MAX_SIMILARITIES", room
+    )  # of 5 x 7 similarities a word: all at once, 2 words, 1 word
     torch.manual_seed(0)
     layer = PassageSelfAttention(3)
     x, n = texts(PASSAGES, 1)
@@ -66,7 +68,7 @@ def test_gradients_are_finite_and_the_same_in_portions(monkeypatch: pytest.Monke
     layer = PassageSelfAttention(3)
     gradients = []
     for room in (1 << 25, 1):
-        monkeypatch.setattr(trilinear, "ROOM", room)
+        monkeypatch.setattr(attention, "MAX_SIMILARITIES", room)
         layer.zero_grad()
         layer(*texts(PASSAGES, 1)).square().sum().backward()
         gradients.append([parameter.grad.clone() for parameter in layer.parameters() if parameter.grad is not None])

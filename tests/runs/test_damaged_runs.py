@@ -19,10 +19,10 @@ import torch
 
 import relmo
 from relmo.cli import main
-from relmo.disk.digests import sealed
+from relmo.disk.digests import seal
 from relmo.errors import RelmoError
 from relmo.runs.folder import CHECKPOINT
-from relmo.runs.reporter import Reporter
+from relmo.runs.progress import Reporter
 from relmo.runs.run import read_metrics
 from relmo.runs.train_bilm import train_bilm
 from relmo.runs.train_lm import train_lm
@@ -34,7 +34,7 @@ from relmo.settings.skipgram import SkipgramModelSettings, SkipgramSettings, Ski
 from relmo.settings.training import TrainSettings
 from relmo.store.folder import read_tensors, write_tensors
 from relmo.tasks.tagger import Tagger
-from tagging import conllu, settings
+from support.tagging import conllu, settings
 
 ALICE = Path(relmo.__file__).parent / "data" / "alice.txt"
 TRAIN: dict[str, Any] = {"checkpoint_every": 0.0, "validate_every": 2, "log_every": 1, "threads": 1, "device": "cpu"}
@@ -57,7 +57,7 @@ SKIPGRAM = SkipgramSettings(
 class Broken(Reporter):
     """Breaks a run off after its third step, as a kill would."""
 
-    def stepped(self, step: Any, total: int) -> None:
+    def on_step(self, step: Any, total: int) -> None:
         if step.number == 3:
             raise InterruptedError
 
@@ -68,7 +68,7 @@ class Heard(Reporter):
     def __init__(self) -> None:
         self.messages: list[str] = []
 
-    def said(self, message: str) -> None:
+    def on_message(self, message: str) -> None:
         self.messages.append(message)
 
 
@@ -329,17 +329,17 @@ def test_a_checkpoint_of_another_run_is_one_line_whatever_its_digest(
 ) -> None:
     with copied(runs["lm"], tmp_path) as folder:
         CHECKPOINTS[name](folder)
-        assert "is not of this run" in one_line(runs["lm"], folder)
+        assert "does not belong to this run" in one_line(runs["lm"], folder)
 
 
 @pytest.mark.parametrize("kind", ["bilm", "skipgram", "tagger"])
 def test_a_checkpoint_of_another_kind_of_run_is_one_line(kind: str, runs: dict[str, Run], tmp_path: Path) -> None:
     with copied(runs["lm"], tmp_path) as folder:
         shutil.copyfile(runs[kind].folder / CHECKPOINT, folder / CHECKPOINT)
-        assert "is not of this run" in one_line(runs["lm"], folder)
+        assert "does not belong to this run" in one_line(runs["lm"], folder)
     with copied(runs[kind], tmp_path) as folder:
         shutil.copyfile(runs["lm"].folder / CHECKPOINT, folder / CHECKPOINT)
-        assert "is not of this run" in one_line(runs[kind], folder)
+        assert "does not belong to this run" in one_line(runs[kind], folder)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -379,7 +379,7 @@ def test_damaged_lines_of_metrics_cost_nothing_but_themselves(kind: str, runs: d
 
 def test_a_task_whose_metrics_are_lost_still_ends(runs: dict[str, Run], tmp_path: Path) -> None:
     class Losing(Reporter):
-        def stepped(self, step: Any, total: int) -> None:
+        def on_step(self, step: Any, total: int) -> None:
             if step.number == total:
                 (tmp_path / "copy" / "metrics.jsonl").write_bytes(b"\xff\n")
 
@@ -416,7 +416,7 @@ def seeds(tmp_path: Path) -> Run:
     function = partial(train_task, Tagger, [str(train)], made)
 
     class Second(Reporter):
-        def said(self, message: str) -> None:
+        def on_message(self, message: str) -> None:
             if message.startswith("seed 2"):
                 raise InterruptedError
 
@@ -430,10 +430,10 @@ def test_results_of_a_finished_seed_that_were_damaged_are_one_line_and_a_way_on(
     with copied(seeds, tmp_path) as folder:
         expected = seeds.go_on(folder, resume=True)["seeds"]
     whole = json.loads(note.read_text())
-    for damaged in ("[]", json.dumps(whole | {"results": 3}), json.dumps(sealed({}) | {"results": {}})):
+    for damaged in ("[]", json.dumps(whole | {"results": 3}), json.dumps(seal({}) | {"results": {}})):
         note.write_text(damaged)
         message = one_line(seeds, seeds.folder)
-    assert f"remove {note} and {seeds.folder / 'seed-1'}, and the seed is trained again" in message
+    assert f"remove {note} and {seeds.folder / 'seed-1'}" in message
     note.unlink()
     shutil.rmtree(seeds.folder / "seed-1")
     assert seeds.go_on(seeds.folder, resume=True)["seeds"] == expected
@@ -444,6 +444,6 @@ def test_a_finished_seed_whose_files_were_damaged_is_one_line(name: str, seeds: 
     note = seeds.folder / "run" / "seed-1.json"
     values = {key: value for key, value in json.loads(note.read_text()).items() if key != "digest"}
     values["results"]["valid_accuracy"] = 1.5  # so that the first seed is the best
-    note.write_text(json.dumps(sealed(values)))
+    note.write_text(json.dumps(seal(values)))
     (seeds.folder / "seed-1" / name).write_bytes(b"[]\n")
     assert name in one_line(seeds, seeds.folder)

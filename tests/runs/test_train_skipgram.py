@@ -13,8 +13,8 @@ import pytest
 import relmo
 from relmo.errors import CorpusError, SettingError
 from relmo.models.vectors import WordVectors
-from relmo.runs.reporter import Reporter
-from relmo.runs.run import Stopped, read_metrics
+from relmo.runs.progress import Reporter
+from relmo.runs.run import TrainingInterrupted, read_metrics
 from relmo.runs.train_skipgram import train_skipgram
 from relmo.settings.skipgram import SkipgramModelSettings, SkipgramSettings, SkipgramTextSettings, SkipgramTrainSettings
 from relmo.training.plan import Plan
@@ -95,7 +95,7 @@ class Stopping(Reporter):
     def __init__(self, at: int, error: type[Exception] | None):
         self.at, self.error = at, error
 
-    def logged(self, record: dict[str, Any]) -> None:
+    def on_log(self, record: dict[str, Any]) -> None:
         if record["step"] == self.at:
             if self.error is not None:
                 raise self.error
@@ -107,7 +107,7 @@ def test_a_stopped_run_goes_on_to_the_same_vectors(
     corpus: str, trained: Path, tmp_path: Path, error: type[Exception] | None, every: float
 ) -> None:
     settings = replace(SMALL, train=replace(SMALL.train, checkpoint_every=every))
-    with pytest.raises(error or Stopped):
+    with pytest.raises(error or TrainingInterrupted):
         train_skipgram([corpus], settings, tmp_path / "v", reporter=Stopping(90, error))
     train_skipgram([corpus], settings, tmp_path / "v", resume=True)
     found, expected = WordVectors.from_pretrained(tmp_path / "v"), WordVectors.from_pretrained(trained)
@@ -126,7 +126,7 @@ def test_validation_falls_and_is_told(corpus: str, tmp_path: Path) -> None:
 def test_a_dry_run_tells_the_plan_and_leaves_nothing(corpus: str, tmp_path: Path) -> None:
     plans: list[Plan] = []
     reporter = Reporter()
-    reporter.plan = plans.append  # type: ignore[method-assign]
+    reporter.on_plan = plans.append  # type: ignore[method-assign]
     assert train_skipgram([corpus], SMALL, tmp_path / "v", dry_run=True, reporter=reporter) == {}
     assert (plans[0].predictions, plans[0].steps) == (15_000, 4 * -(-18_001 // 256))
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Requests are computed together where they can be, none harms another, and what is too much is refused."""
+"""Batches of requests, isolation of failures, and admission."""
 
 import asyncio
 import threading
@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from relmo.errors import SettingError
-from relmo.serve.admission import KNOWN, Admission, RefusedRequest
-from relmo.serve.batching import Batcher
-from relmo.serve.verbs import Asked
-from relmo.settings.serving import ServeLimits
+from relmo.serve.admission import MAX_CLIENTS, Admission, RefusedRequest
+from relmo.serve.workers import Batcher, ParsedRequest, QueuedRequest
+from relmo.settings.options import ServeLimits
 
 
 class Doubling:
-    """Doubles numbers, when its gate is open; it remembers what came together."""
+    """Computation that doubles numbers once its gate is open, and records its batches."""
 
     def __init__(self) -> None:
         self.gate, self.began, self.batches = threading.Event(), threading.Event(), list[list[list[Any]]]()
@@ -29,16 +28,20 @@ class Doubling:
         return [[2 * item for item in items] for items in requests]
 
 
-def with_batcher(work: Callable[[Batcher, Doubling], Awaitable[None]], words: int = 100) -> None:
-    """Runs work in an event loop, with a batcher that is busy with a first request until the gate is opened."""
+async def collect(job: QueuedRequest) -> list[Any]:
+    return [result async for result in job]
+
+
+def with_batcher(work: Callable[[Batcher, Doubling], Awaitable[None]], max_cost: int = 100) -> None:
+    """Run work in an event loop, with a batcher that is busy with another request until the gate is opened."""
 
     async def run() -> None:
-        answer = Doubling()
-        batcher = Batcher(answer, words=words)
-        first = batcher.ask(Asked([0], "first", 1)).answer
-        assert await asyncio.to_thread(answer.began.wait, 600)
-        await work(batcher, answer)
-        assert await first == [0]
+        doubling = Doubling()
+        batcher = Batcher(doubling, max_cost=max_cost)
+        job = batcher.submit(ParsedRequest([0], "initial", 1))
+        assert await asyncio.to_thread(doubling.began.wait, 600)
+        await work(batcher, doubling)
+        assert await collect(job) == [0]
         batcher.close()
         await asyncio.to_thread(batcher.thread.join)
 
@@ -46,66 +49,67 @@ def with_batcher(work: Callable[[Batcher, Doubling], Awaitable[None]], words: in
 
 
 def test_what_comes_while_a_batch_is_computed_is_the_next_batch() -> None:
-    async def work(batcher: Batcher, answer: Doubling) -> None:
-        asked = [batcher.ask(Asked([i, i + 1], "same", 2)).answer for i in range(5)]
-        answer.gate.set()
-        assert await asyncio.gather(*asked) == [[2 * i, 2 * i + 2] for i in range(5)]
-        assert answer.batches == [[[0]], [[i, i + 1] for i in range(5)]]
+    async def work(batcher: Batcher, doubling: Doubling) -> None:
+        jobs = [batcher.submit(ParsedRequest([i, i + 1], "same", 2)) for i in range(5)]
+        doubling.gate.set()
+        assert await asyncio.gather(*map(collect, jobs)) == [[2 * i, 2 * i + 2] for i in range(5)]
+        assert doubling.batches == [[[0]], [[i, i + 1] for i in range(5)]]
 
     with_batcher(work)
 
 
 def test_other_options_and_too_many_words_go_into_a_batch_of_their_own_and_the_oldest_goes_first() -> None:
-    async def work(batcher: Batcher, answer: Doubling) -> None:
-        asked = [batcher.ask(Asked([i], "odd" if i % 2 else "even", 40)).answer for i in range(1, 7)]
-        asked.append(batcher.ask(Asked([7], "odd", 1000)).answer)
-        answer.gate.set()
-        await asyncio.gather(*asked)
-        assert answer.batches[1:] == [[[1], [3]], [[2], [4]], [[5]], [[6]], [[7]]]
+    async def work(batcher: Batcher, doubling: Doubling) -> None:
+        jobs = [batcher.submit(ParsedRequest([i], "odd" if i % 2 else "even", 40)) for i in range(1, 7)]
+        jobs.append(batcher.submit(ParsedRequest([7], "odd", 1000)))
+        doubling.gate.set()
+        await asyncio.gather(*map(collect, jobs))
+        assert doubling.batches[1:] == [[[1], [3]], [[2], [4]], [[5]], [[6]], [[7]]]
 
-    with_batcher(work, words=80)
+    with_batcher(work, max_cost=80)
 
 
 def test_a_request_that_fails_does_not_harm_those_that_came_with_it() -> None:
-    async def work(batcher: Batcher, answer: Doubling) -> None:
-        good, bad, other = (batcher.ask(Asked([i], "same", 1)).answer for i in (1, -1, 2))
-        answer.gate.set()
-        assert (await good, await other) == ([2], [4])
+    async def work(batcher: Batcher, doubling: Doubling) -> None:
+        good, bad, other = (batcher.submit(ParsedRequest([i], "same", 1)) for i in (1, -1, 2))
+        doubling.gate.set()
+        assert (await collect(good), await collect(other)) == ([2], [4])
         with pytest.raises(SettingError, match="below 0"):
-            await bad
+            await collect(bad)
 
     with_batcher(work)
 
 
 def test_a_request_that_is_given_up_is_not_computed() -> None:
-    async def work(batcher: Batcher, answer: Doubling) -> None:
-        gone, kept = (batcher.ask(Asked([i], "same", 1)).answer for i in (1, 2))
-        gone.cancel()
-        answer.gate.set()
-        assert await kept == [4]
-        assert answer.batches[1:] == [[[2]]]
+    async def work(batcher: Batcher, doubling: Doubling) -> None:
+        cancelled, job = (batcher.submit(ParsedRequest([i], "same", 1)) for i in (1, 2))
+        batcher.cancel(cancelled)
+        doubling.gate.set()
+        assert await collect(job) == [4]
+        assert cancelled.released.done()
+        assert doubling.batches[1:] == [[[2]]]
 
     with_batcher(work)
 
 
 def test_a_request_is_split_between_its_items_if_they_are_independent() -> None:
-    asked = Asked(list("abcde"), "options", 25, [2, 3, 9, 1, 10])
-    assert [(part.items, part.units) for part in asked.split(5)] == [
+    request = ParsedRequest(list("abcde"), "options", 25, [2, 3, 9, 1, 10])
+    assert [(part.items, part.cost) for part in request.split(5)] == [
         (["a", "b"], 5),
         (["c"], 9),
         (["d"], 1),
         (["e"], 10),
     ]
-    assert asked.largest_cost == 10
-    text = Asked(list("abc"), "options", 30)
+    assert request.largest_cost == 10
+    text = ParsedRequest(list("abc"), "options", 30)
     assert text.split(5) == [text]
     assert text.largest_cost == 30
 
 
 def refused(call: Callable[[], None]) -> tuple[int, int | None]:
-    with pytest.raises(RefusedRequest) as found:
+    with pytest.raises(RefusedRequest) as refusal:
         call()
-    return found.value.status, found.value.after
+    return refusal.value.status, refusal.value.retry_after
 
 
 def test_there_is_room_for_so_many_requests_and_words_and_those_that_leave_make_room() -> None:
@@ -139,6 +143,6 @@ def test_a_client_has_its_rate_and_others_have_theirs() -> None:
     admission.check_rate("a")
     admission.check_rate("a")
     assert refused(lambda: admission.check_rate("a")) == (429, 1)
-    for number in range(KNOWN + 10):
+    for number in range(MAX_CLIENTS + 10):
         admission.check_rate(str(number))
-    assert len(admission.clients) == KNOWN
+    assert len(admission.clients) == MAX_CLIENTS

@@ -16,18 +16,18 @@ import pytest
 
 import relmo
 from relmo.errors import ComputationCancelled, SettingError, cancellable, check_cancelled
-from relmo.settings.serving import ServeLimits
+from relmo.settings.options import ServeLimits
 from relmo.web.guard import check_address
-from small_models import bilm, language_model
+from support.small_models import bilm, language_model
 
 pytest.importorskip("starlette", reason="starlette is not installed: pip install 'relmo[serve]'")
 pytest.importorskip("httpx", reason="httpx is not installed: pip install 'relmo[dev]'")
 
 import httpx
 
-from relmo.serve.batching import Batcher
+from relmo.serve.endpoints import make_endpoints
 from relmo.serve.server import make_app
-from relmo.serve.verbs import Asked, verbs_of
+from relmo.serve.workers import Batcher, ParsedRequest
 from relmo.web.connections import running
 
 TIMEOUT = 600
@@ -75,9 +75,9 @@ def test_cost_is_counted_in_the_units_of_the_model(client: Any, verb: str, body:
 
 
 def test_output_of_seq2seq_is_bounded(translator: Any) -> None:
-    verb = verbs_of("translator", translator, ServeLimits(max_output=3))["predict"]
-    asked = verb.read(verb.decode(b'{"inputs": ["The cat is black and the dog is white."]}'))
-    ((record,),) = verb.answer(asked.options, [asked.items])
+    endpoint = make_endpoints("translator", translator, ServeLimits(max_output=3))["predict"]
+    request = endpoint.parse(b'{"inputs": ["The cat is black and the dog is white."]}')
+    ((record,),) = endpoint.compute(request.options, [request.items])
     assert len(record["candidates"][0]["units"]) <= 3
     assert translator.max_target is None
 
@@ -85,7 +85,7 @@ def test_output_of_seq2seq_is_bounded(translator: Any) -> None:
 def test_predictions_of_seq2seq_have_their_attention(client: Any, translator: Any) -> None:
     text = "The cat is black."
     (record,) = client.post("/predict", json={"inputs": [text]}).json()["results"]
-    expected = translator.searching(attention=True).predict([text])[0].to_dict()
+    expected = translator.with_search(attention=True).predict([text])[0].to_dict()
     assert record["candidates"][0]["attention"] == expected["candidates"][0]["attention"]
     assert record["text"] == expected["text"]
 
@@ -100,7 +100,7 @@ def test_a_computation_is_cancelled_when_all_its_clients_have_gone() -> None:
     async def run() -> None:
         started, cancelled = threading.Event(), threading.Event()
 
-        def answer(options: Any, requests: Any) -> list[bytes]:
+        def compute(options: Any, requests: Any) -> list[list[Any]]:
             started.set()
             try:
                 while True:
@@ -110,13 +110,13 @@ def test_a_computation_is_cancelled_when_all_its_clients_have_gone() -> None:
                 cancelled.set()
                 raise
 
-        batcher = Batcher(answer, words=10)
-        ticket = batcher.ask(Asked([1], None, 1))
+        batcher = Batcher(compute, max_cost=10)
+        job = batcher.submit(ParsedRequest([1], None, 1))
         assert await asyncio.to_thread(started.wait, TIMEOUT)
-        assert not ticket.released.done()
-        ticket.answer.cancel()
+        assert not job.released.done()
+        batcher.cancel(job)
         assert await asyncio.to_thread(cancelled.wait, TIMEOUT)
-        await ticket.released
+        await job.released
         batcher.close()
 
     asyncio.run(run())
@@ -134,7 +134,7 @@ class Stuck:
     def read_line(self, line: str) -> str:
         return line
 
-    def ask(self, words: list[str]) -> str:
+    def make_example(self, words: list[str]) -> str:
         return " ".join(words)
 
     def with_full_records(self) -> "Stuck":
@@ -143,7 +143,7 @@ class Stuck:
     def workload(self, example: str) -> tuple[int, int]:
         return len(example), 0
 
-    def answer(self, examples: list[str]) -> Iterator[Any]:
+    def predict_examples(self, examples: list[str]) -> Iterator[Any]:
         self.started.set()
         self.release.wait()
         yield from ()
@@ -187,15 +187,15 @@ def test_abandoned_requests_leave_the_queue() -> None:
 
 def test_a_text_that_fails_does_not_harm_those_that_grow_with_it() -> None:
     model = language_model()
-    growing = model.growing
+    start_samples = model.start_samples
 
     def failing(prompt: str, **options: Any) -> Any:
-        texts = growing(prompt, **options)
+        texts = start_samples(prompt, **options)
         if prompt == "mat":
-            texts.draws.draw = lambda: 1 / 0
+            texts.batch.draw = lambda: 1 / 0
         return texts
 
-    model.growing = failing  # type: ignore[method-assign]
+    model.start_samples = failing  # type: ignore[method-assign]
     with serve({"letters": model}) as client:
 
         async def ask_all() -> list[Any]:
@@ -296,6 +296,7 @@ main(["serve", "stuck", "--port", "0", "--quiet", "--grace", "1"])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["starting", "idle", "computing", "waiting", "abandoned", "half a request"])
 def test_sigterm_ends_the_server_within_its_grace(state: str) -> None:
     command = [sys.executable, "-c", SERVER.format(paths=sys.path)]
@@ -327,6 +328,7 @@ def test_sigterm_ends_the_server_within_its_grace(state: str) -> None:
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 def test_sigterm_ends_the_server_while_texts_grow(stream: bool) -> None:
     options = ["--port", "0", "--quiet", "--grace", "1", "--max-words", "10000000", "--device", "cpu"]
@@ -344,9 +346,9 @@ def test_sigterm_ends_the_server_while_texts_grow(stream: bool) -> None:
                 assert "added" in json.loads(next(lines))
                 server.send_signal(signal.SIGTERM)
             *_, last = lines
-    told = time.monotonic()
+    end_time = time.monotonic()
     _, errors = server.communicate(timeout=TIMEOUT)
-    assert time.monotonic() - told < 60  # a second after the grace, on an idle machine
+    assert time.monotonic() - end_time < 60  # a second after the grace, on an idle machine
     assert response.status_code == (200 if stream else 503)
     assert json.loads(last)["error"]
     assert server.returncode == 0

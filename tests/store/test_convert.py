@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-import original_elmo
 import relmo
 from relmo.cli import main
 from relmo.errors import ModelError, StorageError
@@ -24,6 +23,7 @@ from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.store.original import write_original
 from relmo.text.characters import character_ids
 from relmo.text.vocabulary import SentenceVocabulary
+from support import original_elmo
 
 Data = Callable[[str], Path]
 WORDS = ["The", "Straße", "of", "words-longer-than-twelve", "."]
@@ -250,13 +250,11 @@ class TestPlaces:
         folder, _, _ = small(tmp_path)
         (folder / "w.hdf5").rename(tmp_path / "elsewhere")
         for source in (folder, folder / "o.json"):
-            with pytest.raises(ModelError, match=r"there is .*o.json, but no weights \(.hdf5 or .h5\)"):
+            with pytest.raises(ModelError, match=r"o\.json, but no weights"):
                 relmo.load(source)
         (tmp_path / "elsewhere").rename(folder / "w.hdf5")
         (folder / "o.json").write_text('{"kind": 1}')
-        with pytest.raises(
-            ModelError, match=r"there is .*w.hdf5, but no .json with 'lstm' and 'char_cnn' \(read: .*o.json"
-        ):
+        with pytest.raises(ModelError, match=r"w.hdf5, but no .json with 'lstm' and 'char_cnn'.*o.json"):
             relmo.load(folder)
 
 
@@ -274,13 +272,13 @@ BAD_OPTIONS: dict[str, tuple[Edit, str]] = {
     "clip huge": (lambda o: o["lstm"].update(cell_clip=10**400), r"cannot be built: int too large"),
     "projection above dim": (lambda o: o["lstm"].update(projection_dim=11), r"projection 11 must not be larger"),
     "activation": (lambda o: o["char_cnn"].update(activation="gelu"), r"activation must be relu or tanh, not 'gelu'"),
-    "filters": (lambda o: o["char_cnn"].update(filters=[[1]]), r"filters must be pairs \[width, how many\], not \[1\]"),
-    "no filters": (lambda o: o["char_cnn"].update(filters=[]), r"filters are WIDTHxCOUNT"),
-    "negative filter": (lambda o: o["char_cnn"].update(filters=[[1, -4]]), r"filters are WIDTHxCOUNT"),
-    "wide filter": (lambda o: o["char_cnn"].update(filters=[[13, 4]]), r"filters 13 wide do not fit"),
+    "filters": (lambda o: o["char_cnn"].update(filters=[[1]]), r"filters must be pairs"),
+    "no filters": (lambda o: o["char_cnn"].update(filters=[]), r"filters must be WIDTHxCOUNT"),
+    "negative filter": (lambda o: o["char_cnn"].update(filters=[[1, -4]]), r"filters must be WIDTHxCOUNT"),
+    "wide filter": (lambda o: o["char_cnn"].update(filters=[[13, 4]]), r"filters of width 13"),
     "embedding": (lambda o: o["char_cnn"].pop("embedding"), r"char_cnn.embedding is missing"),
-    "embedding a number": (lambda o: o["char_cnn"].update(embedding=4), r"embedding must be an object, not 4"),
-    "n_characters": (lambda o: o["char_cnn"].update(n_characters=60), r"n_characters is 60; it is 261 or 262"),
+    "embedding a number": (lambda o: o["char_cnn"].update(embedding=4), r"embedding is 4"),
+    "n_characters": (lambda o: o["char_cnn"].update(n_characters=60), r"n_characters is 60"),
     "layers": (lambda o: o["lstm"].update(n_layers=10**6), r"layers must be from 1 to 1,000"),
 }
 
@@ -336,12 +334,12 @@ def virtual(file: h5py.File) -> None:
 
 CELL = "RNN_1/RNN/MultiRNNCell/Cell1/LSTMCell"
 BAD_WEIGHTS: dict[str, tuple[Callable[[h5py.File], Any], str]] = {
-    "missing": (lambda f: f.__delitem__(f"{CELL}/W_P_0"), rf"'{CELL}/W_P_0' is missing; by the options it is 10 x 6"),
-    "missing group": (lambda f: f.__delitem__("CNN"), r"'CNN/W_cnn_0' is missing; by the options it is 1 x 1 x 4 x 3"),
-    "shape": (replace(f"{CELL}/B", shape=(44,), dtype="f4"), rf"'{CELL}/B' is 44; by the options it is 40: are these"),
+    "missing": (lambda f: f.__delitem__(f"{CELL}/W_P_0"), rf"'{CELL}/W_P_0' is missing.*10 x 6"),
+    "missing group": (lambda f: f.__delitem__("CNN"), r"'CNN/W_cnn_0' is missing.*1 x 1 x 4 x 3"),
+    "shape": (replace(f"{CELL}/B", shape=(44,), dtype="f4"), rf"'{CELL}/B' is 44.*40"),
     "rows": (
         replace("char_embed", shape=(262, 4), dtype="f4"),
-        r"'char_embed' is 262 x 4; by the options it is 261 x 4",
+        r"'char_embed' is 262 x 4.* 261 x 4",
     ),
     "huge": (
         replace("char_embed", shape=(1 << 40, 1 << 20), chunks=(1, 1), dtype="f4"),
@@ -354,15 +352,15 @@ BAD_WEIGHTS: dict[str, tuple[Callable[[h5py.File], Any], str]] = {
     "a group": (lambda f: (f.__delitem__("char_embed"), f.create_group("char_embed")), r"'char_embed' is missing"),
     "external link": (
         link("char_embed", h5py.ExternalLink("/etc/passwd", "x")),
-        r"'char_embed' is a link to elsewhere",
+        r"'char_embed' is a link",
     ),
-    "external group": (link("CNN", h5py.ExternalLink("other.h5", "CNN")), r"'CNN/W_cnn_0' is a link to elsewhere"),
-    "soft link": (link("char_embed", h5py.SoftLink("/CNN")), r"'char_embed' is a link to elsewhere"),
+    "external group": (link("CNN", h5py.ExternalLink("other.h5", "CNN")), r"'CNN/W_cnn_0' is a link"),
+    "soft link": (link("char_embed", h5py.SoftLink("/CNN")), r"'char_embed' is a link"),
     "external storage": (
         replace("char_embed", shape=(261, 4), dtype="f4", external=[("/etc/passwd", 0, 261 * 16)]),
-        r"'char_embed' lies in another file",
+        r"'char_embed' .*another file",
     ),
-    "virtual": (virtual, r"'char_embed' lies in another file"),
+    "virtual": (virtual, r"'char_embed' .*another file"),
     "NaN": (lambda f: f["char_embed"].__setitem__((3, 2), np.nan), r"'/char_embed' has values that are not finite"),
     "float64 beyond float32": (
         replace("char_embed", data=np.full((261, 4), 1e300)),
@@ -460,7 +458,7 @@ def test_a_trained_model_becomes_original_files_with_a_plain_vocabulary(
     model.save_pretrained(tmp_path / "mine")
     with pytest.raises(SystemExit):
         main(["convert", str(tmp_path / "mine"), str(tmp_path / "original")])
-    assert "the output layer is left out" in capsys.readouterr().out
+    assert "the output layer" in capsys.readouterr().out
     assert (tmp_path / "original" / "vocab.txt").read_text(encoding="utf-8").split("\n") == [
         *("<S>", "</S>", "<UNK>", "the", "a\\b", "new\\u2028line", "Straße", "")
     ]
@@ -484,11 +482,11 @@ def test_what_cannot_be_converted_is_one_line_and_leaves_nothing(
 ) -> None:
     trained(words=True).save_pretrained(tmp_path / "words")
     assert run("convert", tmp_path / "words", tmp_path / "out") == 2
-    assert "word input has no place in the original format" in capsys.readouterr().err
+    assert "word input" in capsys.readouterr().err
     folder, _, _ = small(tmp_path / "m")
     for there in (tmp_path / "words", folder / "o.json"):
         assert run("convert", folder, there) == 2
-        assert ": exists already" in (said := capsys.readouterr().err) or ": is a file; give the name of a" in said
+        assert ": already exists" in (said := capsys.readouterr().err) or ": is a file; give the name of a" in said
     assert run("convert", tmp_path / "nothing", tmp_path / "out") == 2
     assert "does not exist" in capsys.readouterr().err
     assert run("convert", folder, folder / "o.json" / "x") == 2

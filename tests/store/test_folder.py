@@ -32,7 +32,7 @@ from relmo.store.folder import (
     write_json,
     write_tensors,
 )
-from relmo.store.references import bundled
+from relmo.store.references import find_bundled
 from relmo.text.vocabulary import SPECIALS, Vocabulary
 
 LETTERS = Vocabulary([*SPECIALS, "\n", " ", *"abcdefghijklmnopqrstuvwxyz"])
@@ -276,7 +276,7 @@ def test_a_pipe_in_place_of_a_vocabulary_is_not_waited_for(has_digests: bool, fo
 
 @pytest.mark.parametrize("name", [*BUNDLED, *EXAMPLES])
 def test_models_that_ship_have_digests_of_their_text_files(name: str) -> None:
-    folder = bundled(name)
+    folder = find_bundled(name)
     assert folder is not None
     assert read_config(folder)["digests"] == text_digests(folder)
 
@@ -290,14 +290,14 @@ def test_a_vocabulary_of_another_length_is_refused(folder: Path) -> None:
     path.write_text(whole.replace("z\n", ""))
     assert f"has {len(LETTERS) - 1} symbols" in one_line(folder)
     change(folder, lambda config: config.update(vocab_size=len(LETTERS) - 1))
-    assert "does not fit config.json" in one_line(folder)
+    assert "does not match config.json" in one_line(folder)
 
 
 def test_a_vocabulary_with_duplicates_names_both_lines(folder: Path) -> None:
     older(folder)
     path = folder / "vocabulary.txt"
     path.write_text(path.read_text().replace("z\n", "a\n"))
-    assert ":30: 'a' is on line 5 already" in one_line(folder, VocabularyError)
+    assert ":30: 'a' is already on line 5" in one_line(folder, VocabularyError)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
@@ -372,7 +372,7 @@ def test_a_value_that_is_no_json_leaves_the_old_file(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"cannot be written: .*; choose another place"):
+    with pytest.raises(StorageError, match=r"cannot be written"):
         write_json(tmp_path / "file" / "config.json", {})
     (tmp_path / "folder").mkdir()
     with pytest.raises(StorageError, match="cannot be written"):

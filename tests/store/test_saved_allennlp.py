@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-import original_elmo
 import relmo
-import saved_allennlp as saved
 from relmo.cli import main
 from relmo.compat.allennlp import Elmo, ElmoTokenEmbedder, batch_to_ids
 from relmo.errors import ModelError
+from support import original_elmo
+from support import saved_allennlp as saved
 
 SENTENCES = [["First", "sentence", "."], ["Another", "."], ["Straße", "disambiguate", "."]]
 
@@ -86,12 +86,12 @@ def test_one_of_several_is_taken_by_its_name(tmp_path: Path) -> None:
     other = {name.replace("token_embedder_elmo._elmo", "second"): t for name, t in saved.tagger().items()}
     path = tmp_path / "best.th"
     path.write_bytes(saved.th(tensors | other))
-    with pytest.raises(ModelError, match=r"holds several ELMos; give the name of one, .*'text_field_embedder.second'"):
+    with pytest.raises(ModelError, match=r"several ELMos.*'text_field_embedder.second'"):
         relmo.load(path)
     elmo = Elmo.from_archive(path, name="text_field_embedder.second")
     vectors = elmo(batch_to_ids(SENTENCES[:1]))["elmo_representations"][0][0].detach()
     np.testing.assert_allclose(vectors, saved.mixed(SENTENCES[0]), atol=4e-6)
-    with pytest.raises(ModelError, match="no ELMo called 'third'; there is"):
+    with pytest.raises(ModelError, match="no ELMo 'third'"):
         Elmo.from_archive(path, name="third")
 
 
@@ -101,7 +101,7 @@ def test_it_is_converted_and_described(archive: Path, capsys: pytest.CaptureFixt
             main(arguments)
         assert end.value.code == 0
     said = capsys.readouterr().out
-    assert "holds no output layer" in said
+    assert "no output layer" in said
     facts = json.loads(said[said.index("{") :])
     assert (facts["format"], facts["name"]) == ("AllenNLP", saved.NAME)
     same_layers(archive.parent / "own")
@@ -147,10 +147,10 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a link": (linked, "has no weights.th"),
     "a long name": (long_name, "a header that is too long"),
     "no ELMo": (packed({"a": torch.ones(2)}), "holds no ELMo"),
-    "a program": (packed({"a": Evil()}), "which no tensors need"),
+    "a program": (packed({"a": Evil()}), "tensors do not need"),
     "another shape": (
         packed(replaced(f"{LSTM}.backward_layer_1.state_linearity.bias", torch.ones(3))),
-        "bias' is 3; by its own tensors and the published options it is 40",
+        "bias' is 3.* it is 40",
     ),
     "no convolutions": (
         packed({k: t for k, t in saved.tagger().items() if "char_conv" not in k}),
@@ -162,7 +162,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "a number for a matrix": (
         packed(replaced(f"{LSTM}.forward_layer_0.state_projection.weight", torch.tensor(1.0))),
-        "is of 0 dimensions; it is not ELMo",
+        "0 dimensions",
     ),
     "no archive": (no_archive, "cannot be read as a .tar.gz"),
 }
@@ -175,7 +175,7 @@ def test_a_broken_archive_is_one_clear_line(tmp_path: Path, what: str, monkeypat
     with pytest.raises(ModelError, match=said) as error:
         relmo.load(make(tmp_path / "model.tar.gz"))
     assert "\n" not in str(error.value)
-    assert str(error.value).startswith((str(tmp_path), "its own tensors"))
+    assert str(error.value).startswith((str(tmp_path), "its tensors"))
     assert not Path("ran").exists()
 
 

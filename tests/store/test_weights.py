@@ -27,7 +27,19 @@ from relmo.nn.quantize import quantize
 from relmo.settings.bilm import BiLMModelSettings, BiLMSettings
 from relmo.settings.lm import LanguageModelSettings, LMSettings
 from relmo.store.folder import read_tensors, write_tensors
-from relmo.store.weights import MB, STORED, Record, Stored, TensorForm, decode, encode, flat, joined, layout, shards
+from relmo.store.weights import (
+    MB,
+    STORED_PRECISIONS,
+    StoredPrecision,
+    TensorForm,
+    WeightsRecord,
+    as_rows,
+    decode_tensor,
+    encode_tensor,
+    merge_forms,
+    split_shards,
+    stored_forms,
+)
 from relmo.text.vocabulary import SPECIALS, SentenceVocabulary, Vocabulary
 
 WORDS = Vocabulary([*SPECIALS, *(f"w{i}" for i in range(300))])
@@ -64,7 +76,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
 }
 
 
-def packed(tmp_path: Path, model: Any, precision: Stored, shard_mb: int | None = None) -> Path:
+def packed(tmp_path: Path, model: Any, precision: StoredPrecision, shard_mb: int | None = None) -> Path:
     if not (tmp_path / "plain").exists():
         model.save_pretrained(tmp_path / "plain")
     pack(tmp_path / "plain", tmp_path / precision, precision=precision, shard_mb=shard_mb)
@@ -88,10 +100,10 @@ def change(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
-@pytest.mark.parametrize("precision", STORED)
+@pytest.mark.parametrize("precision", STORED_PRECISIONS)
 @pytest.mark.parametrize("kind", MAKERS)
 def test_every_kind_of_model_is_float32_again_when_loaded_and_near_what_it_was(
-    kind: str, precision: Stored, tmp_path: Path
+    kind: str, precision: StoredPrecision, tmp_path: Path
 ) -> None:
     model = MAKERS[kind]()
     found = relmo.load(packed(tmp_path, model, precision), device="cpu")
@@ -108,13 +120,13 @@ def test_every_kind_of_model_is_float32_again_when_loaded_and_near_what_it_was(
 
 
 def test_files_are_a_half_and_a_quarter_as_large(tmp_path: Path) -> None:
-    sizes = [(packed(tmp_path, bilm(), p) / "model.safetensors").stat().st_size for p in STORED]
+    sizes = [(packed(tmp_path, bilm(), p) / "model.safetensors").stat().st_size for p in STORED_PRECISIONS]
     assert [sizes[0] / size for size in sizes[1:]] == pytest.approx([2, 3.8], rel=0.03)
 
 
 def test_int8_is_the_nearest_whole_number_of_float16_scales_by_blocks_of_512() -> None:
     x = torch.randn(70, 1300) * torch.logspace(-3, 2, 70).unsqueeze(1)
-    stored = encode("w", x, "int8")
+    stored = encode_tensor("w", x, "int8")
     assert {name: (t.dtype, tuple(t.shape)) for name, t in stored.items()} == {
         "w": (torch.int8, (70, 1300)),
         "w:scale": (torch.float16, (70, 3)),
@@ -126,32 +138,34 @@ def test_int8_is_the_nearest_whole_number_of_float16_scales_by_blocks_of_512() -
         whole = (numbers / float(scale)).round()
         assert (stored["w"][row, 512 * block : 512 * (block + 1)] - whole).abs().max() <= 1e-9
         assert whole.abs().max() == 127
-        assert torch.equal(decode("w", stored)[row, 512 * block : 512 * (block + 1)].double(), whole * float(scale))
+        assert torch.equal(
+            decode_tensor("w", stored)[row, 512 * block : 512 * (block + 1)].double(), whole * float(scale)
+        )
 
 
 def test_biases_and_small_tensors_stay_in_float16_and_zeros_zeros() -> None:
     for shape in ((5,), (2, 4096), (64, 63), (128, 16, 7), ()):
-        assert encode("x", torch.randn(shape), "int8")["x"].dtype == torch.float16
-    assert encode("x", torch.arange(5000).reshape(50, 100), "int8")["x"].dtype == torch.int64
+        assert encode_tensor("x", torch.randn(shape), "int8")["x"].dtype == torch.float16
+    assert encode_tensor("x", torch.arange(5000).reshape(50, 100), "int8")["x"].dtype == torch.int64
     x = torch.randn(64, 64)
     x[3] = 0
-    back = decode("x", encode("x", x, "int8"))
+    back = decode_tensor("x", encode_tensor("x", x, "int8"))
     assert torch.equal(back == 0, (x == 0) | (back == 0))
     assert (back[3] == 0).all()
 
 
 def test_weights_stored_in_int8_are_not_rounded_again_by_int8_products() -> None:
-    stored = encode("w", torch.randn(64, 1300), "int8")
-    again = quantize(decode("w", stored))
+    stored = encode_tensor("w", torch.randn(64, 1300), "int8")
+    again = quantize(decode_tensor("w", stored))
     assert torch.equal(again.values, stored["w"].float())
     assert torch.equal(again.scale, stored["w:scale"].float())
 
 
 @pytest.mark.parametrize("precision", ["float16", "int8"])
 @pytest.mark.parametrize("number", [1e8, math.inf, math.nan])
-def test_what_the_precision_has_no_number_for_is_refused(precision: Stored, number: float) -> None:
-    with pytest.raises(ModelError, match=f"'x' has numbers that are too large for {precision}, or NaN; keep it in"):
-        encode("x", torch.full((64, 64), number), precision)
+def test_what_the_precision_has_no_number_for_is_refused(precision: StoredPrecision, number: float) -> None:
+    with pytest.raises(ModelError, match=f"'x' has numbers that are too large for {precision}, or NaN"):
+        encode_tensor("x", torch.full((64, 64), number), precision)
 
 
 @settings(max_examples=60, deadline=None)
@@ -160,24 +174,24 @@ def test_tensors_cut_into_files_of_a_size_make_the_whole_again(data: st.DataObje
     shapes = st.lists(st.lists(st.integers(0, 9), max_size=3).map(tuple), min_size=1, max_size=6)
     tensors = {str(i): torch.randn(shape) for i, shape in enumerate(data.draw(shapes))}
     room = data.draw(st.integers(1, 800))
-    parts = list(shards(tensors, room + 1000 + 200 * len(tensors)))
+    parts = list(split_shards(tensors, room + 1000 + 200 * len(tensors)))
     pieces: dict[str, list[Tensor]] = {}
     for part in parts:
         full = [tensor for tensor in part.values() if tensor.nbytes]
-        one_row = len(full) == 1 and flat(tuple(full[0].shape))[0] == 1
+        one_row = len(full) == 1 and as_rows(tuple(full[0].shape))[0] == 1
         assert sum(tensor.nbytes for tensor in full) <= room or one_row
         for name, tensor in part.items():
             pieces.setdefault(name, []).append(tensor)
     assert pieces.keys() == tensors.keys()
     for name, tensor in tensors.items():
         whole = TensorForm(tuple(tensor.shape), tensor.dtype)
-        assert joined([TensorForm(tuple(t.shape), t.dtype) for t in pieces[name]], whole) == whole
+        assert merge_forms([TensorForm(tuple(t.shape), t.dtype) for t in pieces[name]], whole) == whole
         back = pieces[name][0] if len(pieces[name]) == 1 else torch.cat(pieces[name]).reshape(tensor.shape)
         assert torch.equal(back, tensor)
 
 
-@pytest.mark.parametrize("precision", STORED)
-def test_a_model_in_several_files_is_the_model_in_one(precision: Stored, tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", STORED_PRECISIONS)
+def test_a_model_in_several_files_is_the_model_in_one(precision: StoredPrecision, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = lm(cell="lstm", hidden=512, embedding=300)
     folder = packed(tmp_path, model, precision, shard_mb=1)
@@ -215,9 +229,9 @@ def test_a_file_that_is_missing_cut_short_or_changed_is_named(name: str, folder:
     whole = path.read_bytes()
     for end in (0, 100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:end])
-        assert f"{name}: the file is damaged" in one_line(folder)
+        assert f"{name}: is damaged" in one_line(folder)
     path.write_bytes(whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:])
-    assert f"{name}: the file is damaged (its checksum does not match)" in one_line(folder)
+    assert f"{name}: is damaged (its checksum does not match)" in one_line(folder)
     path.unlink()
     assert f"{name}: no such file; the model folder is incomplete" in one_line(folder)
 
@@ -225,7 +239,7 @@ def test_a_file_that_is_missing_cut_short_or_changed_is_named(name: str, folder:
 @pytest.mark.parametrize("name", ["model.safetensors", "model-00003-of-00002.safetensors", "model-copy.safetensors"])
 def test_a_weight_file_too_many_is_named(name: str, folder: Path) -> None:
     (folder / name).write_bytes((folder / FIRST).read_bytes())
-    assert f"{name}: is not among the weights that config.json names; remove it" in one_line(folder)
+    assert f"{name}: is not listed in config.json" in one_line(folder)
 
 
 def test_a_file_of_another_model_of_the_same_shape_is_noticed(folder: Path, tmp_path: Path) -> None:
@@ -239,7 +253,7 @@ def test_parts_that_do_not_make_the_whole_are_refused(folder: Path) -> None:
     (name,) = {n for n in tensors if n in read_tensors(folder / FIRST)[0]}
     for wrong in (tensors[name][1:], tensors[name].unsqueeze(0), tensors[name].float(), tensors[name][:, 1:]):
         write_tensors(folder / SECOND, tensors | {name: wrong.contiguous()})
-        assert f"does not fit config.json: '{name}' is (" in one_line(folder)
+        assert f"does not match config.json: '{name}' is (" in one_line(folder)
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
@@ -274,7 +288,7 @@ def test_a_config_that_says_nonsense_of_the_weights_is_refused(stored: Any, fold
 
 def test_a_network_larger_than_the_files_is_refused_before_memory_is_taken(folder: Path) -> None:
     change(folder, lambda config: config["settings"]["model"].update(hidden=10**7))
-    assert "does not fit config.json" in one_line(folder)
+    assert "does not match config.json" in one_line(folder)
 
 
 def test_types_that_weights_never_have_are_refused(tmp_path: Path) -> None:
@@ -286,12 +300,12 @@ def test_types_that_weights_never_have_are_refused(tmp_path: Path) -> None:
 
 def test_layout_and_encode_agree_whatever_the_shape() -> None:
     for shape in ((3,), (), (64, 64), (2, 64, 513), (1000, 1), (64, 0)):
-        for precision in STORED:
-            stored = encode("x", torch.zeros(shape), precision)
-            said = layout("x", TensorForm(shape, torch.float32), precision)
+        for precision in STORED_PRECISIONS:
+            stored = encode_tensor("x", torch.zeros(shape), precision)
+            said = stored_forms("x", TensorForm(shape, torch.float32), precision)
             assert {name: TensorForm(tuple(t.shape), t.dtype) for name, t in stored.items()} == said
 
 
 def test_names_of_files_say_how_many_there_are() -> None:
-    assert Record().names == Record("int8", ("a",)).names == ["model.safetensors"]
-    assert Record("int8", ("a", "b")).names == [FIRST, SECOND]
+    assert WeightsRecord().names == WeightsRecord("int8", ("a",)).names == ["model.safetensors"]
+    assert WeightsRecord("int8", ("a", "b")).names == [FIRST, SECOND]

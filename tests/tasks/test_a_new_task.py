@@ -11,12 +11,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import relmo
 
 SOURCE, HERE = Path(relmo.__file__).parent, Path(__file__).parent / "predicate"
 LINE = '    "predicate": Kind("PredicateSettings", "relmo.tasks.predicate:PredicateTagger", "a predicate tagger"),\n'
 
 
+@pytest.mark.slow
 def test_a_new_task_is_three_files_and_one_line(tmp_path: Path) -> None:
     package = tmp_path / "relmo"
     shutil.copytree(SOURCE, package, ignore=shutil.ignore_patterns("data", "__pycache__"))

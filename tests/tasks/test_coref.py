@@ -18,15 +18,14 @@ from relmo.settings.coref import (
     CorefSettings,
     CorefTextSettings,
     CorefTrainSettings,
-    check_coref,
 )
 from relmo.settings.task import InputSettings
-from relmo.tasks.coref import GENRES, Coreference, cut
+from relmo.tasks.coref import GENRES, Coreference, cut_document
 from relmo.tasks.coref_text import Mention, ResolvedText, conll, page
 from relmo.tasks.features import WordFeatures, WordVocabulary, count_words
 from relmo.text.readers.coref import CorefDocument, read_documents
 from relmo.text.tokenize import tokenize
-from tagging import StopAfter, tiny_bilm
+from support.tagging import StopAfter, tiny_bilm
 
 PEOPLE = Path(relmo.__file__).parent / "data" / "people.conll"
 TEXTS = ["Anna saw Bob. She waved to him.", "It rained", "", "The dog (old as it was) saw the cat. Mr. Lee slept."]
@@ -51,7 +50,7 @@ def untrained(*, bilm: bool = False, **sections: dict[str, Any]) -> Coreference:
     torch.manual_seed(0)
     words = [words for document in read_documents(PEOPLE) for words in document.sentences]
     known = WordFeatures(made.input, count_words(words, made.input), bilm=tiny_bilm() if bilm else None)
-    model = Coreference(made, known, {GENRES: WordVocabulary(["<unk>", "court"])}).begin()
+    model = Coreference(made, known, {GENRES: WordVocabulary(["<unk>", "court"])}).initialize()
     with torch.no_grad():
         model.network.body.mention.output.bias += 0.2  # type: ignore[union-attr, operator]
     return model
@@ -94,30 +93,30 @@ def test_antecedents_are_followed_to_clusters() -> None:
     scores = torch.tensor([[-inf, -inf], [1.0, -inf], [-1.0, -2.0], [-1.0, 0.5], [2.0, 1.0]])
     every = torch.tensor([[1.0, -1.0], [-1.0, 3.0], [1.0, 1.0]])
     links = SpanLinks(every, torch.tensor([0, 1, 3, 4, 5]), scores)
-    (cluster,) = untrained(model={"max_width": 2})._clusters(links)
+    (cluster,) = untrained(model={"max_width": 2})._link_spans(links)
     assert [place[:2] for place in cluster] == [(0, 1), (0, 2), (2, 3), (2, 4)]
     e = np.exp([0.0, 0.5, 1.0, 2.0, -1.0])
     antecedents = [e[2] / (1 + e[2]), e[1] / (1 + e[1] + e[4]), e[3] / (1 + e[3] + e[2])]  # beside none, which is e^0
     assert cluster[0][2] is None
     assert [place[2] for place in cluster[1:]] == pytest.approx(antecedents)
     alone = untrained(model={"max_width": 2, "output_singletons": True})
-    assert alone._clusters(links) == [cluster, [(1, 3, None)]]  # m of the span (1, 3) is 3
+    assert alone._link_spans(links) == [cluster, [(1, 3, None)]]  # m of the span (1, 3) is 3
 
 
 def test_documents_to_learn_from_are_cut_into_pieces() -> None:
     document = CorefDocument(
         "a", "0", [["a", "b"], ["c"], [], ["d", "e"]], [[(0, 1), (3, 4)], [(1, 3), (4, 5)]], list("xxyzz")
     )
-    first, second = cut(document, 2)
+    first, second = cut_document(document, 2)
     assert first == CorefDocument("a", "0", [["a", "b"], ["c"]], [[(0, 1)], [(1, 3)]], list("xxy"))
     assert second == CorefDocument("a", "0", [[], ["d", "e"]], [[(0, 1)], [(1, 2)]], list("zz"))
-    assert list(cut(document, 4)) == [document]
+    assert list(cut_document(document, 4)) == [document]
     model = untrained(train={"max_sentences": 2})
     encoded = model.encode([document], answers=True)
     assert encoded.lengths.tolist() == [3, 2]
     batch = encoded.batch(np.array([1, 0]))
-    assert batch.documents[0].places.tolist() == [2, 3]  # behind a sentence without words, of two places each
-    assert batch.documents[1].left.tolist() == [2, 1, 1]
+    assert batch.documents[0].positions.tolist() == [2, 3]  # behind a sentence without words, of two places each
+    assert batch.documents[1].num_left.tolist() == [2, 1, 1]
     assert batch.documents[1].speakers.tolist() == [1, 1, 2]
     assert batch.targets is not None
     assert batch.targets[1].tolist() == [[1, 0, 0, 0], [0, 2, 0, 0], [0, 0, 0, 0]]
@@ -136,10 +135,10 @@ def test_singletons_are_scored_unless_files_are_read_without(tmp_path: Path) -> 
     kept, dropped = (Coreference.read(file, CorefTextSettings(singletons=how)) for how in ("keep", "drop"))
     assert kept[0].clusters == [[(0, 1), (4, 5)], [(2, 3)]]
     assert dropped[0].clusters == [[(0, 1), (4, 5)]]
-    with pytest.raises(SettingError, match="needs the singletons"):
-        check_coref(settings(text={"singletons": "drop"}, model={"output_singletons": True, "mention_weight": 1.0}))
-    with pytest.raises(SettingError, match="give a mention_weight"):
-        check_coref(settings(model={"output_singletons": True}))
+    with pytest.raises(SettingError, match="singletons drop"):
+        settings(text={"singletons": "drop"}, model={"output_singletons": True, "mention_weight": 1.0}).check()
+    with pytest.raises(SettingError, match="mention_weight"):
+        settings(model={"output_singletons": True}).check()
 
 
 def test_texts_are_shown_in_brackets_in_columns_and_as_a_page_that_is_escaped() -> None:
@@ -172,12 +171,13 @@ def test_texts_are_shown_in_brackets_in_columns_and_as_a_page_that_is_escaped() 
 def slices(data: Callable[[str], Path], tmp_path: Path) -> str:
     """The first sentences of three real documents."""
     found = list(read_documents(data("tasks/coref_gum/ontogum_dev.conll")))[2:8:2]
-    parts = [next(cut(document, 12)) for document in found]
+    parts = [next(cut_document(document, 12)) for document in found]
     file = tmp_path / "slice.conll"
     file.write_text("\n".join(conll(part, part.clusters) for part in parts), encoding="utf-8")
     return str(file)
 
 
+@pytest.mark.slow
 def test_real_documents_are_learned(slices: str, tmp_path: Path) -> None:
     made = settings(
         text={"valid": slices},
@@ -193,6 +193,7 @@ def test_real_documents_are_learned(slices: str, tmp_path: Path) -> None:
     assert [label.label for label in report.labels] == ["muc", "b3", "ceaf", "mentions"]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELMO_CACHE", str(tmp_path / "cache"))
     tiny_bilm().save_pretrained(tmp_path / "bilm")
@@ -213,5 +214,5 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(tmp_path: Path, monkeyp
 def test_nothing_to_learn_is_said(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("#begin document (a)\n0\tHe\t(1)\n1\tsaw\t-\n2\tit\t(2)\n")
     made = settings(text={"valid": str(PEOPLE)})
-    with pytest.raises(CorpusError, match="no cluster of the training documents has two mentions"):
+    with pytest.raises(CorpusError, match="two mentions"):
         train_task(Coreference, [str(tmp_path / "a.conll")], made, tmp_path / "m")

@@ -30,16 +30,16 @@ def test_measures_are_what_a_hand_computes(
     response: list[str], of_muc: tuple[float, float], of_b_cubed: tuple[float, float], of_ceaf: tuple[float, float]
 ) -> None:
     for measure, expected in ((muc, of_muc), (b_cubed, of_b_cubed), (ceaf, of_ceaf)):
-        precision, recall, _ = measure(KEY, response).figures()
+        precision, recall, _ = measure(KEY, response).divide()
         assert (recall, precision) == pytest.approx(expected)
 
 
 def test_the_worked_example_of_the_reference_implementation() -> None:
     key, response = ["abc", "defg"], ["ab", "cd", "fghi"]
-    shown = [[round(figure, 2) for figure in measure(key, response).figures()[:2]] for measure in (muc, b_cubed, ceaf)]
+    shown = [[round(figure, 2) for figure in measure(key, response).divide()[:2]] for measure in (muc, b_cubed, ceaf)]
     assert shown == [[0.40, 0.40], [0.50, 0.42], [0.43, 0.65]]  # precision, recall
-    assert b_cubed(key, response).figures() == pytest.approx((4 / 8, (4 / 3 + 1 / 3 + 1 / 4 + 1) / 7, 5 / 11))
-    assert mentions(key, response).figures() == pytest.approx((6 / 8, 6 / 7, 12 / 15))
+    assert b_cubed(key, response).divide() == pytest.approx((4 / 8, (4 / 3 + 1 / 3 + 1 / 4 + 1) / 7, 5 / 11))
+    assert mentions(key, response).divide() == pytest.approx((6 / 8, 6 / 7, 12 / 15))
 
 
 def test_documents_are_summed_before_anything_is_divided() -> None:
@@ -76,7 +76,7 @@ def test_random_clusters_score_as_scorch_says() -> None:
         key, response = (_partition(generator, "abcdefghijklmnopqrst") for _ in range(2))
         sets = [[set(cluster) for cluster in clusters] for clusters in (key, response)]
         for ours, theirs in ((muc, scorch.muc), (b_cubed, scorch.b_cubed), (ceaf, scorch.ceaf_e)):
-            precision, recall, f1 = ours(key, response).figures()
+            precision, recall, f1 = ours(key, response).divide()
             assert (recall, precision, f1) == pytest.approx(theirs(*sets))
 
 

@@ -13,10 +13,9 @@ from relmo.settings.seq2seq import (
     Seq2SeqTextSettings,
     Seq2SeqTrainSettings,
 )
-from relmo.tasks.decoder_steps import decoder_steps
-from relmo.tasks.seq2seq import Seq2Seq
+from relmo.tasks.seq2seq import Seq2Seq, decoder_steps
 from relmo.text.readers.parallel import TextToText
-from relmo.training.batch import on_device
+from relmo.training.batch import move_to_device
 
 PAIRS = [TextToText("the cat sat", ["le chat"]), TextToText("a black cat", ["un chat noir"])]
 
@@ -29,7 +28,7 @@ def untaught(**model: Any) -> Seq2Seq:
         model=Seq2SeqModelSettings(**({"hidden": 7, "target_dim": 5, "dropout": 0.3} | model)),
         train=Seq2SeqTrainSettings(),
     )
-    made = Seq2Seq.prepare(settings, PAIRS, torch.device("cpu")).begin()
+    made = Seq2Seq.prepare(settings, PAIRS, torch.device("cpu")).initialize()
     with torch.no_grad():
         for parameter in made.network.parameters():
             parameter.mul_(3.0)
@@ -40,8 +39,8 @@ def untaught(**model: Any) -> Seq2Seq:
 def stepped(model: Seq2Seq, source: TextToText, ids: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """A unit at a time, as a search does: the distributions, and what each step adds to what was covered."""
     network: Any = model.network
-    read = network(on_device(model.encode([source]).batch(np.array([0])), model.device))
-    state, log_probs, covered = network.body.first_state(read), [], [np.zeros(read.mask.shape[1])]
+    read = network(move_to_device(model.encode([source]).batch(np.array([0])), model.device))
+    state, log_probs, covered = network.body.initial_state(read), [], [np.zeros(read.mask.shape[1])]
     for unit in [model.targets.end, *ids]:
         found, state = network.body.step(torch.tensor([unit]), state, read)
         log_probs.append(found[0].numpy())
@@ -65,7 +64,7 @@ def test_the_steps_of_a_candidate_sum_to_its_probability_whether_it_ended_or_was
     model, ended = untaught(attention="none"), set()
     for limit in (1, 8):
         found = model.predict(["the cat"], beams=4, best=4, limit=limit, attention=False)[0].candidates
-        every = decoder_steps(model, model.ask("the cat"), [each.ids for each in found])
+        every = decoder_steps(model, model.make_example("the cat"), [each.ids for each in found])
         for each, steps in zip(found, every, strict=True):
             assert steps.attention is None
             ids = [*each.ids, *([model.targets.end] if each.ended else [])]

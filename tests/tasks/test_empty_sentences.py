@@ -8,16 +8,15 @@ import pytest
 import torch
 
 from relmo.models.vectors import WordVectors
-from relmo.settings.kinds import check_settings
 from relmo.settings.task import InputSettings
 from relmo.tasks.classifier import ChosenLabel, Classifier
 from relmo.tasks.pairs import SentencePairs
 from relmo.tasks.tagger import TaggedText, Tagger
 from relmo.tasks.task import Labels, Task
 from relmo.text.vocabulary import Vocabulary
-from sentence_tasks import classifier_settings, pairs_settings
-from tagging import settings as tagger_settings
-from tagging import tiny_bilm, word_bilm
+from support.sentence_tasks import classifier_settings, pairs_settings
+from support.tagging import settings as tagger_settings
+from support.tagging import tiny_bilm, word_bilm
 
 WORDS = [["The", "dog", "sees"], ["a", "cat"]]
 ALONE, AMONG, LATE = [[]], [[], ["The", "dog"], []], [*[[]] * 300, ["The", "dog"]]
@@ -72,9 +71,9 @@ def make(models: Path, inputs: str, body: str) -> Task[Any, Any]:
     given = {key: str(models / v) if key in ("elmo", "vectors") else v for key, v in INPUTS[inputs].items()}
     text = {"task": "score"} if body == "cosine" else {}
     settings = makers[kind](text=text, input=given, model=model)
-    check_settings(kind.kind, settings)
+    settings.check()
     own = {} if body == "cosine" else {"labels": Labels(["A", "B"])}
-    return kind(settings, kind.make_features(settings, WORDS, torch.device("cpu")), own).begin()
+    return kind(settings, kind.make_features(settings, WORDS, torch.device("cpu")), own).initialize()
 
 
 def probabilities(answers: list[Any]) -> np.ndarray:

@@ -2,19 +2,19 @@
 
 import pytest
 
-from relmo.tasks.role_scores import Argument, Marks, arguments, role_report
+from relmo.tasks.role_scores import Argument, PredicateTags, find_arguments, role_report
 
 GOLD = ["B-ARG0", "I-ARG0", "B-V", "B-ARG1", "I-ARG1", "O", "B-ARGM-TMP"]
 
 
 def report(gold: str, found: str) -> dict[str, float]:
     """The figures of one predicate, at word 0 whatever its tags."""
-    values = role_report([Marks(0, 0, gold.split())], [Marks(0, 0, found.split())], None).values
+    values = role_report([PredicateTags(0, 0, gold.split())], [PredicateTags(0, 0, found.split())], None).values
     return {name: round(value, 4) for name, value in values.items()}
 
 
 def test_arguments_are_spans_without_the_predicate() -> None:
-    assert arguments(GOLD) == [
+    assert find_arguments(GOLD) == [
         Argument("ARG0", ((0, 2),)),
         Argument("ARG1", ((3, 5),)),
         Argument("ARGM-TMP", ((6, 7),)),
@@ -23,19 +23,19 @@ def test_arguments_are_spans_without_the_predicate() -> None:
 
 def test_a_continuation_is_part_of_the_last_argument_of_its_role() -> None:
     tags = ["B-ARG1", "B-V", "B-C-ARG1", "I-C-ARG1", "O", "B-C-ARG1"]
-    assert arguments(tags) == [Argument("ARG1", ((0, 1), (2, 4), (5, 6)))]
+    assert find_arguments(tags) == [Argument("ARG1", ((0, 1), (2, 4), (5, 6)))]
     two = ["B-ARG1", "B-V", "B-ARG1", "B-C-ARG1"]  # of two, the last one goes on
-    assert arguments(two) == [Argument("ARG1", ((0, 1),)), Argument("ARG1", ((2, 3), (3, 4)))]
+    assert find_arguments(two) == [Argument("ARG1", ((0, 1),)), Argument("ARG1", ((2, 3), (3, 4)))]
 
 
 def test_a_continuation_of_nothing_is_an_argument_itself() -> None:
-    assert arguments(["B-C-ARG1", "B-V", "B-C-ARG1"]) == [Argument("ARG1", ((0, 1), (2, 3)))]
-    assert arguments(["B-V", "B-ARG0", "B-C-ARG1"])[1] == Argument("ARG1", ((2, 3),))
+    assert find_arguments(["B-C-ARG1", "B-V", "B-C-ARG1"]) == [Argument("ARG1", ((0, 1), (2, 3)))]
+    assert find_arguments(["B-V", "B-ARG0", "B-C-ARG1"])[1] == Argument("ARG1", ((2, 3),))
 
 
 def test_a_continued_predicate_is_not_counted_and_a_reference_is_a_role_of_its_own() -> None:
-    assert arguments(["B-V", "O", "B-C-V"]) == []
-    assert arguments(["B-ARG0", "B-R-ARG0", "B-V"])[1].label == "R-ARG0"
+    assert find_arguments(["B-V", "O", "B-C-V"]) == []
+    assert find_arguments(["B-ARG0", "B-R-ARG0", "B-V"])[1].label == "R-ARG0"
 
 
 def test_what_is_right_is_right_in_role_and_in_every_word() -> None:
@@ -63,7 +63,10 @@ def test_the_predicates_own_tag_changes_nothing() -> None:
 
 
 def test_each_role_and_which_was_taken_for_which() -> None:
-    gold, found = Marks(0, 2, GOLD), Marks(0, 2, ["B-ARG0", "I-ARG0", "B-V", "B-ARG1", "O", "B-ARG2", "B-ARGM-LOC"])
+    gold, found = (
+        PredicateTags(0, 2, GOLD),
+        PredicateTags(0, 2, ["B-ARG0", "I-ARG0", "B-V", "B-ARG1", "O", "B-ARG2", "B-ARGM-LOC"]),
+    )
     made = role_report([gold], [found], None)
     assert {label.label: (label.f1, label.support) for label in made.labels} == {
         "ARG0": (1, 1),
@@ -84,19 +87,19 @@ def test_each_role_and_which_was_taken_for_which() -> None:
 
 def test_verbs_by_themselves_and_predicates_that_the_model_found() -> None:
     verb, noun = ["B-ARG0", "B-V", "O"], ["O", "B-ARG1", "B-V"]
-    gold = [Marks(0, 1, verb, True), Marks(0, 2, noun, False), Marks(1, 1, verb, True)]
-    given = [Marks(0, 1, verb), Marks(0, 2, ["O", "O", "B-V"]), Marks(1, 1, verb)]
+    gold = [PredicateTags(0, 1, verb, True), PredicateTags(0, 2, noun, False), PredicateTags(1, 1, verb, True)]
+    given = [PredicateTags(0, 1, verb), PredicateTags(0, 2, ["O", "O", "B-V"]), PredicateTags(1, 1, verb)]
     # found: the first, and one where there is none, whose argument counts as wrong; the other two are missed
-    found = [Marks(0, 1, verb), Marks(1, 0, ["B-V", "B-ARG1", "O"])]
+    found = [PredicateTags(0, 1, verb), PredicateTags(1, 0, ["B-V", "B-ARG1", "O"])]
     values = role_report(gold, given, found).values
     assert values["f1"] == pytest.approx(2 * 2 / (2 + 3))
     assert values["verb_f1"] == 1
     assert values["found_f1"] == pytest.approx(2 * 1 / (2 + 3))
     assert values["predicate_f1"] == pytest.approx(2 * 1 / (2 + 3))
-    assert "verb_f1" not in role_report([Marks(0, 1, verb)], given[:1], None).values
+    assert "verb_f1" not in role_report([PredicateTags(0, 1, verb)], given[:1], None).values
 
 
 def test_the_same_words_in_two_sentences_are_two_arguments() -> None:
     tags = ["B-ARG0", "B-V"]
-    made = role_report([Marks(0, 1, tags), Marks(1, 1, tags)], [Marks(0, 1, tags)], None)
+    made = role_report([PredicateTags(0, 1, tags), PredicateTags(1, 1, tags)], [PredicateTags(0, 1, tags)], None)
     assert made.values["recall"] == 0.5

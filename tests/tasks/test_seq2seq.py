@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from relmo.errors import SettingError
-from relmo.runs.reporter import Reporter
+from relmo.runs.progress import Reporter
 from relmo.runs.train_task import train_task
-from relmo.settings.kinds import check_settings
 from relmo.settings.seq2seq import (
     SearchSettings,
     Seq2SeqInputSettings,
@@ -21,12 +20,12 @@ from relmo.settings.seq2seq import (
     Seq2SeqTextSettings,
     Seq2SeqTrainSettings,
 )
-from relmo.tasks.attention_map import attention_text
+from relmo.tasks.results import attention_text
 from relmo.tasks.seq2seq import Candidate, Rewritten, Seq2Seq
 from relmo.text.makers import MakerOptions, make_pairs
 from relmo.text.readers.parallel import TextToText
-from relmo.training.batch import on_device
-from tagging import tiny_bilm
+from relmo.training.batch import move_to_device
+from support.tagging import tiny_bilm
 
 CHARS = {"source_unit": "char", "target_unit": "char"}
 
@@ -105,7 +104,7 @@ class StopAfter(Reporter):
     def __init__(self, steps: int):
         self.steps = steps
 
-    def stepped(self, step: object, total: int) -> None:
+    def on_step(self, step: object, total: int) -> None:
         """After each step."""
         self.steps -= 1
         if not self.steps:
@@ -153,8 +152,8 @@ def greedy(model: Seq2Seq, text: str, limit: int) -> str:
     """The textbook's loop."""
     encoded = model.encode([TextToText(text, [])])
     network: Any = model.network
-    source = network(on_device(encoded.batch(np.array([0])), model.device))
-    state, unit, written = network.body.first_state(source), model.targets.end, []
+    source = network(move_to_device(encoded.batch(np.array([0])), model.device))
+    state, unit, written = network.body.initial_state(source), model.targets.end, []
     for _ in range(limit):
         log_probs, state = network.body.step(torch.tensor([unit]), state, source)
         log_probs[0, model.targets.unknown] = -torch.inf
@@ -229,6 +228,7 @@ def test_elmo_reads_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert Seq2Seq.from_pretrained(tmp_path / at, device="cpu").predict([["The", "dog", "sees", "."]])[0].text
 
 
+@pytest.mark.slow
 def test_subwords_on_both_sides_overfit_a_slice_of_multi30k(tmp_path: Path) -> None:
     pytest.importorskip("sentencepiece", reason="needs relmo[translate]")
     folder = Path("data/tasks/multi30k")
@@ -250,26 +250,26 @@ def test_subwords_on_both_sides_overfit_a_slice_of_multi30k(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"model": {"attention": "none", "input_feeding": True}}, "input_feeding has no meaning for attention none"),
-        ({"model": {"context": "every"}}, "context has no meaning for a network with attention"),
-        ({"model": {"sampling_steps": 5}}, "sampling_steps has no meaning"),
-        ({"text": {"subwords": 100}}, "subwords has no meaning for words and characters"),
+        ({"model": {"attention": "none", "input_feeding": True}}, "input_feeding has no effect"),
+        ({"model": {"context": "every"}}, "context has no effect"),
+        ({"model": {"sampling_steps": 5}}, "sampling_steps has no effect"),
+        ({"text": {"subwords": 100}}, "subwords has no effect"),
         ({"text": {"source_unit": "bpe", "target_unit": "unigram"}}, "both sides must have the same kind of subwords"),
         ({"text": CHARS, "input": {"elmo": "small"}}, "elmo and vectors need words"),
         ({"search": {"beams": 0}}, "beams must be from 1 to 1,000, not 0"),
-        ({"model": {"attention": "none"}, "search": {"coverage": 0.1}}, "coverage has no meaning"),
+        ({"model": {"attention": "none"}, "search": {"coverage": 0.1}}, "coverage has no effect"),
     ],
 )
 def test_settings_that_make_no_sense_are_errors(sections: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
-        check_settings("seq2seq", settings(**sections))
+        settings(**sections).check()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"best": 3, "beams": 2}, "best 3 is more than beams 2"),
-        ({"width": 3}, "a search has no width"),
+        ({"width": 3}, "width"),
         ({"beams": 0}, "beams must be from 1"),
         ({"best": 0}, "best must be 1 or more"),
     ],

@@ -12,14 +12,13 @@ import torch
 import relmo
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.runs.train_task import train_task
-from relmo.settings.kinds import check_settings
 from relmo.tasks.srl import PredicateRoles, RoleLabeller, RoleText
 from relmo.tasks.task import Labels
-from relmo.text.readers.roles import LONGEST, read_roles
+from relmo.text.readers.roles import MAX_WORDS, read_roles
 from relmo.text.tags import Span
 from relmo.text.tokenize import tokenize
-from roles import roles, settings
-from tagging import StopAfter, tiny_bilm, word_bilm
+from support.roles import roles, settings
+from support.tagging import StopAfter, tiny_bilm, word_bilm
 
 SENTENCE = "Anna sees Bob today who hears Carl ."
 
@@ -54,27 +53,27 @@ def test_predicates_are_found_in_text_with_their_roles(labeller: RoleLabeller) -
         Span(3, 4, "ARGM-TMP"),
     ]
     assert found.predicates[1].tags == ["O", "O", "B-ARG0", "O", "B-R-ARG0", "B-V", "B-ARG1", "O"]
-    assert found.found == found.predicates
+    assert found.detected == found.predicates
 
 
 def test_given_predicates_are_labelled_and_no_others(labeller: RoleLabeller) -> None:
     both = labeller.predict([SENTENCE])[0]
     one, none, odd = labeller.predict([(SENTENCE, [5]), (SENTENCE.split(), []), (SENTENCE, np.array([0, 0]))])
     assert one.predicates == both.predicates[1:]
-    assert one.found == both.found
+    assert one.detected == both.detected
     assert none.predicates == []
     assert [(each.place, each.tags[0]) for each in odd.predicates] == [(0, "B-V")]
     with pytest.raises(SettingError, match="from 0 to 7, not 8"):
         labeller.predict([(SENTENCE, [8])])
-    with pytest.raises(SettingError, match="a list of numbers of words, not 5"):
+    with pytest.raises(SettingError, match="list of indices"):
         labeller.predict([(SENTENCE, 5)])  # type: ignore[list-item]
     with pytest.raises(SettingError, match="takes a list of sentences, not 5"):
         labeller.predict(5)  # type: ignore[arg-type]
 
 
 def test_the_sentence_is_shown_with_brackets_and_as_a_record(labeller: RoleLabeller) -> None:
-    asked = labeller.ask("Anna hears Bob now.")
-    found = next(labeller.answer([asked]))
+    asked = labeller.make_example("Anna hears Bob now.")
+    found = next(labeller.predict_examples([asked]))
     text = "Anna hears Bob now .\n  hears  [ARG0 Anna]  [V hears]  [ARG1 Bob]  [ARGM-TMP now]\n"
     assert found.as_text() == text
     assert [colour for piece, colour in found.pieces() if piece.startswith("[")] == [
@@ -131,7 +130,7 @@ def test_predictions_do_not_depend_on_order_or_company(
     assert list(map(tags_of, labeller.predict(texts[::-1])))[::-1] == together
     assert [tags_of(labeller.predict([words])[0]) for words in texts] == together
     assert labeller.predict([[]]) == [RoleText("", [], [], [])]
-    monkeypatch.setattr("relmo.tasks.task.AHEAD", 3)
+    monkeypatch.setattr("relmo.tasks.task.PREFETCH", 3)
     assert list(map(tags_of, labeller.predict(texts))) == together
     assert labeller.predict([]) == []
 
@@ -189,7 +188,7 @@ def test_elmo_is_read_once_for_each_sentence_wherever_it_goes_in(
         input=elmo | {"elmo": str(tmp_path / "bilm")},
         train={"epochs": 1, "batch": 16},
     )
-    check_settings("srl", made)
+    made.check()
     results = train_task(RoleLabeller, [str(trained / "train.jsonl")], made, tmp_path / "out")
     assert set(results["elmo_mix"]) == ({"input", "output"} if elmo["elmo_at"] == "both" else {elmo["elmo_at"]})
     model = relmo.load(tmp_path / "out", device="cpu")
@@ -207,8 +206,8 @@ def test_without_a_detector_predicates_must_be_given(trained: Path, tmp_path: Pa
     assert not any("detector" in name for name, _ in model.network.named_parameters())
     (given,) = model.predict([(SENTENCE, [1])])
     assert [each.place for each in given.predicates] == [1]
-    assert given.found is None
-    with pytest.raises(SettingError, match="does not look for predicates"):
+    assert given.detected is None
+    with pytest.raises(SettingError, match="detector 0"):
         model.predict([SENTENCE])
 
 
@@ -230,14 +229,14 @@ def test_verbs_alone_are_learned_where_that_is_asked_for(tmp_path: Path) -> None
 
 
 def test_what_makes_no_sense_is_refused(labeller: RoleLabeller, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="column has no meaning for semantic roles"):
-        check_settings("srl", settings(text={"column": "3"}))
+    with pytest.raises(SettingError, match="column has no effect"):
+        settings(text={"column": "3"}).check()
     with pytest.raises(SettingError, match="mark_dim must be from 1"):
-        check_settings("srl", settings(model={"mark_dim": 0}))
+        settings(model={"mark_dim": 0}).check()
     with pytest.raises(SettingError, match="put a single one into a list"):
         labeller.predict(SENTENCE)
-    with pytest.raises(CorpusError, match="1,001 words, the most is 1,000"):
-        labeller.predict([["a"] * (LONGEST + 1)])
+    with pytest.raises(CorpusError, match="1,001"):
+        labeller.predict([["a"] * (MAX_WORDS + 1)])
     (tmp_path / "a.jsonl").write_text('{"words": ["Hello"], "frames": []}\n' * 20)
     with pytest.raises(CorpusError, match="have no predicate"):
         train_task(RoleLabeller, [str(tmp_path / "a.jsonl")], settings(), tmp_path / "out")
@@ -245,8 +244,8 @@ def test_what_makes_no_sense_is_refused(labeller: RoleLabeller, tmp_path: Path) 
 
 def test_labels_without_a_predicate_s_tag_are_no_model_of_roles(labeller: RoleLabeller) -> None:
     for wrong in (["O", "B-ARG0"], ["B-V", "I-V", "B-ARG0"]):
-        with pytest.raises(ModelError, match="have O and B-V among them"):
-            RoleLabeller(labeller.settings, labeller.features, {"labels": Labels(wrong)}).begin()
+        with pytest.raises(ModelError, match="O and B-V"):
+            RoleLabeller(labeller.settings, labeller.features, {"labels": Labels(wrong)}).initialize()
 
 
 def test_a_long_sentence_is_labelled_in_portions(labeller: RoleLabeller) -> None:

@@ -16,10 +16,10 @@ from relmo.store.references import Reference
 from relmo.tasks.features import WordFeatures, WordVocabulary, count_words
 from relmo.tasks.results import LabelledSpan
 from relmo.tasks.tagger import TaggedText, Tagger
-from relmo.tasks.task import Labels, by_length, count_labels
+from relmo.tasks.task import Labels, batch_by_length, count_labels
 from relmo.text.tokenize import Token
 from relmo.text.vocabulary import Vocabulary
-from tagging import conllu, settings, tiny_bilm, word_bilm
+from support.tagging import conllu, settings, tiny_bilm, word_bilm
 
 SENTENCES = [["The", "dog"], ["Rex", "sees", "the", "Cat", "."], ["a"] * 30, ["dog"]]
 
@@ -33,7 +33,7 @@ def tagger(*, seed: int = 0, bilm: bool = False) -> Tagger:
     torch.manual_seed(seed)
     made = settings(input={"elmo": "x"} if bilm else {})
     known = WordFeatures(made.input, count_words(SENTENCES, made.input), bilm=tiny_bilm() if bilm else None)
-    return Tagger(made, known, {"labels": Labels(["NOUN", "DET", "VERB"])}).begin()
+    return Tagger(made, known, {"labels": Labels(["NOUN", "DET", "VERB"])}).initialize()
 
 
 @pytest.mark.parametrize("decoder", ["softmax", "crf"])
@@ -62,7 +62,7 @@ def test_predictions_do_not_depend_on_order_or_company(bilm: bool, monkeypatch: 
     assert [found.words for found in together] == SENTENCES
     assert [len(found.tags) for found in together] == [2, 5, 30, 1]
     others = [model.predict(SENTENCES[::-1])[::-1], [model.predict([words])[0] for words in SENTENCES]]
-    monkeypatch.setattr("relmo.tasks.task.AHEAD", 1)
+    monkeypatch.setattr("relmo.tasks.task.PREFETCH", 1)
     for other in [*others, model.predict(SENTENCES)]:
         assert [found.tags for found in other] == [found.tags for found in together]
         for one, two in zip(other, together, strict=True):
@@ -74,9 +74,9 @@ def test_the_probability_of_a_stretch_is_that_of_all_its_tags_together() -> None
     torch.manual_seed(0)
     made = settings(model={"decoder": "crf"})
     known = WordFeatures(made.input, count_words(SENTENCES, made.input))
-    model = Tagger(made, known, {"labels": Labels(["NOUN", "DET", "VERB"])}).begin()
+    model = Tagger(made, known, {"labels": Labels(["NOUN", "DET", "VERB"])}).initialize()
     torch.nn.init.normal_(model.network.body.crf.transitions)  # type: ignore[union-attr, arg-type]
-    output = model.network(model.encode([model.ask("a dog sees it")]).batch(np.arange(1)))
+    output = model.network(model.encode([model.make_example("a dog sees it")]).batch(np.arange(1)))
     (found,) = model.network.body.decode(output)  # type: ignore[operator]
     shares = {
         tags: model.network.body.loss(output, torch.tensor([tags])).neg().exp().item()  # type: ignore[operator]
@@ -84,7 +84,7 @@ def test_the_probability_of_a_stretch_is_that_of_all_its_tags_together() -> None
     }
     for start, end in combinations(range(5), 2):
         wanted = sum(p for tags, p in shares.items() if list(tags[start:end]) == found.tags[start:end])
-        assert found.together(start, end) == pytest.approx(wanted, rel=1e-4)
+        assert found.joint(start, end) == pytest.approx(wanted, rel=1e-4)
 
 
 def test_a_notebook_shows_names_or_else_tags_and_words_that_share_a_place_once() -> None:
@@ -118,7 +118,7 @@ def test_saved_and_loaded_it_predicts_the_same(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "m", results={"note": 1})
     again = relmo.load(tmp_path / "m", device="cpu")
     assert isinstance(again, Tagger)
-    batch = model.encode([model.ask(words) for words in SENTENCES]).batch(np.arange(4))
+    batch = model.encode([model.make_example(words) for words in SENTENCES]).batch(np.arange(4))
     assert torch.equal(model.network(batch).scores, again.network(batch).scores)
     assert (tmp_path / "m" / "labels.txt").read_text() == "NOUN\nDET\nVERB\n"
     again.save_pretrained(tmp_path / "n")
@@ -130,12 +130,12 @@ def test_lines_of_a_text_file_that_changed_places_are_noticed(name: str, tmp_pat
     made = settings(input={"elmo": "x", "elmo_tune": True})
     reference = {"elmo": Reference("x", "y")}
     known = WordFeatures(made.input, count_words(SENTENCES, made.input), bilm=word_bilm(), references=reference)
-    Tagger(made, known, {"labels": Labels(["NOUN", "DET"])}).begin().save_pretrained(tmp_path / "m")
+    Tagger(made, known, {"labels": Labels(["NOUN", "DET"])}).initialize().save_pretrained(tmp_path / "m")
     relmo.load(tmp_path / "m", device="cpu")
     path = tmp_path / "m" / name
     *lines, one, other = path.read_text().splitlines()
     path.write_text("\n".join([*lines, other, one, ""]))
-    with pytest.raises(ModelError, match=rf"{name}: is damaged \(its checksum does not match\); restore it"):
+    with pytest.raises(ModelError, match=rf"{name}: .*checksum"):
         relmo.load(tmp_path / "m", device="cpu")
 
 
@@ -193,16 +193,16 @@ def test_a_lower_cased_bilm_reads_lower_case(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_batches_of_about_one_length_hold_every_example_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relmo.tasks.task.TOKENS_PER_BATCH", 20)
-    monkeypatch.setattr("relmo.tasks.task.MOST", 4)
+    monkeypatch.setattr("relmo.tasks.task.MAX_BATCH_TOKENS", 20)
+    monkeypatch.setattr("relmo.tasks.task.MAX_BATCH_SIZE", 4)
     lengths = np.array([3, 1, 1, 1, 1, 1, 30, 9, 10, 0])
-    batches = list(by_length(lengths))
+    batches = list(batch_by_length(lengths))
     assert sorted(np.concatenate(batches).tolist()) == list(range(10))
     for batch in batches:
         assert len(batch) == 1 or (len(batch) <= 4 and len(batch) * lengths[batch].max() <= 20)
 
 
 def test_one_label_is_nothing_to_learn() -> None:
-    with pytest.raises(CorpusError, match=r"1 label, '.*'; two are needed"):
+    with pytest.raises(CorpusError, match="1 label"):
         count_labels([["A"], ["A", "A"]])
     assert count_labels([["B", "A"], ["B"]]).symbols == ["B", "A"]

@@ -4,7 +4,7 @@ import pytest
 
 from relmo.errors import SettingError
 from relmo.tasks import text_scores
-from relmo.tasks.text_scores import common_subsequence, exact_match, right_prefix, rouge, sacrebleu_score, text_report
+from relmo.tasks.text_scores import common_subsequence, correct_prefix, exact_match, rouge, sacrebleu_score, text_report
 
 
 def test_the_longest_common_subsequence_is_that_of_the_textbook() -> None:
@@ -28,7 +28,9 @@ def test_exact_match_counts_any_reference_and_no_spaces_at_the_ends() -> None:
 
 
 def test_the_right_prefix_ends_at_the_first_mistake() -> None:
-    assert right_prefix(["abxd", "", "12"], [["abcd"], ["a"], ["99", "123"]]) == pytest.approx((2 / 4 + 0 + 2 / 3) / 3)
+    assert correct_prefix(["abxd", "", "12"], [["abcd"], ["a"], ["99", "123"]]) == pytest.approx(
+        (2 / 4 + 0 + 2 / 3) / 3
+    )
 
 
 def test_bleu_and_chrf_are_sacrebleus_with_their_signatures() -> None:
@@ -51,7 +53,7 @@ def test_bleu_and_chrf_are_sacrebleus_with_their_signatures() -> None:
 
 
 def test_without_sacrebleu_other_scores_are_there_and_bleu_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_scores, "has_sacrebleu", lambda: False)
+    monkeypatch.setattr(text_scores, "_has_sacrebleu", lambda: False)
     report = text_report(["a b"], [["a b"]], [300], metric="exact")
     assert report.values == {"exact": 1.0, "rouge1": 1.0, "rouge2": 1.0, "rougeL": 1.0, "prefix": 1.0}
     assert report.by_length[0][:3] == (201, None, 1)

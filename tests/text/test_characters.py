@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import original_elmo
 from relmo.text.characters import BOS, CHARACTERS, EOS, Spellings, character_ids
 from relmo.text.vocabulary import SentenceVocabulary
+from support import original_elmo
 
 
 @pytest.mark.parametrize(

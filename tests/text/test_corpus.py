@@ -59,7 +59,7 @@ def test_lines_rejoined_are_the_text_for_any_block_and_line_limit(
     text = text.replace("\0", "").lstrip("\ufeff")
     path = write(text.encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus, "LONGEST_LINE", longest)
+        patch.setattr(corpus, "MAX_LINE_BYTES", longest)
         patch.setattr(corpus, "_BLOCK", block)
         lines = list(read_lines(path))
         patch.setattr(corpus, "_BLOCK", 1 << 20)
@@ -73,7 +73,7 @@ def test_lines_rejoined_are_the_text_for_any_block_and_line_limit(
 def test_replacing_bad_bytes_gives_what_python_gives(write: Callable, content: bytes, block: int, longest: int) -> None:
     path = write(content)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus, "LONGEST_LINE", longest)
+        patch.setattr(corpus, "MAX_LINE_BYTES", longest)
         patch.setattr(corpus, "_BLOCK", block)
         lines = list(read_lines(path, errors="replace"))
     expected = content.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
@@ -100,7 +100,7 @@ def test_only_newlines_end_a_line_and_a_byte_order_mark_is_dropped(
 def test_a_long_line_comes_out_in_pieces_cut_after_white_space(
     write: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(corpus, "LONGEST_LINE", 8)
+    monkeypatch.setattr(corpus, "MAX_LINE_BYTES", 8)
     lines = list(read_lines(write("one two three\n漢漢漢漢\n12345678\r\n".encode())))
     assert lines == [
         Line("one two ", False),
@@ -135,7 +135,7 @@ def test_a_damaged_archive_is_said_to_be_damaged(write: Callable, suffix: str, d
 def test_a_repetitive_zst_is_decompressed_in_bounded_steps(write: Callable) -> None:
     path = write(zstandard.compress(b"a" * (1 << 26)), "corpus.zst")
     lines = list(read_lines(path))
-    assert [len(line.text) for line in lines] == [corpus.LONGEST_LINE] * 64
+    assert [len(line.text) for line in lines] == [corpus.MAX_LINE_BYTES] * 64
 
 
 def test_zst_without_its_package_names_the_extra(write: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_files_that_cannot_be_opened_are_told_in_one_line(
 def test_a_bad_byte_is_named_with_line_and_column(write: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(b"fine\n" * 122 + "été".encode() + b"x\xff y\n")
     assert f"{path}:123: byte 0xff at column 5 is not UTF-8; save the file as UTF-8" in error_of(path)
-    monkeypatch.setattr(corpus, "LONGEST_LINE", 16)
+    monkeypatch.setattr(corpus, "MAX_LINE_BYTES", 16)
     assert f"{path}:123: byte 0xff at column 5 " in error_of(path)
     path = write(b"one\n" + b"four " * 20 + b"\xe6\xbc\n")
     assert f"{path}:2: byte 0xe6 at column 101 " in error_of(path)

@@ -68,10 +68,10 @@ def test_dates_are_days_however_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("sums", {}, "there is no maker 'sums'; there are arithmetic"),
+        ("sums", {}, "'sums'"),
         ("copy", {"letters": 27}, "letters must be from 1 to 26"),
-        ("copy", {"size": 1, "letters": 2, "count": 5, "held_out": 1}, "hardly 6 different pairs"),
-        ("arithmetic", {"operators": "/"}, "operators are one or more of"),
+        ("copy", {"size": 1, "letters": 2, "count": 5, "held_out": 1}, "6 different pairs"),
+        ("arithmetic", {"operators": "/"}, "operators must be"),
         ("copy", {"count": 5, "held_out": 6}, "held_out must be from 1 to 5"),
     ],
 )

@@ -34,5 +34,5 @@ def test_words_that_a_model_does_not_know_are_left_out() -> None:
     assert {pair.good[2] for pair in pairs} == {"near"}
     with pytest.raises(CorpusError, match="too few of the common nouns"):
         noun_pp(known={"boy", "boys", "near"})
-    with pytest.raises(SettingError, match="at least one pair"):
+    with pytest.raises(SettingError, match="per_condition"):
         noun_pp(per_condition=0)

@@ -49,7 +49,7 @@ def test_each_format_gives_its_pairs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "sentence\nx\n", r"a.csv:1: the columns are sentence; needed are good and bad"),
+        ("a.csv", "sentence\nx\n", r"a.csv:1: the columns are sentence"),
         ("a.csv", "good,bad\nx,x\n", r"a.csv:2: expected two texts that differ"),
         ("a.csv", "good,bad\nx\n", r"a.csv:2: has 1 columns where the first line names 2"),
         ("a.csv", "", "a.csv: has no pairs"),

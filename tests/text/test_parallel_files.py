@@ -48,15 +48,15 @@ def test_columns_by_name_and_number_and_the_other_way_round(tmp_path: Path) -> N
             "t.tsv",
             "a\tb\nc\n",
             None,
-            "t.tsv:2: expected a source and a target with a tab",
+            "t.tsv:2: expected a source and a target",
         ),
         ("t.tsv", "a\tb\n \tc\n", None, "t.tsv:2: the text is empty; remove the pair"),
-        ("t.tsv", "", None, "t.tsv: there is no pair in it"),
-        ("t.tsv", "a\tb\n", "x,y", "t.tsv:1: there is no column 'x'; there is a, b"),
+        ("t.tsv", "", None, "t.tsv: contains no pair"),
+        ("t.tsv", "a\tb\n", "x,y", "t.tsv:1: there is no column 'x'"),
         ("t.tsv", "a\tb\n", "0,1", "t.tsv:1: there is no column '0'"),
-        ("t.csv", 'a,b\n"c,d\n', None, "t.csv:2: is not a row of a table with commas"),
-        ("t.jsonl", '{"source": 3, "target": "x"}', None, "t.jsonl:1: a text is a string or a list of strings, not 3"),
-        ("t.jsonl", '{"source": "a", "target": []}', None, "t.jsonl:1: a text is a string or a list of strings"),
+        ("t.csv", 'a,b\n"c,d\n', None, "t.csv:2: this row"),
+        ("t.jsonl", '{"source": 3, "target": "x"}', None, "t.jsonl:1: a text must be"),
+        ("t.jsonl", '{"source": "a", "target": []}', None, "t.jsonl:1: a text must be"),
         ("t.jsonl", '{"source": "a"}', None, "t.jsonl:1: there is no key target or tgt"),
     ],
 )
@@ -70,9 +70,9 @@ def test_what_is_wrong_has_a_place(name: str, text: str, columns: str, message: 
 def test_parallel_files_have_as_many_lines(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1\n2\n")
     (tmp_path / "b").write_text("1\n")
-    with pytest.raises(CorpusError, match="a: has more lines than the file beside it"):
+    with pytest.raises(CorpusError, match="a: has more lines"):
         list(read_parallel(f"{tmp_path / 'a'},{tmp_path / 'b'}"))
-    with pytest.raises(SettingError, match="two files have no columns"):
+    with pytest.raises(SettingError, match="--column"):
         list(read_parallel(f"{tmp_path / 'a'},{tmp_path / 'b'}", columns="1,2"))
     with pytest.raises(SettingError, match="takes two columns"):
         list(read_parallel(tmp_path / "a", columns="1"))

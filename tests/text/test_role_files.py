@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from relmo.errors import CorpusError
-from relmo.text.readers.roles import LONGEST, Proposition, RoleSentence, as_brackets, read_roles
+from relmo.text.readers.roles import MAX_WORDS, Proposition, RoleSentence, as_brackets, read_roles
 
 WORDS = ["Anna", "has", "seen", "Bob"]
 SEEN = ["B-ARG0", "O", "B-V", "B-ARG1"]
@@ -74,20 +74,20 @@ def test_brackets_are_written_as_they_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (line(words="Anna has seen Bob"), "the words are a list"),
-        (line(frames={}), "the frames are a list"),
-        (line(frames=[1]), "a frame is an object"),
+        (line(words="Anna has seen Bob"), "the words must be"),
+        (line(frames={}), "the frames must be"),
+        (line(frames=[1]), "a frame must be"),
         (line(frames=[{"tags": SEEN}]), "there is no key verb_index or predicate"),
         (line(frames=[{"verb_index": 4, "tags": SEEN}]), "from 0 to 3, not 4"),
         (line(frames=[{"verb_index": True, "tags": SEEN}]), "from 0 to 3, not True"),
         (line(frames=[{"verb_index": 2, "tags": SEEN[:3]}]), "as many tags as words for the predicate 'seen'"),
-        (line(frames=[{"verb_index": 2, "tags": ["X", *SEEN[1:]]}]), "'X' is not the tag of a span"),
-        (line(frames=[{"verb_index": 0, "tags": SEEN}]), "'Anna': it has the role ARG0 for itself"),
+        (line(frames=[{"verb_index": 2, "tags": ["X", *SEEN[1:]]}]), "'X' is not"),
+        (line(frames=[{"verb_index": 0, "tags": SEEN}]), "'Anna': has the role ARG0"),
         (line(pos=["NNP"]), "as many parts of speech"),
-        (line(words=["a"] * (LONGEST + 1), pos=[], frames=[]), "has 1,001 words, the most is 1,000"),
+        (line(words=["a"] * (MAX_WORDS + 1), pos=[], frames=[]), "has 1,001 words"),
         ("[1]\n", "expected a JSON object"),
         ("{\n", "is not a JSON object"),
-        ("", "no sentence in it"),
+        ("", "no sentence"),
     ],
 )
 def test_what_is_wrong_with_json_lines_is_said_with_its_place(text: str, message: str, tmp_path: Path) -> None:
@@ -102,10 +102,10 @@ def test_what_is_wrong_with_json_lines_is_said_with_its_place(text: str, message
     [
         (NUMBERED.replace(" (V*)\n", "\n"), "has 9 columns where the lines before have 10"),
         (NUMBERED.replace("have have.01", "- -"), "with 1 predicates in the eighth there should be 9"),
-        (CONLL_2005.replace("(ARG0*)", "(ARG0*"), "do not fit together: '(V*)'"),
-        (CONLL_2005.replace("(ARG1*)", "(ARG1*"), "a bracket (ARG1* is never closed"),
-        (CONLL_2005.replace("(ARG1*)", "ARG1"), "do not fit together: 'ARG1'"),
-        (CONLL_2005.replace("(ARG1*)", "*)"), "do not fit together: '*)'"),
+        (CONLL_2005.replace("(ARG0*)", "(ARG0*"), "'(V*)'"),
+        (CONLL_2005.replace("(ARG1*)", "(ARG1*"), "a bracket (ARG1*"),
+        (CONLL_2005.replace("(ARG1*)", "ARG1"), "'ARG1'"),
+        (CONLL_2005.replace("(ARG1*)", "*)"), "'*)'"),
         ("Anna\n", "no column of predicates"),
         ("Anna runs\n", "no column of predicates"),
     ],

@@ -2,8 +2,7 @@
 
 import pytest
 
-from relmo.text.sentence_ends import LONGEST, split_tokens, split_words
-from relmo.text.tokenize import tokenize, words
+from relmo.text.tokenize import MAX_SENTENCE_WORDS, split_tokens, split_words, tokenize, words
 
 CASES = [
     ("He came. She went.", ["He came.", "She went."]),
@@ -32,7 +31,7 @@ def test_an_empty_line_ends_a_sentence_and_a_line_end_does_not() -> None:
 
 
 def test_what_never_ends_is_cut_and_nothing_is_lost() -> None:
-    endless = ["word"] * (2 * LONGEST + 7)
-    assert [len(each) for each in split_words(endless)] == [LONGEST, LONGEST, 7]
+    endless = ["word"] * (2 * MAX_SENTENCE_WORDS + 7)
+    assert [len(each) for each in split_words(endless)] == [MAX_SENTENCE_WORDS, MAX_SENTENCE_WORDS, 7]
     assert split_words([]) == []
     assert split_tokens("", []) == []

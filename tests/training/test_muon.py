@@ -5,12 +5,11 @@ import copy
 import pytest
 import torch
 
-from relmo.networks.bilm import BiLMNetwork
-from relmo.networks.taught import TaughtBiLM
+from relmo.networks.bilm import BiLMNetwork, DistilledBiLM
 from relmo.nn.elmo_lstm import ElmoLayer
 from relmo.settings.bilm import BiLMModelSettings
 from relmo.settings.training import TrainSettings
-from relmo.training.muon import MOMENTUM, Muon, orthogonal
+from relmo.training.muon import MOMENTUM, Muon, orthogonalize
 from relmo.training.optimizer import make_optimizer
 
 TINY = {"char_dim": 4, "filters": ("1x4", "2x8"), "hidden": 6, "projection": 3}
@@ -20,7 +19,7 @@ TINY = {"char_dim": 4, "filters": ("1x4", "2x8"), "hidden": 6, "projection": 3}
 def test_orthogonal_keeps_the_directions_of_a_matrix_and_makes_them_alike(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     matrices = torch.randn(shape)
-    found = orthogonal(matrices)
+    found = orthogonalize(matrices)
     assert found.shape == shape
     u, s, v = torch.linalg.svd(matrices, full_matrices=False)
     turned = u.mT @ found @ v.mT  # the same singular vectors: a diagonal matrix
@@ -45,7 +44,7 @@ def test_each_gate_and_direction_is_turned_by_itself_and_the_rest_is_adams() -> 
     for direction in range(2):
         for gate in (slice(0, 5), slice(5, 10), slice(10, 15), slice(15, 20)):
             ahead = (1 + MOMENTUM) * twin.weight_ih.grad[direction, gate].mT
-            wanted = before.weight_ih[direction, gate] - 0.1 * 0.2 * 5**0.5 * orthogonal(ahead[None])[0].mT
+            wanted = before.weight_ih[direction, gate] - 0.1 * 0.2 * 5**0.5 * orthogonalize(ahead[None])[0].mT
             assert torch.allclose(layer.weight_ih[direction, gate], wanted, atol=1e-6)
 
 
@@ -80,7 +79,7 @@ def test_a_bilm_leaves_characters_and_the_output_layer_to_adam() -> None:
 
 def test_a_teacher_is_not_trained() -> None:
     student, teacher = (BiLMNetwork(BiLMModelSettings(**TINY), vocab_size=9) for _ in range(2))  # type: ignore[arg-type]
-    taught = TaughtBiLM(student, teacher, share=0.5)
+    taught = DistilledBiLM(student, teacher, share=0.5)
     groups = make_optimizer(taught, TrainSettings(optimizer="muon")).param_groups
     moved = {id(p) for group in groups for p in group["params"]}
     assert moved == {id(p) for p in student.parameters()}

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from relmo.nn.kernels import adagrad_triton
+from relmo.nn.kernels import elementwise_triton
 from relmo.settings.training import TrainSettings
 from relmo.training.optimizer import OnePassAdagrad, clip_factor, gradient_norm, make_optimizer, update
 
 SHAPES = [(7, 9), (5,), (3, 4, 2), (5000,)]
-GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"))
+GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 
 
 def made(kind: type[torch.optim.Adagrad], device: str) -> tuple[list[nn.Parameter], torch.optim.Adagrad]:
@@ -24,7 +24,7 @@ def made(kind: type[torch.optim.Adagrad], device: str) -> tuple[list[nn.Paramete
 
 
 def in_torch(p: Tensor, g: Tensor, squares: Tensor, average: Tensor | None, **numbers: Any) -> None:
-    """The equations of `adagrad_triton.step`; as with Triton, torch does not see what is written."""
+    """The equations of `elementwise_triton.step_adagrad`; as with Triton, torch does not see what is written."""
     p = p.data
     g = numbers["factor"] * g + numbers["weight_decay"] * p
     squares += g * g
@@ -37,8 +37,8 @@ def in_torch(p: Tensor, g: Tensor, squares: Tensor, average: Tensor | None, **nu
 @pytest.mark.parametrize("averaged", [True, False])
 def test_one_pass_does_what_torch_does_in_many(averaged: bool, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if device == "cpu":
-        monkeypatch.setattr(adagrad_triton, "step", in_torch)
-    elif adagrad_triton.triton is None:
+        monkeypatch.setattr(elementwise_triton, "step_adagrad", in_torch)
+    elif elementwise_triton.triton is None:
         pytest.skip("no Triton here")
     (slow, plain), (fast, one_pass) = made(torch.optim.Adagrad, device), made(OnePassAdagrad, device)
     averages = [{p: p.detach().clone() for p in parameters} if averaged else {} for parameters in (slow, fast)]
@@ -77,7 +77,7 @@ def test_the_norm_is_that_of_all_dense_gradients_there_are() -> None:
 @pytest.mark.parametrize("device", ["cpu", GPU])
 def test_adagrad_takes_one_pass_on_a_gpu_alone_and_never_with_sparse_gradients(device: str) -> None:
     settings = TrainSettings(optimizer="adagrad")
-    wanted = device == "cuda" and adagrad_triton.triton is not None
+    wanted = device == "cuda" and elementwise_triton.triton is not None
     assert isinstance(make_optimizer(nn.Linear(2, 3).to(device), settings), OnePassAdagrad) == wanted
     sparse = nn.Embedding(2, 3, sparse=True).to(device)
     assert not isinstance(make_optimizer(sparse, settings), OnePassAdagrad)

@@ -36,7 +36,7 @@ from relmo.settings.training import TrainSettings
 from relmo.store.folder import read_tensors
 from relmo.training.batch import Lanes
 from relmo.training.loop import Trainer
-from relmo.training.parallel import ALONE, Team, join, own_device, own_store, processes
+from relmo.training.parallel import SINGLE_PROCESS, Team, get_local_device, get_world_size, join, open_start_store
 
 ALICE = Path(relmo.__file__).parent / "data" / "alice.txt"
 PATIENCE = 600.0  # seconds that a process may take, and takes none of where all is well
@@ -158,6 +158,7 @@ def assert_same(out: Path, expected: Path) -> None:
     assert (out / "README.md").read_text() == (expected / "README.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -178,6 +179,7 @@ def test_torchrun_with_two_processes_takes_the_steps_of_one_with_twice_the_batch
     assert names[0] == names[1]
 
 
+@pytest.mark.slow
 def test_an_adaptive_softmax_whose_clusters_are_not_in_every_batch_takes_the_steps_of_one_process(
     text: Path, tmp_path: Path, team: Start
 ) -> None:
@@ -203,6 +205,7 @@ def wait_for_lines(out: Path, count: int, members: Members) -> None:
         time.sleep(0.002)
 
 
+@pytest.mark.slow
 def test_two_processes_killed_in_the_middle_and_resumed_end_with_the_weights_of_a_run_never_killed(
     text: Path, tmp_path: Path, team: Start, unbroken: Path
 ) -> None:
@@ -216,7 +219,7 @@ def test_two_processes_killed_in_the_middle_and_resumed_end_with_the_weights_of_
     assert values["step"] >= 11
     assert not torch.equal(tensors["random.cpu"], tensors["rank1.random.cpu"]), "each has its own dropout"
     assert not torch.equal(tensors["carry.0"], tensors["rank1.carry.0"]), "each has its own text"
-    for size, line in ((1, "go on with torchrun --nproc-per-node 2"), (3, "has 2 processes, and this is 3")):
+    for size, line in ((1, "with torchrun --nproc-per-node 2"), (3, "has 2 processes, not 3")):
         wrong = team(size, main, resume(out))
         assert wrong.end() == [2] * size
         assert line in wrong.said()[0]
@@ -226,6 +229,7 @@ def test_two_processes_killed_in_the_middle_and_resumed_end_with_the_weights_of_
     assert_same(out, unbroken)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_signal_to_one_process_stops_both_with_a_checkpoint_from_which_both_go_on(
     rank: int, text: Path, tmp_path: Path, team: Start, unbroken: Path
@@ -241,7 +245,7 @@ def test_a_signal_to_one_process_stops_both_with_a_checkpoint_from_which_both_go
     os.kill(pid, signal.SIGINT)  # as it comes from the terminal and from torchrun
     assert members.end() == [130, 130], members.said()
     command = f"torchrun --nproc-per-node 2 -m relmo train lm --out {out} --resume"
-    assert members.said() == [f"stopped; go on with: {command}\n", ""]
+    assert members.said() == [f"stopped; continue with: {command}\n", ""]
     assert (out / CHECKPOINT).exists()
     members = team(2, main, resume(out))
     assert members.end() == [0, 0], members.said()
@@ -255,10 +259,13 @@ def test_a_process_that_is_killed_leaves_none_waiting(victim: int, text: Path, t
     members.all[victim].kill()
     codes = members.end()
     assert (codes[victim], codes[1 - victim]) == (-signal.SIGKILL, 2)
-    line = "error: another process of this run has ended; start all of them again, with --resume\n"
-    assert members.said() == (["", ""] if victim == 0 else [line, ""])
+    leader, follower = members.said()
+    assert follower == ""
+    assert (leader == "") == (victim == 0)
+    assert leader.count("--resume") == leader.count("\n") == victim
 
 
+@pytest.mark.slow
 def test_torchrun_restarts_a_killed_process_and_the_run_ends_with_the_weights_of_one_never_killed(
     text: Path, tmp_path: Path, unbroken: Path
 ) -> None:
@@ -285,13 +292,14 @@ def test_processes_that_start_again_do_not_read_what_dead_ones_left_in_the_store
     store = dist.HashStore()
     with ThreadPoolExecutor(3) as pool:
         for start in range(3):  # the others come before the first process, and find the names of earlier starts
-            others = [pool.submit(own_store, store, rank, 3) for rank in (2, 1)]
+            others = [pool.submit(open_start_store, store, rank, 3) for rank in (2, 1)]
             time.sleep(0.05)
-            first = own_store(store, 0, 3)
+            first = open_start_store(store, 0, 3)
             first.set("start", str(start))
             assert [int(other.result(PATIENCE).get("start")) for other in others] == [start, start]
 
 
+@pytest.mark.slow
 def test_a_mistake_under_torchrun_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     done = torchrun(train(tmp_path / "none.txt", tmp_path / "model", LM))
     assert done.returncode == 1, "torchrun's own"
@@ -343,7 +351,7 @@ def with_a_full_disk(arguments: list[str]) -> None:
 def test_a_disk_that_is_full_for_the_first_process_ends_all(text: Path, tmp_path: Path, team: Start) -> None:
     members = team(2, with_a_full_disk, train(text, tmp_path / "model", RANDOM))
     assert members.end() == [2, 2]
-    go_on = f"go on with: torchrun --nproc-per-node 2 -m relmo train lm --out {tmp_path / 'model'} --resume"
+    go_on = f"continue with: torchrun --nproc-per-node 2 -m relmo train lm --out {tmp_path / 'model'} --resume"
     assert members.said() == [f"error: the disk is full; {go_on}\n", ""]
     assert (tmp_path / "model" / CHECKPOINT).exists()
 
@@ -361,7 +369,7 @@ def test_a_mistake_that_only_another_process_meets_is_told_by_the_first(
 ) -> None:
     members = team(2, without_a_shared_folder, train(text, tmp_path / "model", RANDOM))
     assert members.end() == [2, 2]
-    assert "process 1 does not see what process 0 wrote there; give a folder that all machines" in members.said()[0]
+    assert "process 1 does not see the files of process 0" in members.said()[0]
     assert members.said()[1] == ""
 
 
@@ -373,22 +381,22 @@ def raising(error: Exception) -> Iterator[None]:
 
 def talk() -> None:
     with join() as team:
-        rank, size = team.rank, team.size
-        assert (size, team.leads) == (3, rank == 0)
+        rank, size = team.rank, team.world_size
+        assert (size, team.is_leader) == (3, rank == 0)
         assert team.any([rank == 2, False, True]) == [True, False, True]
-        assert team.share({"é": [rank, 0.1, None]}) == {"é": [0, 0.1, None]}
-        assert team.share(rank, source=2) == 2
+        assert team.broadcast({"é": [rank, 0.1, None]}) == {"é": [0, 0.1, None]}
+        assert team.broadcast(rank, source=2) == 2
         own = torch.tensor(float(rank))
         assert (team.mean(own), own) == (1.0, float(rank))
         odd = {"a": torch.full((2, 3), rank / 3, dtype=torch.bfloat16).T, "b": torch.tensor(rank), "c": torch.zeros(0)}
-        for other, tensors in enumerate(team.gather(odd)):
+        for other, tensors in enumerate(team.all_gather(odd)):
             assert torch.equal(tensors["a"], torch.full((3, 2), other / 3, dtype=torch.bfloat16))
             assert tensors["b"] == other
             assert tensors["c"].shape == (0,)
-        with team.together():
+        with team.barrier():
             pass
         mistakes = [nullcontext(), raising(CorpusError("early")), raising(CorpusError("late"))]
-        with pytest.raises(RelmoError, match="late" if rank == 2 else "early"), team.together(), mistakes[rank]:
+        with pytest.raises(RelmoError, match="late" if rank == 2 else "early"), team.barrier(), mistakes[rank]:
             pass
     assert not dist.is_initialized()
 
@@ -422,7 +430,7 @@ def take_steps() -> None:
     settings = TrainSettings(optimizer="sgd", lr=1.0, decay="constant", warmup=0, clip_norm=0.0, epochs=1)
     with join() as team:
         model = Products()
-        numbers = Numbers(1.0, 3.0, 5.0) if team.leads else Numbers(3.0, 5.0, 11.0)
+        numbers = Numbers(1.0, 3.0, 5.0) if team.is_leader else Numbers(3.0, 5.0, 11.0)
         trainer = Trainer(model, numbers, settings, frozen=lambda epoch: [] if epoch > 0.5 else [model.b], team=team)
         steps = list(trainer.steps())
         assert [float(step.norm) for step in steps] == pytest.approx([2.0, 4.0, 8.0 * 2**0.5])
@@ -455,18 +463,18 @@ def test_what_three_processes_tell_each_other(team: Start) -> None:
 
 def test_a_process_by_itself_joins_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     with join() as team:
-        assert team == ALONE == Team(rank=0, size=1)
+        assert team == SINGLE_PROCESS == Team(rank=0, world_size=1)
     tensors = {"a": torch.zeros(2)}
-    assert ALONE.gather(tensors)[0] is tensors
-    assert ALONE.any([True, False]) == [True, False]
+    assert SINGLE_PROCESS.all_gather(tensors)[0] is tensors
+    assert SINGLE_PROCESS.any([True, False]) == [True, False]
     value = object()
-    assert ALONE.share(value) is value
-    with pytest.raises(OSError, match="mine"), ALONE.together():
+    assert SINGLE_PROCESS.broadcast(value) is value
+    with pytest.raises(OSError, match="mine"), SINGLE_PROCESS.barrier():
         raise OSError("mine")
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     with join() as team:
-        assert team is ALONE
+        assert team is SINGLE_PROCESS
     assert not dist.is_initialized()
 
 
@@ -474,7 +482,7 @@ def test_a_torch_without_its_distributed_part_is_one_clear_line(monkeypatch: pyt
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(dist, "is_available", lambda: False)
-    with pytest.raises(SettingError, match="start relmo without torchrun"), join():
+    with pytest.raises(SettingError, match="torchrun"), join():
         pass
 
 
@@ -482,21 +490,21 @@ def test_more_processes_than_gpus_is_an_error_that_says_what_to_type(monkeypatch
     for name, value in {"RANK": "2", "WORLD_SIZE": "8", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    assert processes() == 8
-    with pytest.raises(SettingError, match="4 processes need as many GPUs, torch sees 3 here; use --nproc-per-node 3"):
-        own_device(torch.device("cuda"))
-    assert own_device(torch.device("cpu")) == torch.device("cpu")
+    assert get_world_size() == 8
+    with pytest.raises(SettingError, match="--nproc-per-node 3"):
+        get_local_device(torch.device("cuda"))
+    assert get_local_device(torch.device("cpu")) == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     chosen: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    assert own_device(torch.device("cuda")) == torch.device("cuda", 2) == chosen[0]
+    assert get_local_device(torch.device("cuda")) == torch.device("cuda", 2) == chosen[0]
 
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_the_lanes_of_all_processes_are_those_of_one_with_as_many(size: int) -> None:
     stream = np.random.default_rng(1).integers(0, 99, size=1000).astype(np.uint16)
     whole = Lanes(stream, batch=4 * size, unroll=7)
-    parts = [Lanes(stream, batch=4, unroll=7, rank=rank, size=size) for rank in range(size)]
+    parts = [Lanes(stream, batch=4, unroll=7, rank=rank, world_size=size) for rank in range(size)]
     assert {len(part) for part in parts} == {len(whole)}
     for index in range(len(whole)):
         for side in (0, 1):

@@ -19,7 +19,7 @@ from relmo.settings.training import TrainSettings
 from relmo.training import plan
 from relmo.training.batch import Lanes
 from relmo.training.loop import Step, Trainer, learning_rate
-from relmo.training.plan import rehearse
+from relmo.training.plan import time_steps
 
 
 class Line(nn.Module):
@@ -164,7 +164,7 @@ def test_the_average_follows_its_definition_and_serves_validation_alone() -> Non
         average = decay * average + (1 - decay) * weights(trainer)
         assert torch.allclose(seen[-1], average, atol=1e-5)
         assert not torch.allclose(seen[-1], weights(trainer))
-    with trainer.averaged():
+    with trainer.averaged_weights():
         assert torch.equal(weights(trainer), seen[-1])
     assert weights(trainer)[0] == pytest.approx(1.0 - 30 * 0.5)
 
@@ -175,7 +175,7 @@ def test_an_error_within_averaged_puts_the_weights_back() -> None:
     before = weights(trainer)
 
     def broken() -> None:
-        with trainer.averaged():
+        with trainer.averaged_weights():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -328,7 +328,7 @@ def test_a_run_stopped_in_the_middle_goes_on_to_the_bit(name: str) -> None:
 
 def test_a_run_of_minutes_keeps_the_number_of_steps_that_it_was_given() -> None:
     first = network_trainer({}, minutes=1.0)
-    first.end_at(9)
+    first.set_total_steps(9)
     steps = first.steps()
     lrs = [next(steps).lr for _ in range(4)]
     state = copy.deepcopy(first.state())
@@ -336,15 +336,15 @@ def test_a_run_of_minutes_keeps_the_number_of_steps_that_it_was_given() -> None:
     assert len(lrs) == 9
     assert lrs == [learning_rate(first.settings, i, 9) for i in range(9)]
     second = network_trainer({}, minutes=1.0)
-    assert second.unusable(*state) is None
+    assert second.find_problem(*state) is None
     second.load_state(*state)
     assert [step.lr for step in second.steps()] == lrs[4:]
     for wrong in (None, 3, 10**400):
-        assert second.unusable(state[0], state[1] | {"total": wrong}) is not None
+        assert second.find_problem(state[0], state[1] | {"total": wrong}) is not None
 
 
 def test_the_plan_of_a_run_of_minutes_has_as_many_steps_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "rehearse", lambda trainer: 0.5)
+    monkeypatch.setattr(plan, "time_steps", lambda trainer: 0.5)
     trainer = network_trainer({}, minutes=2.0)
     made = plan.make_plan(trainer, 1, "words")
     assert made.steps == trainer.total == 240
@@ -392,11 +392,11 @@ def test_batches_made_ahead_change_nothing(name: str, ahead: int) -> None:
     model, train = CASES[name]
     expected = [record(step) for step in network_trainer(model, **train).steps()]
     first = network_trainer(model, **train)
-    first.ahead = ahead
+    first.prefetch = ahead
     found = [record(step) for _, step in zip(range(5), first.steps(), strict=False)]
     state = copy.deepcopy(first.state())
     second = network_trainer(model, **train)
-    second.ahead = ahead
+    second.prefetch = ahead
     second.load_state(*state)
     assert found + [record(step) for step in second.steps()] == expected
     assert not workers()
@@ -420,7 +420,7 @@ class Asked(Given):
 
 
 def asked_trainer(batches: Asked, ahead: int, **more: Any) -> Trainer:
-    return Trainer(Line(), batches, TrainSettings(**(PLAIN | more)), ahead=ahead)
+    return Trainer(Line(), batches, TrainSettings(**(PLAIN | more)), prefetch=ahead)
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3, 100])
@@ -435,7 +435,7 @@ def test_each_batch_is_made_once_in_order_and_none_beyond_the_end(ahead: int) ->
 
 def test_batches_are_made_while_a_step_is_looked_at_and_no_more_than_so_many() -> None:
     batches = Asked(20)
-    steps = asked_trainer(batches, ahead=3).steps()
+    steps = asked_trainer(batches, 3).steps()
     next(steps)
     while len(batches.asked) < 4:
         time.sleep(0.001)
@@ -457,7 +457,7 @@ def test_an_error_in_making_a_batch_is_raised_at_its_step_and_leaves_no_thread(a
 
 
 def test_a_cpu_makes_no_batches_ahead() -> None:
-    assert line_trainer([1.0, 0.0, 0.0]).ahead == 0
+    assert line_trainer([1.0, 0.0, 0.0]).prefetch == 0
 
 
 class TwoLines(nn.Module):
@@ -522,7 +522,7 @@ def test_a_rehearsal_trains_as_the_run_does_and_leaves_no_trace(optimizer: str) 
     trainer.loss = lambda batch, carry: modes.append(network.training) or loss(batch, carry)  # type: ignore[assignment]
     network.eval()  # as one finds it that was loaded
     random = torch.get_rng_state()
-    assert rehearse(trainer) > 0
+    assert time_steps(trainer) > 0
     assert modes
     assert all(modes)
     assert torch.equal(torch.get_rng_state(), random)

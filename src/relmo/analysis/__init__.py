@@ -1,1 +1,1 @@
-"""Numbers about a model: plain functions from loaded models and typed examples to plain data. No file is read here."""
+"""Numbers about a model: plain functions from loaded models and typed examples to plain data."""

@@ -1,7 +1,6 @@
-"""The command line: `relmo VERB …`. One thin function per verb, imported when it is used; a plain function does the
-work.
+"""Command line `relmo COMMAND …`: one thin function per command, whose imports are lazy.
 
-What a user did wrong comes out as one line on standard error and exit status 2, never as a traceback.
+A user error is one line on standard error and exit status 2, never a traceback.
 """
 
 import os
@@ -13,7 +12,6 @@ from cyclopts import App, CycloptsError
 
 import relmo
 from relmo.cli.analyse import analyse
-from relmo.cli.bench import bench
 from relmo.cli.completion import install_completion
 from relmo.cli.convert import convert
 from relmo.cli.embed import embed
@@ -22,23 +20,21 @@ from relmo.cli.explore import explore
 from relmo.cli.generate import generate
 from relmo.cli.info import info
 from relmo.cli.make import make
-from relmo.cli.mistakes import explained
+from relmo.cli.mistakes import explain_mistake
 from relmo.cli.numbers import check_numbers
 from relmo.cli.predict import predict
-from relmo.cli.reproduce import reproduce
 from relmo.cli.serve import serve
-from relmo.cli.streams import broken_stream, prepare_streams, silence
 from relmo.cli.surprisal import surprisal
-from relmo.cli.terminal import make_console, say
+from relmo.cli.terminal import find_broken_stream, make_console, prepare_streams, print_message, silence
 from relmo.cli.train import settings_from_files, train_command
-from relmo.errors import NO_MEMORY, RelmoError, one_line, reason
+from relmo.errors import NO_MEMORY, RelmoError, describe_os_error, one_line
 from relmo.settings.kinds import KINDS
 from relmo.text.corpus import STDIN
 
-OUT_OF_MEMORY = (  # as torch says it
+OUT_OF_MEMORY = (  # messages of torch
     "OutOfMemoryError",
     "CUDA error: out of memory",
-    "STATUS_ALLOC_FAILED",  # of cuBLAS and cuDNN
+    "STATUS_ALLOC_FAILED",  # cuBLAS and cuDNN
     "DefaultCPUAllocator: can't allocate memory",
 )
 
@@ -47,92 +43,73 @@ app = App(
     version=relmo.__version__,
     help="Recurrent language models and the contextual word embeddings inside them.",
     help_format="markdown",
-    help_epilogue="Each verb has its own help, with an example: `relmo train lm --help`.",
-    suppress_keyboard_interrupt=False,  # `main` says that it stopped
+    help_epilogue="Every command has its own help, with an example: `relmo train lm --help`.",
+    suppress_keyboard_interrupt=False,  # `main` reports it
     config=check_numbers,
 )
 train = App(name="train", help="Train a model.", config=(settings_from_files, check_numbers))
 for kind in KINDS:
     train.command(train_command(kind), name=kind)
 app.command(train)
-app.command(make)
-app.command(embed)
-app.command(evaluate)
-app.command(predict)
-app.command(generate)
-app.command(surprisal)
-app.command(serve)
-app.command(explore)
-app.command(info)
-app.command(convert)
-app.command(analyse)
-app.command(reproduce)
-app.command(bench)
+for command in (make, embed, evaluate, predict, generate, surprisal, serve, explore, info, convert, analyse):
+    app.command(command)
 app.command(partial(install_completion, app), name="--install-completion")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """The entry point of the `relmo` command; exits with 0, 2 (a mistake in what was asked) or 130 (Ctrl-C)."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] != ["generate"]:  # for verbs that read files; cyclopts takes a lone - for an option
-        given = [STDIN if argument == "-" else argument for argument in given]
-    os.environ.setdefault(
-        "OMP_WAIT_POLICY", "PASSIVE"
-    )  # threads that spin while they wait halve a shared machine's speed
+def main(arguments: Sequence[str] | None = None, application: App = app) -> None:
+    """Run the `relmo` command; exit with 0, 2 (user error) or 130 (Ctrl-C)."""
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    if argv[:1] != ["generate"]:  # for commands that read files; cyclopts takes a lone - for an option
+        argv = [STDIN if argument == "-" else argument for argument in argv]
+    # threads that spin while they wait halve the speed of a shared machine
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     prepare_streams()
     try:
-        run(given)
+        run(argv, application)
     except KeyboardInterrupt:
-        say("stopped")
+        print_message("stopped")
         status = 130
-    except BrokenPipeError:  # who reads on has seen enough, as `head` does
+    except BrokenPipeError:  # the reader has closed the pipe, as `head` does
         silence(sys.stdout)
         status = 0
     except Exception as error:
-        line = _explain(error)
-        if line is None:
+        message = _explain(error, application.name[0])
+        if message is None:
             raise
-        status = fail(line)
-    broken_stream()  # after which nothing is left that Python would complain of at its end
+        status = fail(message)
+    find_broken_stream()  # silences it, as Python would complain at its end
     sys.exit(status)
 
 
-def run(given: Sequence[str]) -> None:
-    """Runs a command and sees to it that its results are out."""
+def run(argv: Sequence[str], application: App = app) -> None:
+    """Run a command and flush its results."""
     try:
-        app(given, console=make_console(stderr=False), exit_on_error=False, print_error=False)
-    except SystemExit:  # as every command ends that went well
+        application(argv, console=make_console(stderr=False), exit_on_error=False, print_error=False)
+    except SystemExit:  # raised by every command that succeeds
         sys.stdout.flush()
         raise
 
 
-def _explain(error: Exception) -> str | None:
-    """What a user can be told of an error; None of a mistake of ours, which a traceback is for."""
+def _explain(error: Exception, program: str) -> str | None:
+    """Return the message for a user error; None for a bug, which is worth a traceback."""
     if isinstance(error, CycloptsError):
-        return explained(error)
+        return explain_mistake(error, program)
     if isinstance(error, RelmoError):
         return str(error)
     if isinstance(error, OSError) and error.errno is not None:
-        return f"{_place_of(error)}: {reason(error)}"
+        place = find_broken_stream()
+        if place is None and isinstance(error.filename, str | bytes):
+            place = os.fsdecode(error.filename)
+        return f"{place or 'standard output or another file cannot be written or read'}: {describe_os_error(error)}"
     if isinstance(error, UnicodeEncodeError):
-        unsayable = error.object[error.start : error.end]
-        return f"a name or a text has {unsayable!r} in it, which the encoding {error.encoding} does not have"
+        characters = error.object[error.start : error.end]
+        return f"A name or text contains {characters!r}, which the encoding {error.encoding} lacks."
     if isinstance(error, MemoryError) or any(sign in f"{type(error).__name__}: {error}" for sign in OUT_OF_MEMORY):
-        return f"{NO_MEMORY} for what was asked ({error or 'none is left'}); ask for less at once"
-    return f"a file cannot be opened: {reason(error)}" if "embedded null" in str(error) else None
+        return f"{NO_MEMORY} ({error or 'no details'}); reduce the sizes, such as the batch size"
+    return f"Cannot open a file: {describe_os_error(error)}" if "embedded null" in str(error) else None
 
 
-def _place_of(error: OSError) -> str:
-    """The file or stream that an error is of."""
-    broken = broken_stream()
-    if broken is not None:
-        return broken
-    known = isinstance(error.filename, str | bytes)
-    return os.fsdecode(error.filename) if known else "standard output, or another file, cannot be written or read"
-
-
-def fail(line: str) -> int:
-    """Prints what is wrong as one line, not too long, without characters that would do something to a terminal. -> the
-    exit status"""
-    say(f"error: {one_line(line)}")
+def fail(message: str) -> int:
+    """Print an error as one line of limited length without control characters; return the exit status."""
+    print_message(f"error: {one_line(message)}")
     return 2

@@ -9,61 +9,41 @@ from urllib.parse import urlencode
 
 from cyclopts import Parameter
 
-from relmo.cli.output import Overwrite
-from relmo.cli.sources import Tokenizer
-from relmo.cli.terminal import say, share_bar
-from relmo.disk.outputs import refuse_existing
+from relmo.cli.options import Device, Overwrite, Tokenizer, check_out
+from relmo.cli.terminal import print_message, share_bar
 from relmo.errors import SettingError
 from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.explorer.align import AlignSession
-    from relmo.explorer.extras import Extras
     from relmo.explorer.session import Session
 
 INSTALL = "relmo explore needs the packages starlette and uvicorn; try: pip install 'relmo[explore]'"
-FIRST = "prose"
+DEFAULT_MODEL = "prose"
 
 
 @dataclass(frozen=True, kw_only=True)
-class More:
-    """What the page has beside the model."""
+class Companions:
+    """Other models and data that the explorer shows with the model."""
 
     beside: tuple[str, ...] = ()
-    """Another model, or a folder of models, such as the checkpoints of a run: to compare with, and to see when a
-    unit appeared. For a trained task with ELMo its mix of layers is shown. A model that translates takes another
-    such model."""
+    """Another model, or a folder of models, such as the checkpoints of a run, to compare with and to see when a unit
+    appeared. For a task with ELMo, its layer weights are shown. A sequence-to-sequence model can be compared with
+    another one only."""
     train: Path | None = None
-    """The text that the model was trained on: the page shows what samples have copied from it."""
+    """The training text of the model: shows which parts of samples are copied from it."""
     data: Path | None = None
-    """A folder with minimal pairs: BLiMP's .jsonl, Lakretz's .txt, Linzen's .gold, .tab, or .csv of your own. The
-    default is the folder that RELMO_DATA names, or data/ here."""
+    """A folder with minimal pairs: BLiMP's .jsonl, Lakretz's .txt, Linzen's .gold, .tab, or your own .csv. By default
+    the folder in RELMO_DATA, or ./data."""
     figures: Path | None = None
-    """What relmo analyse meaning --measure printed with --json: parts of speech and senses by layer."""
-
-    def extras(self, device: str, tokenizer: Literal["words", "whitespace"] | None) -> "Extras":
-        """All of it, checked."""
-        from relmo.explorer.extras import Extras
-        from relmo.reproduce.data import data_folder
-
-        data = self.data or (usual if (usual := data_folder()).is_dir() else None)
-        found = Extras.of(self.beside, train=self.train, data=data, figures=self.figures, device=device)
-        found.tokenizer = tokenizer
-        return found
-
-    def only_beside(self) -> tuple[str, ...]:
-        """Other models alone, which is all that a model that translates has beside it."""
-        for option in ("train", "data", "figures"):
-            if getattr(self, option) is not None:
-                raise SettingError(f"--{option} goes with a language model, not with one that translates")
-        return self.beside
+    """Output of relmo analyse meaning --measure --json: parts of speech and senses by layer."""
 
 
 def explore(
     model: PathName | None = None,
     text: PathName | None = None,
     *,
-    more: Annotated[More, Parameter(name="*", group="Beside the model")] = More(),
+    companions: Annotated[Companions, Parameter(name="*", group="Companions")] = Companions(),
     port: int = 8321,
     host: str = "127.0.0.1",
     token: str | None = None,
@@ -71,13 +51,13 @@ def explore(
     overwrite: Overwrite = False,
     browser: bool = True,
     tokenizer: Tokenizer = None,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
+    device: Device = "auto",
     quiet: bool = False,
 ) -> None:
-    """Look into a model in a browser: its units over a text, what they stand for, and how far back it remembers.
+    """Explore a model in a browser: its units over a text, what they represent, and how far back it remembers.
 
-    For a sequence-to-sequence model the page shows what it writes, and what it looks at while it writes. Only this
-    machine can open the page. Ctrl-C ends it.
+    For a sequence-to-sequence model, the page shows its outputs and its attention. By default only this machine can
+    open the page. Ctrl-C stops the server.
 
         relmo explore
 
@@ -92,124 +72,130 @@ def explore(
     Parameters
     ----------
     model
-        The folder of a language model, bidirectional or not; of a sequence-to-sequence model; or of a trained task with
-        ELMo, whose model is looked into; or one that ships: prose, code, hello, english-french, small. Without one,
-        prose is opened, and the page offers the others. An n-gram or feed-forward model can be seen writing.
+        The folder of a language model, bidirectional or not; of a sequence-to-sequence model; of a task with ELMo, to
+        explore its biLM; or a bundled model: prose, code, hello, english-french, small. By default prose; the page
+        offers the others. Of n-gram and feed-forward models, only the generated text is shown.
     text
-        A file to look at: plain text, source code, or .conllu; - for standard input. There are others in the page, and
-        room for your own. For a sequence-to-sequence model it is a file of pairs, as relmo train seq2seq takes them.
+        A text to explore: plain text, source code, or .conllu; - for standard input. The page has other texts, and a
+        field for your own. For a sequence-to-sequence model, a file of pairs as for relmo train seq2seq.
     port
-        Where to listen; 0 takes any that is free.
+        The port to listen on; 0 for any free one.
     host
-        The address to listen on. Any but this machine's own needs a --token.
+        The address to listen on. Addresses other than loopback need a --token.
     token
-        A secret of 8 or more characters that requests must bring; the address that is printed carries it.
+        A secret of 8 or more characters that requests must carry; the printed address contains it.
     export
-        Write one self-contained page to this .html file, with what was found in the text, and open nothing.
+        Write a self-contained page with the results for the text to this .html file, and start no server.
     browser
         Open a browser.
-    device
-        Where to compute; auto takes a GPU if there is one.
     quiet
-        Print the address alone, and no progress.
+        Print only the address, and no progress.
     """
     if export is not None:
-        if export.suffix.lower() not in (".html", ".htm"):
-            raise SettingError(f"{export}: the name of the page must end in .html")
         from relmo.explorer.align import is_seq2seq
 
-        refuse_existing(export, overwrite=overwrite)
-        name = model or FIRST
-        _write(opened(name, text, device, more if is_seq2seq(name) else None, tokenizer), export, quiet=quiet)
-        return
+        check_out(export, (".html", ".htm"), overwrite=overwrite)
+        name = model or DEFAULT_MODEL
+        session = open_session(name, text, device, companions if is_seq2seq(name) else None, tokenizer)
+        return _write_page(session, export, quiet=quiet)
     if not 0 <= port <= 65535:
-        raise SettingError(f"--port is from 0 to 65535, not {port}")
+        raise SettingError(f"--port must be from 0 to 65535, not {port}")
     try:
+        from relmo.explorer.examples import list_examples
         from relmo.explorer.server import Models, make_app
         from relmo.web.connections import listen, make_server
         from relmo.web.guard import LOOPBACK, check_address
     except ImportError:
         raise SettingError(INSTALL) from None
     check_address(host, token)
-    names = _offered(model)
-    models = Models(names, lambda name: opened(name, text, device, more, tokenizer, first=name == names[0]))
+    bundled = list_examples()
+    default = model or (DEFAULT_MODEL if DEFAULT_MODEL in bundled else "small")
+    models = Models(
+        list(dict.fromkeys([default, *bundled])),
+        lambda name: open_session(name, text, device, companions, tokenizer, is_default=name == default),
+    )
     app = make_app(models, token=token, hosts=LOOPBACK if host in LOOPBACK else None)
     listener = listen(host, port)
-    address = link(host, listener.getsockname()[1], token)
-    _serve(make_server(app), listener, models, address, browser=browser)
+    address = make_url(host, listener.getsockname()[1], token)
+    return _run_server(make_server(app), listener, models, address, browser=browser)
 
 
-def _offered(model: str | None) -> list[str]:
-    """The models that the page can open, the first one first."""
-    from relmo.explorer.examples import shipped
-
-    names = shipped()
-    first = model or (FIRST if FIRST in names else "small")
-    return list(dict.fromkeys([first, *names]))
-
-
-def opened(
+def open_session(
     name: str,
     text: str | None,
     device: str,
-    more: More | None = None,
+    companions: Companions | None = None,
     tokenizer: Literal["words", "whitespace"] | None = None,
     *,
-    first: bool = True,
+    is_default: bool = True,
 ) -> "Session | AlignSession":
-    """A session with a model, with more beside; a text, and a way to split it, are for the first model alone."""
+    """Open a session with a model. The text, the tokenizer, and companions of a sequence-to-sequence model are used for
+    the default model only."""
+    from relmo.analysis.core.published import data_folder
     from relmo.explorer.align import AlignSession, is_seq2seq
+    from relmo.explorer.extras import Extras
     from relmo.explorer.session import Session
 
-    given, split = (text, tokenizer) if first else (None, None)
+    if not is_default:
+        text = tokenizer = None
     if is_seq2seq(name):
-        beside = more.only_beside() if more is not None and first else ()
-        return AlignSession.open(name, given, beside=beside, device=device, tokenizer=split)
-    session = Session.open(name, device=device, tokenizer=split)
-    if more is not None:
-        learnt, session.extras = session.extras.learnt, more.extras(device, split)
-        session.extras.learnt |= learnt
-    if given is not None:
-        session.give_file(given)
+        sources: tuple[str, ...] = ()
+        if companions is not None and is_default:
+            sources = companions.beside
+            for option in ("train", "data", "figures"):
+                if getattr(companions, option) is not None:
+                    raise SettingError(f"--{option} needs a language model, not a sequence-to-sequence model.")
+        return AlignSession.open(name, text, companions=sources, device=device, tokenizer=tokenizer)
+    session = Session.open(name, device=device, tokenizer=tokenizer)
+    if companions is not None:
+        data = companions.data or (folder if (folder := data_folder()).is_dir() else None)
+        extras = Extras.from_paths(
+            companions.beside, train=companions.train, data=data, figures=companions.figures, device=device
+        )
+        extras.tokenizer = tokenizer
+        extras.layer_mixes |= session.extras.layer_mixes
+        session.extras = extras
+    if text is not None:
+        session.texts.set_file(text)
     return session
 
 
-def _write(session: "Session | AlignSession", path: Path, *, quiet: bool) -> None:
+def _write_page(session: "Session | AlignSession", path: Path, *, quiet: bool) -> None:
     from relmo.explorer.page import write_page
 
-    with share_bar("looking into the model", quiet=quiet) as progress:
-        note = write_page(session, path, progress)
+    with share_bar("analysing the model", quiet=quiet) as on_progress:
+        note = write_page(session, path, on_progress)
     if not quiet:
-        say(f"{path}: {note}")
+        print_message(f"{path}: {note}")
 
 
-def _serve(server: Any, listener: Any, models: Any, address: str, *, browser: bool) -> None:
-    """Listens until Ctrl-C; the first model is opened meanwhile, and where that fails there is nothing to show."""
-    failed: list[BaseException] = []
+def _run_server(server: Any, listener: Any, models: Any, address: str, *, browser: bool) -> None:
+    """Serve until Ctrl-C. The default model is opened meanwhile; if that fails, its error is raised."""
+    errors: list[BaseException] = []
 
-    def prepare() -> None:
+    def open_default() -> None:
         try:
             models.get("").answer("about", {"opening": "1"})
         except BaseException as error:
-            failed.append(error)
+            errors.append(error)
             server.should_exit = True
         finally:
             gc.freeze()
             gc.enable()
 
-    gc.disable()  # while torch is imported, whose many objects it would look through time and again
-    threading.Thread(target=prepare, daemon=True).start()
-    print(f"exploring at {address}  (Ctrl-C ends it)", flush=True)
+    gc.disable()  # importing torch creates many objects, which would be scanned again and again
+    threading.Thread(target=open_default, daemon=True).start()
+    print(f"exploring at {address}  (press Ctrl-C to stop)", flush=True)
     if browser:
         import webbrowser
 
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
     server.run(sockets=[listener])
-    if failed:
-        raise failed[0]
+    if errors:
+        raise errors[0]
 
 
-def link(host: str, port: int, token: str | None) -> str:
-    """The address of the page, with the token where there is one."""
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}/" + ("?" + urlencode({"token": token}) if token else "")
+def make_url(host: str, port: int, token: str | None) -> str:
+    """Return the address of a server, with the token if there is one."""
+    name = f"[{host}]" if ":" in host else host
+    return f"http://{name}:{port}/" + ("?" + urlencode({"token": token}) if token else "")

@@ -4,10 +4,11 @@ import dataclasses
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from relmo.cli.options import Device
 from relmo.cli.terminal import make_console, print_json
 from relmo.errors import SettingError
 from relmo.settings.arguments import PathName
@@ -21,18 +22,17 @@ class DecodingOptions:
     """How the next symbol is chosen."""
 
     temperature: float = 1.0
-    """Below 1, probable symbols become more probable. Above 1, all symbols become more alike. 0 is greedy."""
+    """Below 1 favours probable symbols, above 1 flattens the distribution; 0 is greedy."""
     greedy: bool = False
-    """Always take the most probable symbol; the same as --temperature 0."""
+    """Always choose the most probable symbol, like --temperature 0."""
     top_k: int | None = None
-    """Choose among the k most probable symbols only."""
+    """Sample from the k most probable symbols."""
     top_p: float | None = None
-    """Choose among the most probable symbols that together hold probability p."""
+    """Sample from the most probable symbols that together have probability p."""
     beams: int | None = None
-    """Search for the most probable text with this many beams instead of sampling. The --samples best texts are
-    printed."""
+    """Beam search with this many beams instead of sampling; prints the --samples best texts."""
     unknown: bool = False
-    """Also allow `<unk>`."""
+    """Allow `<unk>`."""
 
 
 def generate(
@@ -43,11 +43,11 @@ def generate(
     samples: int = 1,
     decoding: Annotated[DecodingOptions, Parameter(name="*")] = DecodingOptions(),
     seed: int = 0,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
+    device: Device = "auto",
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Write text with a language model, until the end-of-text symbol or a limit.
+    """Generate text with a language model, up to the end-of-text symbol or a limit.
 
     For example:
 
@@ -58,65 +58,62 @@ def generate(
     Parameters
     ----------
     model
-        The model's folder.
+        A model folder, or a bundled model.
     prompt
-        What the text begins with; by default nothing.
+        Beginning of the text.
     limit
-        Stop after this many symbols (characters or words).
+        Maximum number of symbols (characters or words).
     samples
-        How many texts, made side by side.
+        Number of texts.
     seed
         The same seed gives the same text.
-    device
-        Where to compute; auto takes a GPU if there is one.
     json
         Print one JSON object: the texts with their log-probabilities.
     quiet
-        Print the texts only when they are done, without headings.
+        Print the texts without headings when they are complete.
     """
-    check(decoding, limit, samples)
+    _check_options(decoding, limit, samples)
     from relmo.loading import load
 
     loaded = load(model, kinds="lm", device=device)
     if decoding.beams:
-        grown = iter([loaded.search(prompt, beams=decoding.beams, limit=limit, unknown=decoding.unknown)[:samples]])
+        results = loaded.search(prompt, beams=decoding.beams, limit=limit, unknown=decoding.unknown)
+        stream = iter([results[:samples]])
     else:
         sampling: dict[str, Any] = {"top_k": decoding.top_k, "top_p": decoding.top_p}
         sampling["temperature"] = 0.0 if decoding.greedy else decoding.temperature
-        grown = loaded.stream(prompt, limit=limit, samples=samples, seed=seed, unknown=decoding.unknown, **sampling)
+        stream = loaded.stream(prompt, limit=limit, samples=samples, seed=seed, unknown=decoding.unknown, **sampling)
     if json:
-        *_, texts = grown
+        *_, texts = stream
         print_json({"model": model, "texts": [dataclasses.asdict(text) for text in texts]})
     elif samples == 1 and not quiet:
-        _stream_one(grown)
+        _print_stream(stream)
     else:
-        _show_several(grown, headings=not quiet)
+        _print_texts(stream, headings=not quiet)
 
 
-def check(decoding: DecodingOptions, limit: int, samples: int) -> None:
-    """An error where the options make no sense."""
-    for name, value in (("limit", limit), ("samples", samples), ("beams", decoding.beams)):
-        if value is not None and value < 1:
-            raise SettingError(f"--{name} must be 1 or more, not {value}")
+def _check_options(decoding: DecodingOptions, limit: int, samples: int) -> None:
+    for name, count in (("limit", limit), ("samples", samples), ("beams", decoding.beams)):
+        if count is not None and count < 1:
+            raise SettingError(f"--{name} must be 1 or more, not {count}")
     if decoding.beams and (decoding.greedy or decoding.top_k or decoding.top_p or decoding.temperature != 1.0):
-        raise SettingError("--beams does not sample: leave out --greedy, --temperature, --top-k and --top-p")
+        raise SettingError("--beams does not sample; omit --greedy, --temperature, --top-k and --top-p.")
     if decoding.beams and samples > decoding.beams:
-        raise SettingError(f"--samples {samples} is more than --beams {decoding.beams} texts")
+        raise SettingError(f"--samples {samples} is more than --beams {decoding.beams}.")
 
 
-def _stream_one(grown: "Iterator[list[Text]]") -> None:
-    """Prints a text as it grows."""
-    shown = ""
-    for (text,) in grown:
-        new = text.text[len(shown) :] if text.text.startswith(shown) else f"\n{text.text}"
-        sys.stdout.write(new)
+def _print_stream(stream: "Iterator[list[Text]]") -> None:
+    """Print a text while it is generated."""
+    printed = ""
+    for (text,) in stream:
+        sys.stdout.write(text.text[len(printed) :] if text.text.startswith(printed) else f"\n{text.text}")
         sys.stdout.flush()
-        shown = text.text
+        printed = text.text
     print()
 
 
-def _show_several(grown: "Iterator[list[Text]]", *, headings: bool) -> None:
-    """Several texts growing side by side on a terminal; elsewhere, each when all are done."""
+def _print_texts(stream: "Iterator[list[Text]]", *, headings: bool) -> None:
+    """Print several texts: on a terminal while they are generated, otherwise when all are complete."""
     from rich.console import Group
     from rich.live import Live
     from rich.panel import Panel
@@ -125,12 +122,11 @@ def _show_several(grown: "Iterator[list[Text]]", *, headings: bool) -> None:
     console = make_console(stderr=False)
     if console.is_terminal and headings:
         with Live(console=console, refresh_per_second=8, vertical_overflow="visible") as live:
-            for texts in grown:
-                live.update(
-                    Group(*(Panel(Plain(t.text), title=f"{t.log_prob:.1f}", title_align="right") for t in texts))
-                )
+            for texts in stream:
+                panels = [Panel(Plain(t.text), title=f"{t.log_prob:.1f}", title_align="right") for t in texts]
+                live.update(Group(*panels))
         return
-    *_, texts = grown
+    *_, texts = stream
     for number, text in enumerate(texts, start=1):
         if headings:
             print(f"--- {number}  log-probability {text.log_prob:.2f}  {text.symbols} symbols")

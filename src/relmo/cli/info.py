@@ -1,51 +1,41 @@
 """`relmo info MODEL`"""
 
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from relmo.cli.terminal import print_json, print_table
 from relmo.settings.arguments import PathName
 
-if TYPE_CHECKING:
-    from relmo.store.original import Original
-
 HELLO = 'the word "hello", with weights that are simple enough to compute by hand'
-SHIPPED = {
+BUNDLED_CORPORA = {
     "small": "124.7 million words of English: Wikipedia, news, textbooks, books, science, talks, meetings and blogs",
     "words": "76.6 million words of English: Wikipedia, Wikinews, textbooks and novels",
-    "prose": "War and Peace, 3.0 million characters",
     "code": "the source of SQLite, in C, 9.3 million characters",
-    "prose-elman": "War and Peace, 3.0 million characters",
-    "prose-gru": "War and Peace, 3.0 million characters",
-    "prose-lstm": "War and Peace, 3.0 million characters",
+    **dict.fromkeys(("prose", "prose-elman", "prose-gru", "prose-lstm"), "War and Peace, 3.0 million characters"),
     "english-french": "164,285 sentence pairs of Tatoeba (CC BY 2.0 FR)",
     "addition": "150,000 sums of numbers of up to four digits",
-    "anbn-lstm": "strings of the form aaabbb, which it has learned to count",
-    "anbn-gru": "strings of the form aaabbb, which it has learned to count",
-    "hello": HELLO,
-    "hello-gru": HELLO,
-    "hello-lstm": HELLO,
+    **dict.fromkeys(("anbn-lstm", "anbn-gru"), "strings of the form aaabbb, which it has learned to count"),
+    **dict.fromkeys(("hello", "hello-gru", "hello-lstm"), HELLO),
 }
 COUNTS = {"train_symbols": "symbols", "train_tokens": "words", "train_words": "words", "train_examples": "examples"}
-SENTENCE = 'echo "Anna moved from Berlin to Oslo." | relmo predict {model}'
-NEXT = {  # a command for each kind of model
+DEFAULT_EXAMPLE = 'echo "Anna moved from Berlin to Oslo." | relmo predict {model}'
+EXAMPLES = {  # a command for each kind of model
     "lm": "relmo generate {model} --limit 200",
     "bilm": 'echo "A bank lends money." | relmo embed --model {model} --out vectors.h5',
     "skipgram": "relmo train tagger FILE --vectors {model} --out models/tagger",
-    "tagger": SENTENCE,
-    "srl": SENTENCE,
     "classifier": 'echo "The room was cold and the waiter was rude." | relmo predict {model}',
     "coref": 'echo "Anna saw Bob. She waved to him." | relmo predict {model}',
     "pairs": "printf 'A dog sleeps.\\tAn animal is asleep.\\n' | relmo predict {model}",
     "reader": "printf 'It was built in 1874.\\tWhen was it built?\\n' | relmo predict {model}",
     "seq2seq": "relmo predict {model} FILE",
 }
-TRAINING = ("dropout", "tied", "softmax", "samples")  # settings that original files do not have
+TRAINING_SETTINGS = ("dropout", "tied", "softmax", "samples")  # not in files of other libraries
 
 
 def info(model: PathName = "small", *, json: bool = False, quiet: bool = False) -> None:
-    """Say what a model is, what it was trained on and what to do with it; then its settings, results and checksums.
+    """Describe a model: its kind, training text, settings, results and checksums, and a command to try.
 
     The weights are read and checked.
 
@@ -54,12 +44,12 @@ def info(model: PathName = "small", *, json: bool = False, quiet: bool = False) 
     Parameters
     ----------
     model
-        The model's folder, or small or words, which ship with relmo; or original ELMo files: a folder or .zip that
-        holds them, or the path of the options; or a folder of ELMoForManyLangs; or a model that AllenNLP saved.
+        A model folder; small or words, which are bundled; original ELMo files (a folder or .zip, or the path of the
+        options file); a folder of ELMoForManyLangs; or a model saved by AllenNLP.
     json
         Print one JSON object.
     quiet
-        Print the kind alone.
+        Print the kind only.
     """
     facts = gather(model)
     if json:
@@ -67,49 +57,57 @@ def info(model: PathName = "small", *, json: bool = False, quiet: bool = False) 
     elif quiet:
         print(facts["kind"])
     else:
-        print(*summary(model, facts), "", sep="\n")
-        print_table(["", ""], [[name, show(value)] for name, value in flatten(facts)], left=(0, 1))
+        print(*summarize(model, facts), "", sep="\n")
+        print_table(["", ""], [[name, format_fact(fact)] for name, fact in flatten(facts)], left=(0, 1))
 
 
-def summary(model: str, facts: dict[str, Any]) -> list[str]:
-    """What a model is, what it was trained on and what to type next, a line each."""
+def summarize(model: str, facts: dict[str, Any]) -> list[str]:
+    """Return three lines: what the model is, what it was trained on, and a command to try."""
     from relmo.settings.kinds import KINDS
-    from relmo.store.references import bundled
+    from relmo.store.references import find_bundled
 
-    kind = facts["kind"]
+    kind, results = facts["kind"], facts["results"]
     called = KINDS[kind].called
-    also = "" if kind in called else f" ({kind})"
-    lines = [f"{model}: {called}{also} with {facts['parameters']:,} parameters."]
-    results = facts["results"]
-    if bundled(model) is not None:
-        lines.append(f"It ships with relmo and was trained on {SHIPPED[model]}.")
+    suffix = "" if kind in called else f" ({kind})"
+    lines = [f"{model}: {called}{suffix} with {facts['parameters']:,} parameters."]
+    if find_bundled(model) is not None:
+        lines.append(f"It is bundled with relmo and was trained on {BUNDLED_CORPORA[model]}.")
     elif files := results.get("trained_on"):
         more = f" and {len(files) - 3} more" if len(files) > 3 else ""
         count = next((f", {results[key]:,} {unit}" for key, unit in COUNTS.items() if key in results), "")
         lines.append(f"It was trained on {', '.join(files[:3])}{more}{count}.")
-    return [*lines, f"Try: {NEXT[kind].format(model=shlex.quote(model))}"]
+    return [*lines, f"Try: {EXAMPLES.get(kind, DEFAULT_EXAMPLE).format(model=shlex.quote(model))}"]
 
 
 def gather(model: str) -> dict[str, Any]:
-    """What there is to say about a model."""
+    """Return everything that `relmo info` prints about a model."""
     from relmo.disk.digests import sha256
     from relmo.loading import load
-    from relmo.store.allennlp import is_saved
+    from relmo.store.allennlp import is_allennlp, read_allennlp
     from relmo.store.folder import digest, read_config
-    from relmo.store.many_langs import is_many_langs
-    from relmo.store.original import locate
-    from relmo.store.references import bundled
+    from relmo.store.many_langs import is_many_langs, list_files, read_many_langs
+    from relmo.store.original import locate, read_original
+    from relmo.store.references import find_bundled
     from relmo.store.weights import read_record
 
-    folder = bundled(model) or Path(model)
+    folder = find_bundled(model) or Path(model)
+    facts: dict[str, Any]
     if (original := locate(folder)) is not None:
-        return _gather_original(original)
+        settings, network = read_original(original)
+        facts = {"options": original.options.name, "weights": original.weights.name, "vocabulary": None}
+        paths = list(dict.fromkeys(member.path for member in original))
+        return _describe_bilm("original ELMo files", facts, settings, network, paths)
     if is_many_langs(folder):
-        return _gather_many_langs(folder)
-    if is_saved(folder):
-        return _gather_saved(folder)
+        settings, network, dictionaries = read_many_langs(folder)
+        num_words = None if dictionaries.words is None else len(dictionaries.words)
+        facts = {"characters": len(dictionaries.characters), "words": num_words}
+        return _describe_bilm("ELMoForManyLangs", facts, settings, network, list_files(folder))
+    if is_allennlp(folder):
+        saved = read_allennlp(folder)
+        paths = [folder] if folder.is_file() else []
+        return _describe_bilm("AllenNLP", {"name": saved.name}, saved.settings, saved.network, paths)
     config = read_config(folder)
-    tensors = load(folder, device="cpu").tensors()  # checks that everything fits together
+    tensors = load(folder, device="cpu").tensors()  # checks that the files are consistent
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     return {
         "kind": config["kind"],
@@ -124,82 +122,39 @@ def gather(model: str) -> dict[str, Any]:
     }
 
 
-def _gather_original(original: "Original") -> dict[str, Any]:
-    """What there is to say about original ELMo files."""
+def _describe_bilm(
+    file_format: str, facts: dict[str, Any], settings: Any, network: Any, paths: Iterable[Path]
+) -> dict[str, Any]:
+    """Describe a bidirectional language model in the files of another library."""
     from relmo.disk.digests import sha256
-    from relmo.store.folder import digest, own_tensors
-    from relmo.store.original import read_original
+    from relmo.store.folder import digest, named_tensors
 
-    settings, network = read_original(original)
-    tensors = {name: tensor.detach() for name, tensor in own_tensors(network).items()}
+    tensors = {name: tensor.detach() for name, tensor in named_tensors(network).items()}
     return {
         "kind": "bilm",
-        "format": "original ELMo files",
-        "options": original.options.name,
-        "weights": original.weights.name,
-        "vocabulary": None,
+        "format": file_format,
+        **facts,
         "parameters": sum(tensor.numel() for tensor in tensors.values()),
         "weights_digest": digest(tensors),
-        "settings": {name: value for name, value in vars(settings.model).items() if name not in TRAINING},
+        "settings": {name: value for name, value in vars(settings.model).items() if name not in TRAINING_SETTINGS},
         "results": {},
-        "sha256": {path.name: sha256(path) for path in {member.path: None for member in original}},
-    }
-
-
-def _gather_many_langs(folder: Path) -> dict[str, Any]:
-    """What there is to say about a folder of ELMoForManyLangs."""
-    from relmo.disk.digests import sha256
-    from relmo.store.folder import digest, own_tensors
-    from relmo.store.many_langs import files_of, read_many_langs
-
-    settings, network, dictionaries = read_many_langs(folder)
-    tensors = {name: tensor.detach() for name, tensor in own_tensors(network).items()}
-    return {
-        "kind": "bilm",
-        "format": "ELMoForManyLangs",
-        "characters": len(dictionaries.characters),
-        "words": None if dictionaries.words is None else len(dictionaries.words),
-        "parameters": sum(tensor.numel() for tensor in tensors.values()),
-        "weights_digest": digest(tensors),
-        "settings": {name: value for name, value in vars(settings.model).items() if name not in TRAINING},
-        "results": {},
-        "sha256": {path.name: sha256(path) for path in files_of(folder)},
-    }
-
-
-def _gather_saved(path: Path) -> dict[str, Any]:
-    """What there is to say about the ELMo of a model that AllenNLP saved."""
-    from relmo.disk.digests import sha256
-    from relmo.store.allennlp import read_saved
-    from relmo.store.folder import digest, own_tensors
-
-    saved = read_saved(path)
-    tensors = {name: tensor.detach() for name, tensor in own_tensors(saved.network).items()}
-    return {
-        "kind": "bilm",
-        "format": "AllenNLP",
-        "name": saved.name,
-        "parameters": sum(tensor.numel() for tensor in tensors.values()),
-        "weights_digest": digest(tensors),
-        "settings": {name: value for name, value in vars(saved.settings.model).items() if name not in TRAINING},
-        "results": {},
-        "sha256": {path.name: sha256(path)} if path.is_file() else {},
+        "sha256": {path.name: sha256(path) for path in paths},
     }
 
 
 def flatten(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Nested facts as dotted names, those without a value left out."""
+    """Return nested facts with dotted names, without empty ones."""
     rows: list[tuple[str, Any]] = []
-    for name, value in facts.items():
-        if isinstance(value, dict):
-            rows += flatten(value, f"{prefix}{name}.")
-        elif value not in (None, [], ()):
-            rows.append((prefix + name, value))
+    for name, fact in facts.items():
+        if isinstance(fact, dict):
+            rows += flatten(fact, f"{prefix}{name}.")
+        elif fact not in (None, [], ()):
+            rows.append((prefix + name, fact))
     return rows
 
 
-def show(value: Any) -> str:
-    """A value for people."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+def format_fact(fact: Any) -> str:
+    """Return a fact as text."""
+    if isinstance(fact, bool) or not isinstance(fact, int | float):
+        return ", ".join(map(str, fact)) if isinstance(fact, list | tuple) else str(fact)
+    return f"{fact:,}" if isinstance(fact, int) else f"{fact:.6g}"

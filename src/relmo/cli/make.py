@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from relmo.cli.output import Overwrite
+from relmo.cli.options import Overwrite
 from relmo.cli.terminal import print_json
 from relmo.disk.outputs import atomic, refuse_existing
-from relmo.text.makers import MadePairs, MakerOptions, make_pairs
+from relmo.text.makers import MakerOptions, make_pairs
 
 FILES = {"train": "train.tsv", "held_out": "held-out.tsv", "longer": "longer.tsv"}
 
@@ -22,7 +22,7 @@ def make(
     json: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Make pairs of texts to learn from: sums, copies, reversals, dates. `relmo train seq2seq` learns them.
+    """Generate pairs of texts for `relmo train seq2seq`: sums, copies, reversals, dates.
 
     For example:
 
@@ -32,36 +32,31 @@ def make(
 
         relmo train seq2seq sums/train.tsv --valid sums/held-out.tsv --preset addition --out models/sums
 
-    It writes tables with two columns, source and target. train.tsv is to learn from. held-out.tsv has other pairs of
-    the same lengths. longer.tsv has pairs that are longer than those of train.tsv; for dates, days before 1900.
+    It writes tables with two columns, source and target: train.tsv; held-out.tsv, other pairs of the same lengths; and
+    longer.tsv, pairs that are longer than those of train.tsv (for dates, days before 1900).
 
     Parameters
     ----------
     name
         arithmetic, copy, reverse or dates.
     out
-        The folder to write the tables to.
+        The output folder.
     json
-        Print one JSON object: the files and how many pairs they have.
+        Print one JSON object: the files and their numbers of pairs.
     quiet
         Print nothing.
     """
     for file in FILES.values():
         refuse_existing(out / file, overwrite=overwrite)
-    made = make_pairs(name, options)
+    tables = make_pairs(name, options)._asdict()
     out.mkdir(parents=True, exist_ok=True)
-    counts = _write(made, out)
+    for table, pairs in tables.items():
+        with atomic(out / FILES[table]) as temporary:
+            rows = (f"{source}\t{target}\n" for source, target in [("source", "target"), *pairs])
+            temporary.write_text("".join(rows), encoding="utf-8")
+    counts = {str(out / FILES[table]): len(pairs) for table, pairs in tables.items()}
     if json:
         print_json({"files": counts})
     elif not quiet:
-        for file, count in counts.items():
-            print(f"{file}: {count:,} pairs")
-
-
-def _write(made: MadePairs, out: Path) -> dict[str, int]:
-    """The three tables. -> how many pairs each has"""
-    for name, pairs in made._asdict().items():
-        with atomic(out / FILES[name]) as temporary:
-            rows = (f"{source}\t{target}\n" for source, target in [("source", "target"), *pairs])
-            temporary.write_text("".join(rows), encoding="utf-8")
-    return {str(out / FILES[name]): len(pairs) for name, pairs in made._asdict().items()}
+        for path, count in counts.items():
+            print(f"{path}: {count:,} pairs")

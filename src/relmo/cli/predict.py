@@ -1,58 +1,73 @@
 """`relmo predict MODEL [FILE]`"""
 
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Parameter
 
-from relmo.cli.output import Overwrite
-from relmo.cli.search import SearchOptions, Shown, given_options, with_search
-from relmo.cli.sources import BuiltOn, Tokenizer
-from relmo.cli.terminal import coloured, json_line, say
+from relmo.cli.options import BuiltOn, Device, Errors, Overwrite, Tokenizer, check_plot, report_written
+from relmo.cli.terminal import format_prediction, json_line, print_message
 from relmo.disk.outputs import atomic, refuse_existing
 from relmo.errors import CorpusError, SettingError
 from relmo.settings.arguments import PathName
 from relmo.settings.kinds import KINDS, TASKS
 
 if TYPE_CHECKING:
-    from relmo.tasks.coref_text import ResolvedText
-    from relmo.tasks.reader import PassageReader
     from relmo.tasks.task import Task
 
-AT_ONCE = 2048  # lines that are predicted together, where so many have come
-WHOSE = {  # the kinds that an option has a meaning for; those of a search are of seq2seq
+MAX_CHUNK_LINES = 2048  # lines that are predicted together, if that many have arrived
+MAX_PLOTTED_TEXTS = 20
+OPTION_OWNERS = {  # kinds with an option; those of `SearchOptions` belong to seq2seq
     "--passage": ("reader",),
     "--best": ("reader", "seq2seq"),
     "--format": ("coref",),
     "--html": ("coref",),
 }
-IN_ONE_FIELD = str.maketrans("\t\r\n", "   ")
+SEPARATORS_TO_SPACES = str.maketrans("\t\r\n", "   ")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions:
-    """What readers and models of coreference are asked for, and how it is shown."""
+    """Options of readers and coreference models."""
 
     passage: Path | None = None
-    """reader: a file with the text that all questions are about."""
+    """reader: a file with the passage that all questions refer to."""
     best: int = 1
-    """reader: give so many answers to each question, the best first, and then an empty line. No two share a word.
-    seq2seq: give so many texts for each line, each with its score, the best first."""
+    """reader: number of answers per question, best first, followed by an empty line; no two overlap. seq2seq: number
+    of texts per line, each with its score, best first."""
     format: Literal["text", "conll"] = "text"
     """coref: print text, or the columns of CoNLL-2012."""
     html: Path | None = None
     """coref: write a self-contained page with coloured clusters to this file, and print no text."""
 
 
-class Input(NamedTuple):
-    """A line to answer, whether it is tokenised already, and where it stands."""
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """Beam search and attention of sequence-to-sequence models."""
+
+    beams: int | None = None
+    """Number of beams; 1 is greedy. By default, the setting of the model."""
+    length_penalty: float | None = None
+    """Alpha: larger values prefer longer texts."""
+    coverage: float | None = None
+    """Beta: larger values prefer texts that attend to every word of the source."""
+    limit: int | None = None
+    """Maximum number of units of a text; 0 for twice the length of the source plus 50."""
+    attention: bool = False
+    """Print the attention weights; with --json they are always included."""
+    plot: Path | None = None
+    """Draw the attention weights of up to 20 texts to this .png or .svg file."""
+
+
+class InputLine(NamedTuple):
+    """A line to predict, whether it is already tokenised, and its place in the file."""
 
     text: str
-    tokenized: bool
+    is_tokenized: bool
     place: str
 
 
@@ -63,25 +78,25 @@ def predict(
     column: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     tokenizer: Tokenizer = None,
     built_on: Annotated[BuiltOn, Parameter(name="*")] = BuiltOn(),  # noqa: B008
-    errors: Literal["strict", "replace"] = "strict",
-    device: Literal["auto", "cpu", "cuda"] = "auto",
+    errors: Errors = "strict",
+    device: Device = "auto",
     overwrite: Overwrite = False,
     json: bool = False,
     quiet: bool = False,
-    own: Annotated[AnswerOptions, Parameter(name="*", group="Readers, coreference")] = AnswerOptions(),
-    search: Annotated[SearchOptions, Parameter(name="*", group="Sequence to sequence")] = SearchOptions(),  # noqa: B008
+    answer: Annotated[AnswerOptions, Parameter(name="*", group="Readers, coreference")] = AnswerOptions(),
+    search: Annotated[SearchOptions, Parameter(name="*", group="Sequence to sequence")] = SearchOptions(),
 ) -> None:
-    """Apply a task's model to text: tags, labels, answers, roles. It answers each line as it comes, also in a pipe.
+    """Apply a task's model to text: tags, labels, answers, roles. Lines from a pipe are answered as they arrive.
 
-    - tagger: a sentence a line. It gives each word with its tag, a tab between them, an empty line after a sentence.
-    - classifier: a text a line. It gives the label and its probability.
-    - pairs: two sentences a line with a tab between them. It gives the label and its probability, or a score.
-    - reader: a passage, a tab and a question a line; with --passage a question a line; or SQuAD (.json), JSON lines
-      (.jsonl). It gives the answer, the characters of the passage where it begins and ends, and its score.
-    - srl: a sentence a line, or JSON lines with predicates (.jsonl). It gives each predicate with its roles.
-    - coref: a whole text; or several, as CoNLL-2012 (.conll, ._conll) or JSON lines (.jsonl). It gives the text with
-      mentions in brackets; those of one thing have one number and, on a terminal, one colour.
-    - seq2seq: a text a line. It gives another text.
+    - tagger: one sentence per line. Prints each word and its tag, separated by a tab; an empty line after a sentence.
+    - classifier: one text per line. Prints the label and its probability.
+    - pairs: two sentences per line, separated by a tab. Prints the label and its probability, or a score.
+    - reader: a passage, a tab and a question per line; with --passage one question per line; or SQuAD (.json), JSON
+      lines (.jsonl). Prints the answer, its start and end offsets in the passage, and its score.
+    - srl: one sentence per line, or JSON lines with predicates (.jsonl). Prints each predicate with its roles.
+    - coref: a document; or several, as CoNLL-2012 (.conll, ._conll) or JSON lines (.jsonl). Prints the text with the
+      mentions in brackets, numbered by cluster and, on a terminal, coloured.
+    - seq2seq: one text per line. Prints the generated text.
 
     For example:
 
@@ -94,157 +109,154 @@ def predict(
     Parameters
     ----------
     model
-        The model's folder.
+        A model folder.
     file
-        Text: plain, .gz, .xz, .zst; .conllu, whose words are kept; a table, .csv or .tsv. By default standard input
-        is read.
+        Text: plain, .gz, .xz, .zst; .conllu, which is already tokenised; or a table, .csv or .tsv. By default standard
+        input.
     column
-        Tables: the column that has the text or, given twice, the two of a pair; by default those of training.
-    errors
-        What to do with bytes that are not UTF-8: stop and say where they are, or read them as U+FFFD.
-    device
-        Where to compute; auto takes a GPU if there is one.
+        Tables: the column with the text or, given twice, the two columns of a pair; by default those of training.
     json
-        Print a JSON object a line: with the places of the words in the text, or the probability of each label.
+        Print one JSON object per line, with the offsets of the words or the probability of each label.
     quiet
-        Do not mention words that were cut, or where a page is.
+        Do not report truncated words, or the path of a page.
     """
     from relmo.loading import load
-
-    loaded: Any = load(model, kinds=TASKS, device=device, **built_on.places()).splitting(tokenizer)
-    _check_kind(loaded.kind, [*given_options(own), *given_options(search)])
-    html, columns = own.html, own.format == "conll"
-    if json + columns + (html is not None) > 1:
-        raise SettingError("--json, --format and --html are three ways to show an answer; give one of them")
-    if html is not None:
-        refuse_existing(html, overwrite=overwrite)
-    shown = None
-    if loaded.kind == "reader":
-        loaded = _reader(loaded, own.passage, own.best, errors=errors)
-    elif loaded.kind == "seq2seq":
-        loaded, shown = with_search(loaded, search, best=own.best, json=json, overwrite=overwrite)
-    portions = _examples(loaded, file, column, errors=errors)
-    if html is not None:
-        _write_page(html, [found for examples in portions for found in loaded.answer(examples)], quiet=quiet)
-    for examples in portions:  # of which a page leaves none
-        _print_answers(loaded, examples, json=json, columns=columns, shown=shown)
-    if shown is not None:
-        shown.draw()
-    features = loaded.features
-    if features.bilm is not None and features.cut.count and not quiet:
-        say(f"warning: {features.cut.message()}")
-
-
-def _check_kind(kind: str, given: Sequence[str]) -> None:
-    """Raises where an option was given that has a meaning for other kinds of models alone."""
-    for option in given:
-        wanted = WHOSE.get(option, ("seq2seq",))
-        if kind not in wanted:
-            those = " and ".join(KINDS[name].called for name in wanted)
-            raise SettingError(f"{option} is for {those} only; this is {KINDS[kind].called}")
-
-
-def _reader(
-    model: "PassageReader", passage: Path | None, best: int, *, errors: Literal["strict", "replace"]
-) -> "PassageReader":
-    """A reader that gives the so many best answers to questions, about one passage where it is given."""
     from relmo.text.corpus import read_text
 
-    if passage is not None:
-        model = model.about_passage(read_text(passage, errors=errors))
-    return model.giving(best)
+    loaded: Any = load(model, kinds=TASKS, device=device, **vars(built_on)).with_tokenizer(tokenizer)
+    _check_options(loaded.kind, answer, search)
+    is_conll = answer.format == "conll"
+    if json + is_conll + (answer.html is not None) > 1:
+        raise SettingError("--json, --format and --html cannot be used together.")
+    if answer.html is not None:
+        refuse_existing(answer.html, overwrite=overwrite)
+    if answer.passage is not None:
+        loaded = loaded.with_passage(read_text(answer.passage, errors=errors))
+    if hasattr(loaded, "with_best"):
+        loaded = loaded.with_best(answer.best)
+    elif hasattr(loaded, "with_search"):
+        loaded = _configure_search(loaded, search, num_best=answer.best, json=json, overwrite=overwrite)
+    chunks = _read_examples(loaded, file, column, errors)
+    predictions: list[Any] = []
+    for examples in chunks:
+        chunk = list(loaded.predict_examples(examples))
+        if answer.html is not None or search.plot is not None:
+            predictions += chunk
+        if search.plot is not None and sum(bool(prediction.source) for prediction in predictions) > MAX_PLOTTED_TEXTS:
+            raise SettingError(f"--plot draws at most {MAX_PLOTTED_TEXTS} texts; give fewer lines.")
+        if answer.html is None:
+            _print_predictions(examples, chunk, json=json, conll=is_conll, attention=search.attention)
+    _write_files(predictions, answer.html, search.plot, quiet=quiet)
+    features = loaded.features
+    if features.bilm is not None and features.cut.count and not quiet:
+        print_message(f"warning: {features.cut.message()}")
 
 
-def _examples(
-    model: "Task[Any, Any]",
-    file: str | None,
-    columns: Sequence[str],
-    *,
-    errors: Literal["strict", "replace"],
+def _write_files(predictions: list[Any], html: Path | None, plot: Path | None, *, quiet: bool) -> None:
+    """Write the page with clusters and the figure of attention, where they are asked for."""
+    if html is not None:
+        from relmo.tasks.coref_text import page
+
+        with atomic(html) as temporary:
+            temporary.write_text(page(predictions), encoding="utf-8", errors="backslashreplace")
+        report_written(html, quiet=quiet)
+    if plot is not None and any(prediction.source for prediction in predictions):
+        from relmo.analysis.core.show import draw_attention
+
+        draw_attention([prediction for prediction in predictions if prediction.source], plot)
+        report_written(plot)
+
+
+def _check_options(kind: str, *options: Any) -> None:
+    """Raise `SettingError` if an option was given that belongs to other kinds of model."""
+    for group in options:
+        for field in fields(group):
+            flag = f"--{field.name.replace('_', '-')}"
+            owners = OPTION_OWNERS.get(flag, ("seq2seq",))
+            if getattr(group, field.name) != field.default and kind not in owners:
+                names = " or ".join(KINDS[owner].called for owner in owners)
+                raise SettingError(f"{flag} needs {names}; this is {KINDS[kind].called}.")
+
+
+def _configure_search(model: Any, options: SearchOptions, *, num_best: int, json: bool, overwrite: bool) -> Any:
+    """Return a sequence-to-sequence model with these search options."""
+    is_drawn = options.attention or options.plot is not None
+    if is_drawn and not model.has_attention:
+        raise SettingError("--attention and --plot need a model with attention.")
+    check_plot(options.plot, overwrite=overwrite)
+    names = ("beams", "length_penalty", "coverage", "limit")
+    search = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if num_best > 1 and options.beams is None:
+        search["beams"] = max(num_best, model.search.beams)
+    return model.with_search(best=num_best, attention=json or is_drawn, **search)
+
+
+def _read_examples(
+    model: "Task[Any, Any]", file: str | None, columns: Sequence[str], errors: Literal["strict", "replace"]
 ) -> Iterator[list[Any]]:
-    """What a file asks, a portion at a time: all of it where the model reads it as a whole, otherwise line by line. Of
-    a table, the columns, or those that the model looks for; where a column is asked for, every file is a table."""
+    """Yield examples in chunks: the whole file if the model reads it as a whole, otherwise line by line. With
+    `columns`, every file is read as a table."""
     from relmo.text.corpus import STDIN
     from relmo.text.readers.tables import is_table
 
     path = STDIN if file in (None, "-") else file
-    whole = None if columns else model.read_whole(path, errors=errors)
-    if whole is not None:
-        yield whole
+    examples = None if columns else model.read_file(path, errors=errors)
+    if examples is not None:
+        yield examples
         return
-    names = [(name,) for name in columns] or model.text_columns
-    for lines in read(path, errors, names if columns or is_table(path) else ()):
-        yield _asked(model, lines)
+    column_names = [(name,) for name in columns] or model.text_columns
+    for lines in read_lines(path, errors, column_names if columns or is_table(path) else ()):
+        examples = []
+        for line in lines:
+            try:
+                examples.append(model.read_line(line.text, tokenized=line.is_tokenized))
+            except CorpusError as error:
+                raise CorpusError(f"{line.place}: {error}") from error
+        yield examples
 
 
-def _asked(model: "Task[Any, Any]", lines: list[Input]) -> list[Any]:
-    """The examples of lines, of which some are tokenised."""
-    asked = []
-    for line in lines:
-        try:
-            asked.append(model.read_line(line.text, tokenized=line.tokenized))
-        except CorpusError as error:
-            raise CorpusError(f"{line.place}: {error}") from error
-    return asked
-
-
-def _print_answers(
-    model: "Task[Any, Any]", asked: list[Any], *, json: bool, columns: bool, shown: Shown | None
+def _print_predictions(
+    examples: Sequence[Any], predictions: Sequence[Any], *, json: bool, conll: bool, attention: bool
 ) -> None:
-    """Prints the predictions for examples: as JSON lines, in the columns of CoNLL-2012, or as text."""
-    answered = list(zip(asked, model.answer(asked), strict=True))
-    if shown is not None:
-        shown.keep([found for _, found in answered])
-    if json:
-        results = [json_line(found.to_dict()) for _, found in answered]
-    elif columns:
-        from relmo.tasks.coref_text import conll
+    """Print predictions as JSON lines, in the columns of CoNLL-2012, or as text."""
+    from relmo.tasks.coref_text import conll as format_conll
+    from relmo.tasks.results import attention_text
 
-        results = [conll(document, found.places) for document, found in answered]
-    else:
-        results = [coloured(found) if shown is None else shown.text(found) for _, found in answered]
-    sys.stdout.write("\n".join(results) + "\n")
+    outputs = []
+    for example, prediction in zip(examples, predictions, strict=True):
+        if json:
+            outputs.append(json_line(prediction.to_dict()))
+        elif conll:
+            outputs.append(format_conll(example, prediction.places))
+        else:
+            outputs.append(format_prediction(prediction))
+            for candidate in prediction.candidates if attention else ():
+                outputs += ["", attention_text(prediction.source, candidate.units, candidate.attention), ""]
+    sys.stdout.write("\n".join(outputs) + "\n")
     sys.stdout.flush()
 
 
-def _write_page(path: Path, found: "list[ResolvedText]", *, quiet: bool) -> None:
-    """Writes documents with their clusters as one page."""
-    from relmo.tasks.coref_text import page
-
-    with atomic(path) as temporary:
-        temporary.write_text(page(found), encoding="utf-8", errors="backslashreplace")
-    if not quiet:
-        say(f"the page is in {path}")
-
-
-def read(
+def read_lines(
     path: str, errors: Literal["strict", "replace"], columns: Sequence[Sequence[str]] = ()
-) -> Iterator[list[Input]]:
-    """The lines of a file, or its sentences, a portion at a time: of a pipe, what has come so far. With `columns` it is
+) -> Iterator[list[InputLine]]:
+    """Yield the lines or sentences of a file in chunks, from a pipe what has arrived so far. With `columns` the file is
     a table."""
-    from relmo.text.corpus import is_conllu, read_conllu
-    from relmo.text.readers.lines import blocks_of_lines
+    from relmo.text.corpus import is_conllu, numbered_blocks, read_conllu
+    from relmo.text.readers.tables import get_value, table_rows
 
+    def read_table() -> Iterator[InputLine]:
+        for row in table_rows(path, errors, fewest=1):
+            texts = [get_value(row, names, "name it with --column") for names in columns]
+            yield InputLine("\t".join(text.translate(SEPARATORS_TO_SPACES) for text in texts), False, row.place)
+
+    blocks: Iterable[Iterator[InputLine]]
     if columns:
-        yield from _portions(_table_lines(path, errors, columns))
+        blocks = [read_table()]
     elif is_conllu(path):
         sentences = enumerate(read_conllu(path, errors=errors), start=1)
-        yield from _portions(Input(" ".join(words), True, f"{path}: sentence {number}") for number, words in sentences)
+        blocks = [(InputLine(" ".join(words), True, f"{path}: sentence {number}") for number, words in sentences)]
     else:
-        for block in blocks_of_lines(path, errors):
-            yield from _portions(Input(text, False, place) for text, place in block)
-
-
-def _table_lines(path: str, errors: Literal["strict", "replace"], columns: Sequence[Sequence[str]]) -> Iterator[Input]:
-    """The rows of a table, with tabs between the columns that are asked for."""
-    from relmo.text.readers.tables import table_rows, value_of
-
-    for row in table_rows(path, errors, fewest=1):
-        texts = [value_of(row, names, "say which it is with --column") for names in columns]
-        yield Input("\t".join(text.translate(IN_ONE_FIELD) for text in texts), False, row.place)
-
-
-def _portions(lines: Iterator[Input]) -> Iterator[list[Input]]:
-    """Lines in lists, none of them empty or very long."""
-    while portion := list(islice(lines, AT_ONCE)):
-        yield portion
+        blocks = ((InputLine(text, False, place) for text, place in block) for block in numbered_blocks(path, errors))
+    for block in blocks:
+        while chunk := list(islice(block, MAX_CHUNK_LINES)):
+            yield chunk

@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from relmo.cli.explore import link
+from relmo.cli.explore import make_url
+from relmo.cli.options import Device
 from relmo.errors import SettingError
 from relmo.settings.arguments import PathName
-from relmo.settings.serving import ServeLimits
+from relmo.settings.options import ServeLimits
 
 PACKAGES = ("starlette", "uvicorn", "msgspec")
 INSTALL = f"relmo serve needs the packages {', '.join(PACKAGES)}; try: pip install 'relmo[serve]'"
@@ -24,16 +25,16 @@ def serve(
     port: int = 8322,
     host: str = "127.0.0.1",
     token: Annotated[str | None, Parameter(env_var="RELMO_TOKEN")] = None,
-    limits: Annotated[ServeLimits, Parameter(name="*", group="How much at once")] = ServeLimits(),  # noqa: B008
+    limits: Annotated[ServeLimits, Parameter(name="*", group="Limits")] = ServeLimits(),  # noqa: B008
     precision: Literal["float32", "bfloat16", "int8"] = "float32",
     threads: int | None = None,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
+    device: Device = "auto",
     quiet: bool = False,
 ) -> None:
-    """Answer requests over HTTP with one or more models: embed, predict, surprisal and generate.
+    """Serve one or more models over HTTP: embed, predict, surprisal and generate.
 
-    Each model does what it can. Requests of many clients are computed together. The server runs until Ctrl-C or
-    SIGTERM, and then finishes the requests it has accepted.
+    Each model has the endpoints that its kind allows. Requests of many clients are batched. On Ctrl-C or SIGTERM the
+    server finishes the requests it has accepted.
 
         relmo serve small
 
@@ -44,26 +45,23 @@ def serve(
     Parameters
     ----------
     models
-        Folders of models, or names of models that ship. Clients call a model by the name of its folder, or by the name
-        before a =.
+        Model folders or names of bundled models. Requests name a model by its folder name, or as in NAME=FOLDER.
     port
-        Where to listen; 0 takes any that is free.
+        The port to listen on; 0 for any free one.
     host
-        The address to listen on. Any but this machine's own needs a --token.
+        The address to listen on. Addresses other than loopback need a --token.
     token
-        A secret of 8 or more characters that requests must bring in the header Authorization: Bearer TOKEN. Other users
-        of a machine can see its command lines. They cannot see the variable RELMO_TOKEN, which works too.
+        A secret of 8 or more characters that requests must carry in the header Authorization: Bearer TOKEN. Prefer the
+        environment variable RELMO_TOKEN: other users of the machine can see command lines.
     precision
-        Bidirectional models: bfloat16 is faster if the processor computes in it, int8 is faster on any CPU.
+        Bidirectional models: bfloat16 is faster on processors that support it, int8 on any CPU.
     threads
-        Threads of the processor that one computation takes.
-    device
-        Where to compute; auto takes a GPU if there is one.
+        Number of CPU threads per computation.
     quiet
-        Print the address alone.
+        Print only the address.
     """
     if not 0 <= port <= 65535:
-        raise SettingError(f"--port is from 0 to 65535, not {port}")
+        raise SettingError(f"--port must be from 0 to 65535, not {port}")
     limits.check()
     try:
         from relmo.serve.server import make_app
@@ -74,36 +72,36 @@ def serve(
             raise
         raise SettingError(INSTALL) from None
     check_address(host, token)
-    listener = listen(host, port)  # clients that come meanwhile wait
+    listener = listen(host, port)  # clients that connect meanwhile wait
     loaded = _load_all(models, device, precision, threads)
     app = make_app(loaded, limits, token=token, hosts=LOOPBACK if host in LOOPBACK else None)
-    server = make_server(app, seconds=limits.seconds, most=limits.connections, grace=limits.grace)
-    # for a signal before uvicorn's own handler is in place, and for the one that uvicorn raises again at the end
+    server = make_server(app, seconds=limits.seconds, max_connections=limits.connections, grace=limits.grace)
+    # for signals before uvicorn installs its handler, and for the one that uvicorn raises again at the end
     signal.signal(signal.SIGTERM, lambda *_: setattr(server, "should_exit", True))
-    address = link(host, listener.getsockname()[1], None)
-    print(address if quiet else f"serving {', '.join(loaded)} at {address}  (Ctrl-C ends it)", flush=True)
+    address = make_url(host, listener.getsockname()[1], None)
+    print(address if quiet else f"serving {', '.join(loaded)} at {address}  (press Ctrl-C to stop)", flush=True)
     server.run(sockets=[listener])
-    if app.app.is_computing:  # interpreter shutdown would wait for, or crash, a thread inside of torch
+    if app.app.is_computing:  # interpreter shutdown would wait for a thread inside torch, or crash
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
 
 
 def _load_all(models: tuple[str, ...], device: str, precision: str, threads: int | None) -> dict[str, Any]:
-    """The models by the names that clients call them."""
+    """Load models by their names in requests."""
     import torch
 
     from relmo.loading import load
 
     if threads is not None:
         torch.set_num_threads(threads)
-    found: dict[str, Any] = {}
-    for given in models:
-        name, _, source = given.rpartition("=")
+    loaded: dict[str, Any] = {}
+    for argument in models:
+        name, _, source = argument.rpartition("=")
         name = name or Path(source).name
-        if name in found:
-            raise SettingError(f"two models are called {name}; name one of them: other={source}")
-        found[name] = load(source, device=device)
-        if found[name].kind == "bilm":
-            found[name].precision = precision
-    return found
+        if name in loaded:
+            raise SettingError(f"Two models have the name {name}; rename one of them: other={source}")
+        loaded[name] = load(source, device=device)
+        if hasattr(loaded[name], "precision"):
+            loaded[name].precision = precision
+    return loaded

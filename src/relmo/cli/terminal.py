@@ -1,16 +1,10 @@
-"""How the command line talks: all that it shows while it works, on standard error, and how it prints its results, on
-standard output.
+"""Messages and progress on standard error, results on standard output.
 
-    say, sayer, warnings_said             lines
-    EmbedReporter                         how far the embedding of a file is; training has `runs/progress.py`
-    progress_bar, share_bar, count_bar    bars, on a terminal only
-    status_line                           one line that changes
-    print_json, print_table, …            results
-
-Texts, names and labels are the user's: nothing in them is markup, an emoji, or a number to be coloured.
+Texts, names and labels come from the user: they are never interpreted as markup, emoji or numbers to highlight.
 """
 
 import json
+import os
 import re
 import sys
 import time
@@ -33,101 +27,124 @@ from rich.style import Style
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from relmo.cli.streams import takes_everything
-from relmo.disk.files import finite
-from relmo.runs.progress import PLAIN_EVERY, duration, make_bar, make_console, speaks
+from relmo.disk.files import replace_nonfinite
+from relmo.runs.progress import PLAIN_INTERVAL, duration, is_leader, make_bar, make_console
 from relmo.settings.arguments import Progress
 
 if TYPE_CHECKING:
+    from relmo.analysis.core.published import PublishedTable
     from relmo.analysis.core.show import ColouredText, Table
     from relmo.embedding.files import EmbedProgress
-    from relmo.reproduce.table import Reproduction
     from relmo.tasks.scores import LabelScore
     from relmo.tasks.task import Prediction
 
 GRACE = 5.0  # seconds
-CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # characters that do something to a terminal
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control characters of terminals
 
 
-def say(line: str) -> None:
-    """Prints a line on standard error, perhaps the last one before the program fails. torchrun ends all processes when
-    one does: those that do not print wait, so that the first one can."""
-    if speaks():
+def prepare_streams() -> None:
+    """Make the standard streams usable.
+
+    The descriptor of a closed stream is opened again, so that no other file takes its number: output to a closed
+    standard output fails, as results would be lost; messages to a closed standard error are dropped. Characters that
+    the encoding of a stream lacks are printed as escapes."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # the lowest free descriptor is this one
+            os.open(os.devnull, os.O_RDONLY if name == "stdout" else os.O_RDWR)
+        if getattr(sys, name) is None and name != "stdin":
+            setattr(sys, name, open(descriptor, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def find_broken_stream() -> str | None:
+    """Flush the standard streams; silence those that fail, and return the name of the first of them."""
+    broken = None
+    for stream, name in ((sys.stdout, "standard output"), (sys.stderr, "standard error")):
+        try:
+            stream.flush()
+        except OSError:
+            broken = broken or name
+            silence(stream)
+    return broken
+
+
+def silence(stream: Any) -> None:
+    """Discard everything that is or will be written to a stream."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+
+
+def print_message(line: str) -> None:
+    """Print a line on standard error, possibly the last one before the program fails.
+
+    torchrun ends all processes when one of them ends: those that do not print wait, so that the leader can."""
+    if is_leader():
         with suppress(OSError):  # a full disk must not hide how the program ended
             print(line, file=sys.stderr, flush=True)
     else:
         time.sleep(GRACE)
 
 
-def sayer(*, quiet: bool) -> Callable[[str], None]:
-    """A function that prints a line on standard error, or nothing."""
+def make_printer(*, quiet: bool) -> Callable[[str], None]:
+    """Return a function that prints a line on standard error unless `quiet`."""
     console = make_console(quiet=quiet)
     return lambda message: console.print(message, soft_wrap=True)
 
 
 @contextmanager
-def warnings_said(say: Callable[[str], None]) -> Iterator[None]:
-    """What is warned of comes as plain lines, each once."""
+def print_warnings(on_message: Callable[[str], None]) -> Iterator[None]:
+    """Pass warnings to `on_message` as plain lines, each once."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
     for message in dict.fromkeys(str(warning.message) for warning in caught):
-        say(f"note: {message}")
+        on_message(f"note: {message}")
 
 
 class EmbedReporter:
-    """Progress with rate and time left: a bar on a terminal, a plain line now and then where there is none."""
+    """Progress of `relmo embed`: a bar on a terminal, otherwise occasional plain lines."""
 
     def __init__(self, *, quiet: bool):
         self.console = make_console(quiet=quiet)
         columns = ("sentences  {task.fields[rate]} tokens/s", TimeRemainingColumn())
         self.bar = make_bar(self.console, BarColumn(), MofNCompleteColumn(), *columns)
         self.task = self.bar.add_task("", total=None, rate="")
-        self.started = self.last = time.monotonic()
+        self.start_time = self.last_time = time.monotonic()
         self.progress: EmbedProgress | None = None
         self.bar.start()
 
-    def show(self, progress: "EmbedProgress") -> None:
-        """Called after every sentence."""
+    def on_progress(self, progress: "EmbedProgress") -> None:
+        """Show the progress after a sentence."""
         self.progress = progress
-        now = time.monotonic()
-        terminal = self.console.is_terminal
-        if now - self.last < (0.1 if terminal else PLAIN_EVERY):
+        now, is_terminal = time.monotonic(), self.console.is_terminal
+        if now - self.last_time < (0.1 if is_terminal else PLAIN_INTERVAL):
             return
-        self.last = now
-        rate = progress.tokens / (now - self.started)
-        if terminal:
+        self.last_time = now
+        rate = progress.tokens / (now - self.start_time)
+        if is_terminal:
             self.bar.update(self.task, completed=progress.done, total=progress.total, rate=f"{rate:,.0f}")
             return
-        of = left = ""
+        total = remaining = ""
         if progress.total is not None:
-            new = progress.done - progress.resumed
-            seconds = (now - self.started) / new * (progress.total - progress.done)
-            of, left = f" of {progress.total:,}", f"  {duration(seconds)} left"
-        self.console.print(f"{progress.done:,}{of} sentences  {rate:,.0f} tokens/s{left}", soft_wrap=True)
+            num_new = progress.done - progress.resumed
+            seconds = (now - self.start_time) / num_new * (progress.total - progress.done)
+            total, remaining = f" of {progress.total:,}", f"  {duration(seconds)} left"
+        self.console.print(f"{progress.done:,}{total} sentences  {rate:,.0f} tokens/s{remaining}", soft_wrap=True)
 
     def close(self) -> None:
-        """Takes the bar off the screen."""
+        """Remove the bar."""
         self.bar.stop()
 
 
-@contextmanager
-def progress_bar(unit: str, *, quiet: bool = False) -> Iterator[Callable[[str], Callable[[int, int], object]]]:
-    """A maker of bars: `bar(name)` gives a function that is told how many units, such as words, more are done, and of
-    how many."""
-    with make_bar(
-        make_console(quiet=quiet), "{task.description}", BarColumn(), RateColumn(unit), TimeRemainingColumn()
-    ) as bar:
-
-        def add(name: str) -> Callable[[int, int], object]:
-            task = bar.add_task(name, total=None)
-            return lambda done, total: bar.update(task, advance=done, total=total)
-
-        yield add
-
-
 class RateColumn(ProgressColumn):
-    """Words, or other units, a second."""
+    """Rate of progress in units per second."""
 
     def __init__(self, unit: str):
         super().__init__()
@@ -138,66 +155,80 @@ class RateColumn(ProgressColumn):
 
 
 @contextmanager
-def share_bar(name: str, *, quiet: bool = False) -> Iterator[Progress]:
-    """A bar; the function it gives is told of the share that is done."""
-    columns = ("{task.description}", BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+def progress_bar(unit: str, *, quiet: bool = False) -> Iterator[Callable[[str], Callable[[int, int], object]]]:
+    """Yield a function that adds a bar with a name; that returns the callback (number of new units, total)."""
+    columns = ("{task.description}", BarColumn(), RateColumn(unit), TimeRemainingColumn())
     with make_bar(make_console(quiet=quiet), *columns) as bar:
-        task = bar.add_task(name, total=1.0)
-        yield lambda share: bar.update(task, completed=share)
+
+        def add_bar(name: str) -> Callable[[int, int], object]:
+            task = bar.add_task(name, total=None)
+            return lambda num_new, total: bar.update(task, advance=num_new, total=total)
+
+        yield add_bar
 
 
 @contextmanager
-def count_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[[int], object]]:
-    """For work of which nobody knows how much it is; the function it gives is told how many are done."""
-    columns = (SpinnerColumn(), f"{{task.completed:,.0f}} {what}", TimeElapsedColumn())
+def share_bar(name: str, *, quiet: bool = False) -> Iterator[Progress]:
+    """Show a bar; yield its callback, which takes the fraction that is done."""
+    columns = ("{task.description}", BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with make_bar(make_console(quiet=quiet), *columns) as bar:
-        task = bar.add_task(what, total=None)
+        task = bar.add_task(name, total=1.0)
+        yield lambda fraction: bar.update(task, completed=fraction)
+
+
+@contextmanager
+def count_bar(unit: str, *, quiet: bool = False) -> Iterator[Callable[[int], object]]:
+    """Show a spinner for work of unknown length; yield its callback, which takes the number that is done."""
+    columns = (SpinnerColumn(), f"{{task.completed:,.0f}} {unit}", TimeElapsedColumn())
+    with make_bar(make_console(quiet=quiet), *columns) as bar:
+        task = bar.add_task(unit, total=None)
         yield lambda count: bar.update(task, completed=count)
 
 
 @contextmanager
 def status_line(*, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A function that shows what goes on: in place on a terminal, as a plain line now and then where there is none."""
+    """Yield a function that shows a message: in place on a terminal, otherwise as an occasional plain line."""
     console = make_console(quiet=quiet)
     if console.is_terminal and not quiet:
         with console.status("") as status:
             yield lambda message: status.update(Text(message))
         return
-    last = time.monotonic()
+    last_time = time.monotonic()
 
-    def tell(message: str) -> None:
-        nonlocal last
-        if time.monotonic() - last > PLAIN_EVERY:
+    def show_message(message: str) -> None:
+        nonlocal last_time
+        if time.monotonic() - last_time > PLAIN_INTERVAL:
             console.print(message, soft_wrap=True)
-            last = time.monotonic()
+            last_time = time.monotonic()
 
-    yield tell
-
-
-def print_json(value: Any) -> None:
-    """One JSON object on standard output."""
-    print(json_line(value))
+    yield show_message
 
 
-def json_line(value: Any) -> str:
-    """A JSON object as standard output takes it: where that cannot say a character, escaped. JSON has no NaN: null."""
-    return json.dumps(finite(value), ensure_ascii=not takes_everything(sys.stdout))
+def print_json(record: Any) -> None:
+    """Print a JSON object on standard output."""
+    print(json_line(record))
 
 
-def coloured(prediction: "Prediction") -> str:
-    """A prediction as standard output shows it: in colours where that is a terminal and the prediction has some."""
+def json_line(record: Any) -> str:
+    """Return JSON for standard output, in ASCII if its encoding lacks characters; NaN and infinity become null."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return json.dumps(replace_nonfinite(record), ensure_ascii=not encoding.lower().startswith("utf"))
+
+
+def format_prediction(prediction: "Prediction") -> str:
+    """Return a prediction as text, in colour if it has colours and standard output is a terminal."""
     console = make_console(stderr=False)
     pieces = getattr(prediction, "pieces", None)
     if pieces is None or not console.is_terminal:
         return prediction.as_text()
-    shown = Text.assemble(*((CONTROLS.sub("\ufffd", text), colour) for text, colour in pieces()))
+    text = Text.assemble(*((CONTROLS.sub("\ufffd", piece), colour) for piece, colour in pieces()))
     with console.capture() as captured:
-        console.print(shown, soft_wrap=True, end="")
+        console.print(text, soft_wrap=True, end="")
     return captured.get()
 
 
 def print_table(columns: list[str], rows: list[list[str]], left: Sequence[int] = (0,)) -> None:
-    """A table on standard output; the columns `left` are text, the others numbers."""
+    """Print a table; the columns with the indices `left` are text, the others numbers."""
     table = RichTable(box=None, pad_edge=False, header_style="bold")
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i in left else "right", overflow="fold")
@@ -210,7 +241,7 @@ def print_table(columns: list[str], rows: list[list[str]], left: Sequence[int] =
 
 
 def print_tables(*tables: "Table", words: Sequence[str] = ()) -> None:
-    """Tables on standard output, each with its title and notes; `words` are the names of columns that are of words."""
+    """Print tables with their titles and notes; `words` are the names of text columns."""
     for number, table in enumerate(tables):
         if table.title:
             print(f"\n{table.title}" if number else table.title)
@@ -221,71 +252,69 @@ def print_tables(*tables: "Table", words: Sequence[str] = ()) -> None:
 
 
 def print_label_table(labels: "Sequence[LabelScore]") -> None:
-    """How well each label was found."""
-    if labels:
+    """Print the scores of each label, if there are any."""
+    rows = []
+    for score in labels:
+        numbers = [f"{number:.4f}" for number in (score.precision, score.recall, score.f1)]
+        rows.append([score.label, *numbers, f"{score.support:,}"])
+    if rows:
         print()
-        rows = [
-            [row.label, *(f"{figure:.4f}" for figure in (row.precision, row.recall, row.f1)), f"{row.support:,}"]
-            for row in labels
-        ]
         print_table(["label", "precision", "recall", "f1", "count"], rows)
 
 
 def print_length_table(report: dict[str, Any]) -> None:
-    """Of a report of written texts, the scores by the sources' lengths, and how sacreBLEU has computed its own."""
-    if rows := report.get("by_length"):
-        print()
+    """Print the scores by source length in a report on generated texts, and the signatures of sacreBLEU."""
+    if buckets := report.get("by_length"):
         names = {"score": report["metric"], "exact": "exact", "prefix": "prefix"}
-        names = {key: name for key, name in names.items() if key != "score" or name != "exact"}
-        shown = [
-            [f"{row['least']}-{row['most'] or ''}", f"{row['texts']:,}", *(f"{row[name]:.4f}" for name in names)]
-            for row in rows
-        ]
-        print_table(["source units", "texts", *names.values()], shown)
+        if names["score"] == "exact":
+            del names["score"]
+        rows = []
+        for bucket in buckets:
+            scores = [f"{bucket[name]:.4f}" for name in names]
+            rows.append([f"{bucket['least']}-{bucket['most'] or ''}", f"{bucket['texts']:,}", *scores])
+        print()
+        print_table(["source units", "texts", *names.values()], rows)
     for name, signature in report.get("signatures", {}).items():
         print(f"{name}: {signature}")
 
 
 def print_coloured(text: "ColouredText") -> None:
-    """Coloured text on a terminal; where there is none, a line a symbol with its value."""
-    from relmo.analysis.core.show import colour, hexadecimal, scale_of, visible
+    """Print coloured text on a terminal, otherwise one line per symbol with its value."""
+    from relmo.analysis.core.show import compute_colour_scale, show_whitespace, to_hex, to_rgb
 
     console = make_console(stderr=False)
     print(f"{text.title}, from {text.values.min():.3f} to {text.values.max():.3f}, mean {text.values.mean():.3f}")
+    pairs = list(zip(text.symbols, text.values.tolist(), strict=True))
     if not console.is_terminal:
-        print(*(f"{visible(s)}\t{v:.4f}" for s, v in zip(text.symbols, text.values.tolist(), strict=True)), sep="\n")
+        print(*(f"{show_whitespace(symbol)}\t{value:.4f}" for symbol, value in pairs), sep="\n")
         return
-    size, shown = scale_of(text.values), Text()
-    for symbol, value in zip(text.symbols, text.values.tolist(), strict=True):
-        style = Style(color="#000000", bgcolor=hexadecimal(colour(value / size)))
-        shown.append("↵" if symbol == "\n" else symbol, style)
-        shown.append("\n" if symbol == "\n" else text.space)
-    console.print(shown, soft_wrap=True)
+    scale, output = compute_colour_scale(text.values), Text()
+    for symbol, value in pairs:
+        style = Style(color="#000000", bgcolor=to_hex(to_rgb(value / scale)))
+        output.append("↵" if symbol == "\n" else symbol, style)
+        output.append("\n" if symbol == "\n" else text.space)
+    console.print(output, soft_wrap=True)
 
 
-def print_reproduction(table: "Reproduction") -> None:
-    """A published table on standard output: our figures, the published ones in columns of their own, and the notes
-    below."""
+def print_published_table(table: "PublishedTable") -> None:
+    """Print a published table: our numbers, the published ones in columns of their own, and the notes."""
     published = [column for column in table.columns if any(column in (row.published or {}) for row in table.rows)]
     ours = [column for column in table.columns if any(column in row.ours for row in table.rows)]
-    rows = [
-        [
-            row.name,
-            *(figure(row.ours.get(column)) for column in ours),
-            *(figure((row.published or {}).get(column)) for column in published),
-        ]
-        for row in table.rows
-    ]
+    rows = []
+    for row in table.rows:
+        numbers = [row.ours.get(column) for column in ours]
+        numbers += [(row.published or {}).get(column) for column in published]
+        rows.append([row.name, *map(format_number, numbers)])
     print(f"{table.name}: {table.title}\n{table.paper}\n")
     print_table(["", *ours, *(f"published {column}" for column in published)], rows)
     notes = [*(f"{row.name}: {row.note}" for row in table.rows if row.note), *table.notes]
     print("", *(f"- {note}".replace(": \n", ":\n").replace("\n", "\n    ") for note in notes), "", sep="\n")
 
 
-def figure(value: float | None) -> str:
-    """A number as a table shows it."""
-    if value is None:
+def format_number(number: float | None) -> str:
+    """Return a number for a table; None is empty."""
+    if number is None:
         return ""
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(number, int):
+        return f"{number:,}"
+    return f"{number:,.2f}" if abs(number) < 1000 else f"{number:,.0f}"

@@ -1,4 +1,4 @@
-"""`relmo train KIND`: settings from presets, files and flags; then the plain function that trains."""
+"""`relmo train KIND`"""
 
 import inspect
 import os
@@ -11,16 +11,10 @@ from typing import Annotated, Any
 from cyclopts import App, ArgumentCollection, Parameter
 from cyclopts.config import Dict
 
-from relmo.cli.terminal import (
-    print_json,
-    print_label_table,
-    print_length_table,
-    print_table,
-    say,
-)
+from relmo.cli.terminal import print_json, print_label_table, print_length_table, print_message, print_table
 from relmo.config import build
 from relmo.errors import SettingError, StorageError
-from relmo.runs.progress import TrainingReporter, speaks
+from relmo.runs.progress import TrainingReporter, is_leader
 from relmo.runs.settings import flags_of, settings_layers
 from relmo.settings.arguments import PathName
 from relmo.settings.kinds import settings_class, training_function
@@ -28,139 +22,127 @@ from relmo.settings.kinds import settings_class, training_function
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Where the model goes and how the run behaves."""
+    """Output folder, source of the settings, and messages of a run."""
 
     out: Path
-    """The folder to write the model to."""
+    """The output folder."""
     resume: bool = False
-    """Go on with the run in --out from its last checkpoint. No other arguments are needed."""
+    """Continue the run in --out from its last checkpoint. No other arguments are needed."""
     overwrite: Annotated[bool, Parameter(negative="")] = False
-    """Begin anew if --out holds a model or a run already, and replace it."""
+    """Replace a model or run in --out."""
     dry_run: bool = False
-    """Print the plan (the size of the training part, steps, parameters, memory, time) and stop."""
+    """Print the plan (size of the training set, steps, parameters, memory, time) and stop."""
     preset: str | None = None
-    """Begin from settings that ship with relmo, by their name."""
+    """Name of bundled settings to start from."""
     config: Path | None = None
-    """Settings from a TOML file. They go over the preset's."""
+    """TOML file with settings; overrides the preset."""
     set: tuple[str, ...] = ()
-    """One setting as section.key=value, which goes over the file's; may be given several times. The flags below go over
-    all of these."""
+    """A setting as section.key=value; overrides the config file and may be repeated. The flags below override all of
+    these."""
     json: bool = False
     """Print the results as one JSON object."""
     quiet: bool = False
-    """Print no progress."""
+    """Show no progress."""
 
 
 def settings_from_files(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Gives the flags that were not typed the values of --resume's run, --preset, --config and --set, each over the one
-    before."""
+    """Set flags that were not given from the run of --resume, --preset, --config and --set, in this order."""
     kind = commands[-1]
-    given = {a.name: [token.value for token in a.tokens] for a in arguments if a.tokens}
-    out, preset, config = (given.get(flag, [None])[0] for flag in ("--out", "--preset", "--config"))
+    tokens = {a.name: [token.value for token in a.tokens] for a in arguments if a.tokens}
+    out, preset, config = (tokens.get(flag, [None])[0] for flag in ("--out", "--preset", "--config"))
     if out == "":
-        raise SettingError("--out is empty; name a folder, for example --out models/mine")
+        raise SettingError("--out is empty; name a folder, for example --out models/mine.")
     layers = settings_layers(
         kind,
-        resumed=Path(out) if out is not None and "--resume" in given else None,
+        resumed=Path(out) if out is not None and "--resume" in tokens else None,
         preset=preset,
         config=None if config is None else Path(config),
-        overrides=given.get("--set", []),
+        overrides=tokens.get("--set", []),
     )
     if not layers:
         return
     settings: Any = build(settings_class(kind), *layers)
-    named = {key for layer in layers for values in layer.values() for key in values}
-    values = {}
+    keys = {key for layer in layers for section in layer.values() for key in section}
+    flag_values = {}
     for name, flag in flags_of(kind).items():
         value = getattr(getattr(settings, flag.section), name)
-        if name in named and (value is not None or flag.default is not None):
-            values[name.replace("_", "-")] = "none" if value is None else value
-    Dict(values, source="settings", use_commands_as_keys=False)(app, commands, arguments)
+        if name in keys and (value is not None or flag.default is not None):
+            flag_values[name.replace("_", "-")] = "none" if value is None else value
+    Dict(flag_values, source="settings", use_commands_as_keys=False)(app, commands, arguments)
 
 
-# sections, as the help names them
-GROUPS = {"text": "Text", "input": "Input", "model": "Model", "train": "Training", "search": "Search"}
+HELP_GROUPS = {"text": "Text", "input": "Input", "model": "Model", "train": "Training", "search": "Search"}
 
 
 def train_command(kind: str) -> Callable[..., None]:
-    """The function behind `relmo train KIND`. Its parameters are the sections of the kind's settings, each field of
-    which is a flag; its help is the docstring of the settings."""
+    """Return the function of `relmo train KIND`. Its parameters are the sections of the settings of the kind, every
+    field of which is a flag; its help is the docstring of the settings."""
 
     def command(*files: str, options: RunOptions, **sections: Any) -> None:
         run(kind, list(files), settings_class(kind)(**sections), options)
 
     settings = settings_class(kind)
-    annotations: dict[str, Any] = {
-        "files": PathName,
-        "options": Annotated[RunOptions, Parameter(name="*", group="Run")],
-    }
+    run_flags = Annotated[RunOptions, Parameter(name="*", group="Run")]
     parameters = [
         inspect.Parameter("files", inspect.Parameter.VAR_POSITIONAL, annotation=PathName),
-        inspect.Parameter("options", inspect.Parameter.KEYWORD_ONLY, annotation=annotations["options"]),
+        inspect.Parameter("options", inspect.Parameter.KEYWORD_ONLY, annotation=run_flags),
     ]
     for section in fields(settings):
-        flags = Annotated[section.type, Parameter(name="*", group=GROUPS[section.name])]  # type: ignore[name-defined]
-        annotations[section.name] = flags
-        default = getattr(settings(), section.name)
-        parameters.append(
-            inspect.Parameter(section.name, inspect.Parameter.KEYWORD_ONLY, annotation=flags, default=default)
-        )
+        flags = Annotated[section.type, Parameter(name="*", group=HELP_GROUPS[section.name])]  # type: ignore[name-defined]
+        parameter = inspect.Parameter(section.name, inspect.Parameter.KEYWORD_ONLY, annotation=flags)
+        parameters.append(parameter.replace(default=getattr(settings(), section.name)))
     command.__name__ = kind
     command.__doc__ = f"{inspect.getdoc(settings)}\n\nParameters\n----------\nfiles\n    {settings.files}\n"
-    command.__annotations__ = annotations
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
 
 
-def _program() -> str:
-    """How this program was started, up to its verb."""
-    several = "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
-    return f"torchrun --nproc-per-node {os.environ.get('LOCAL_WORLD_SIZE')} -m relmo" if several else "relmo"
-
-
 def run(kind: str, files: list[str], settings: Any, options: RunOptions) -> None:
-    """Runs a kind's training function, shows its progress and prints its results."""
+    """Train a model of this kind, show the progress and print the results."""
     from relmo.runs.folder import CHECKPOINT, RUN, read_run
-    from relmo.runs.run import Stopped
+    from relmo.runs.run import TrainingInterrupted
     from relmo.store.folder import CONFIG
-    from relmo.training.parallel import restarted
+    from relmo.training.parallel import is_restart
 
     if options.resume and not files:
         files = read_run(options.out)["files"]
     if not files:
-        raise SettingError(f"no corpus: give the files to train on; relmo train {kind} --help shows an example")
-    reporter = TrainingReporter(quiet=options.quiet or not speaks())
-    go_on = f"go on with: {_program()} train {kind} --out {options.out} --resume"
+        raise SettingError(f"No training files; relmo train {kind} --help shows an example.")
+    reporter = TrainingReporter(quiet=options.quiet or not is_leader())
+    program = "relmo"
+    if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
+        program = f"torchrun --nproc-per-node {os.environ.get('LOCAL_WORLD_SIZE')} -m relmo"
+    advice = f"continue with: {program} train {kind} --out {options.out} --resume"
     if options.resume and not (options.out / RUN).exists() and not (options.out / CONFIG).exists():
-        reporter.said(f"there is no run in {options.out} to go on with; a new one begins")
-    how = {name: getattr(options, name) for name in ("resume", "overwrite", "dry_run")}
-    if restarted() and (options.out / RUN).exists():  # torchrun gives the same arguments as at the first start
-        how |= {"resume": True, "overwrite": False}
+        reporter.on_message(f"{options.out} has no run to resume; starting a new one")
+    mode = {name: getattr(options, name) for name in ("resume", "overwrite", "dry_run")}
+    if is_restart() and (options.out / RUN).exists():  # torchrun repeats the arguments
+        mode |= {"resume": True, "overwrite": False}
     try:
-        results = training_function(kind)(files, settings, options.out, reporter=reporter, **how)
-    except Stopped:
+        results = training_function(kind)(files, settings, options.out, reporter=reporter, **mode)
+    except TrainingInterrupted:
         reporter.close()
-        say(f"stopped; {go_on}")
+        print_message(f"stopped; {advice}")
         sys.exit(130)
     except StorageError as error:
-        raise StorageError(f"{error}; {go_on}" if (options.out / CHECKPOINT).exists() else str(error)) from error
+        raise StorageError(f"{error}; {advice}" if (options.out / CHECKPOINT).exists() else str(error)) from error
     finally:
         reporter.close()
-    if options.dry_run or not speaks():
+    if options.dry_run or not is_leader():
         return
     if options.json:
         print_json(results | {"out": str(options.out)})
     elif not options.quiet:
         numbers = {k: v for k, v in results.items() if isinstance(v, int | float)}
-        print_table(
-            ["result", "value"], [[k, f"{v:,.4f}" if isinstance(v, float) else f"{v:,}"] for k, v in numbers.items()]
-        )
-        _print_labels(options.out)
+        rows = [[k, f"{v:,.4f}" if isinstance(v, float) else f"{v:,}"] for k, v in numbers.items()]
+        print_table(["result", "value"], rows)
+        _print_report(options.out)
         print(f"saved to {options.out}")
 
 
-def _print_labels(out: Path) -> None:
-    """Of a task's model, how well it does with each label."""
+def _print_report(out: Path) -> None:
+    """Print the scores of a task's model by label and by length."""
     from relmo.disk.digests import read_json
     from relmo.runs.train_task import REPORT
     from relmo.tasks.scores import LabelScore

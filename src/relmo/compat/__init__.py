@@ -1,3 +1,3 @@
-"""Other libraries: AllenNLP's names for what relmo does, and relmo as a part of scikit-learn, spaCy and others.
+"""Integrations with other libraries: AllenNLP's API for ELMo, and relmo in scikit-learn, spaCy and others.
 
-A file needs its own library and is imported by whoever uses that."""
+Each module needs its own library and is imported only by its users."""

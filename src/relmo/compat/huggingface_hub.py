@@ -1,11 +1,11 @@
-"""The Hugging Face hub: a model of any kind saved with a card that the hub reads, sent there, and fetched from there.
+"""Hugging Face hub: models of any kind saved with the hub's card metadata, uploaded and downloaded.
 
     HubModel(relmo.load("models/mine"), language="en", license="cc-by-4.0").push_to_hub("me/mine")
     model = HubModel.from_pretrained("me/mine").model
 
-A folder that relmo saved is laid out as the hub expects (config.json, model.safetensors, README.md). `HubModel` adds
-the card's metadata and hands the folder over. It is the only part of relmo that uses the network, and only when it is
-told the name of a repository. A local folder goes before a repository of the same name.
+A model folder has the layout that the hub expects (config.json, model.safetensors, README.md); `HubModel` adds the
+card's metadata. It is the only part of relmo that uses the network, and only for a repository name. A local folder
+takes precedence over a repository of the same name.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from relmo.errors import ModelError
 from relmo.loading import load
 from relmo.models.saved import SavedModel
 from relmo.store.folder import CARD, read_config
-from relmo.store.references import bundled
+from relmo.store.references import find_bundled
 
 try:
     from huggingface_hub import ModelCard, ModelCardData, ModelHubMixin, snapshot_download
@@ -35,16 +35,16 @@ PIPELINES = {
     "srl": "token-classification",
     "tagger": "token-classification",
 }
-"""What the hub calls what a kind of model does; a kind that is not here has no tag."""
+"""The hub's pipeline tag of each kind of model; other kinds have none."""
 
 
 class HubModel(ModelHubMixin):
-    """A relmo model as the hub's own library handles models: `save_pretrained`, `push_to_hub`, `from_pretrained`.
+    """A relmo model with the hub's methods: `save_pretrained`, `push_to_hub`, `from_pretrained`.
 
-    model      any model that `relmo.load` gives
-    language   of the text it was trained on, such as "en", or several
-    license    as the hub spells it, such as "apache-2.0"
-    datasets   names on the hub of what it was trained on
+    model      any model that `relmo.load` returns
+    language   language of the training text, such as "en", or several
+    license    the hub's name of the license, such as "apache-2.0"
+    datasets   names of the training datasets on the hub
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class HubModel(ModelHubMixin):
         model: SavedModel,
         *,
         language: str | Sequence[str] | None = None,
-        license: str | None = None,  # noqa: A002  (the hub's word)
+        license: str | None = None,  # noqa: A002  (the hub's name)
         datasets: Sequence[str] | None = None,
     ):
         self.model = model
@@ -61,10 +61,10 @@ class HubModel(ModelHubMixin):
         self.datasets = datasets
 
     def card_data(self) -> ModelCardData:
-        """The metadata of the card."""
-        names = self.language if self.language is None or isinstance(self.language, str) else list(self.language)
+        """Return the metadata of the card."""
+        is_single = self.language is None or isinstance(self.language, str)
         return ModelCardData(
-            language=names,
+            language=self.language if is_single else list(self.language),  # type: ignore[arg-type]
             license=self.license,
             library_name="relmo",
             tags=["relmo", self.model.kind],
@@ -73,9 +73,14 @@ class HubModel(ModelHubMixin):
         )
 
     def _save_pretrained(self, save_directory: Path) -> None:
-        """The model's folder, its card with metadata."""
         self.model.save_pretrained(save_directory)
-        _check_complete(save_directory)
+        # Users who download a task model must also get the models that it is built on.
+        config = read_config(save_directory)
+        for name in ("elmo", "vectors"):
+            reference = config.get(name)
+            source = reference.get("source", "") if isinstance(reference, dict) else "."
+            if not source.startswith(".") and find_bundled(source) is None:
+                raise ModelError(f"{save_directory}: is built on {source}, which is not public; train it with --copy")
         text = (save_directory / CARD).read_text(encoding="utf-8")
         card = ModelCard(f"---\n{self.card_data().to_yaml()}\n---\n\n{text}")
         with atomic(save_directory / CARD) as temporary:
@@ -96,7 +101,7 @@ class HubModel(ModelHubMixin):
     ) -> "HubModel":
         folder = Path(model_id)
         if not folder.is_dir():
-            found = snapshot_download(
+            snapshot = snapshot_download(
                 model_id,
                 revision=revision,
                 cache_dir=cache_dir,
@@ -104,17 +109,7 @@ class HubModel(ModelHubMixin):
                 local_files_only=local_files_only,
                 token=token,
             )
-            folder = Path(found)
+            folder = Path(snapshot)
         model = load(folder, device=device)
         data: Any = ModelCard.load(folder / CARD).data if (folder / CARD).is_file() else ModelCardData()
         return cls(model, language=data.language, license=data.license, datasets=data.datasets)
-
-
-def _check_complete(folder: Path) -> None:
-    """Whoever fetches a task's model must get the models it is built on, too."""
-    config = read_config(folder)
-    for name in ("elmo", "vectors"):
-        reference = config.get(name)
-        source = reference.get("source", "") if isinstance(reference, dict) else "."
-        if not source.startswith(".") and bundled(source) is None:
-            raise ModelError(f"{folder}: is built on {source}, which others do not have; train it with --copy")

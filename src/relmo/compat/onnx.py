@@ -1,21 +1,21 @@
-"""ONNX: a biLM's `embed` as one graph, for programs that have no torch.
+"""ONNX: a biLM's `embed` as one graph, for programs without torch.
 
     export_onnx(relmo.load(), "small.onnx")
     vectors = OnnxEmbedder("small.onnx").embed(["A bank lends money."])
 
-The graph has one input and two outputs. Batch and length are free.
+The graph has one input and two outputs. Batch size and length are free.
 
-    ids      int64 (batch, tokens, max_characters): `relmo.text.characters`; all zero where there is no word
-    vectors  float32 (batch, layers, tokens, dim), zero where there is no word
+    ids      int64 (batch, tokens, max_characters): `relmo.text.characters`; all zero for padding
+    vectors  float32 (batch, layers, tokens, dim), zero for padding
     mask     bool (batch, tokens)
 
 Choices:
-- The graph is written node by node rather than traced. ONNX's own LSTM has no projection and clips elsewhere; ELMo's
-  step is the body of a `Scan`, both directions side by side.
-- Each distinct word of a batch is encoded once (`Unique`), and the first layer's gates are made of distinct words too.
-- A sentence starts from zero. So the state after its first boundary is a constant of the graph, and no boundary is run.
-- Nothing in a step depends on the lengths: the backward direction reads each sentence reversed (`ReverseSequence`), so
-  that what lies past its end comes last in both directions. It is set to zero in the end.
+- The graph is written node by node rather than traced. ONNX's LSTM has no projection and clips elsewhere; ELMo's step
+  is the body of a `Scan`, with both directions side by side.
+- Each distinct word of a batch is encoded once (`Unique`), and the first layer's gates are computed per distinct word.
+- A sentence starts from zero, so the state after its first boundary is a constant of the graph, and no boundary is run.
+- No step depends on the lengths: the backward direction reads each sentence reversed (`ReverseSequence`), so that
+  padding comes last in both directions. It is set to zero at the end.
 """
 
 import json
@@ -28,7 +28,7 @@ import numpy as np
 from relmo.disk.outputs import atomic, refuse_existing
 from relmo.errors import ModelError, SettingError
 from relmo.settings.arguments import check_sentences
-from relmo.settings.embedding import EmbedOptions, Layers
+from relmo.settings.options import EmbedOptions, Layers
 from relmo.text.characters import Spellings
 from relmo.text.encode import TOKENIZERS
 
@@ -36,43 +36,39 @@ if TYPE_CHECKING:
     from relmo.models.bilm import BiLM
 
 OPSET, IR_VERSION = 18, 9  # onnxruntime 1.16 and later
-LARGEST = 2_000_000_000  # bytes; a file in this format cannot be larger
-NOTE = "relmo"  # the key of what the embedder needs to know
+MAX_BYTES = 2_000_000_000  # limit of the file format
+METADATA_KEY = "relmo"
 
 
 def export_onnx(model: "BiLM", path: str | Path, *, overwrite: bool = False) -> None:
-    """Writes the graph of a bidirectional model that reads characters, with its weights in float32."""
+    """Write the graph of a character-based bidirectional model, with its weights in float32."""
     try:
         import onnx
     except ImportError as error:
         raise SettingError("writing ONNX needs the package onnx; try: pip install 'relmo[onnx]'") from error
-    settings = model.settings.model
+    settings, text = model.settings.model, model.settings.text
     if settings.input != "char":
-        raise ModelError(f"a model with {settings.input} input is not written as ONNX; give one that reads characters")
-    if 4 * sum(tensor.numel() for tensor in model.tensors().values()) > LARGEST:
+        raise ModelError(f"a model with {settings.input} input cannot be exported to ONNX; it must read characters")
+    if 4 * sum(tensor.numel() for tensor in model.tensors().values()) > MAX_BYTES:
         raise ModelError("the model is too large for ONNX, whose files have at most 2 GB")
     refuse_existing(Path(path), overwrite=overwrite)
-    made = _model_graph(model)
-    made.model_version = 1
-    entry = made.metadata_props.add()
-    entry.key, entry.value = NOTE, json.dumps(_note(model))
-    onnx.checker.check_model(made, full_check=True)
-    with atomic(Path(path)) as temporary:
-        temporary.write_bytes(made.SerializeToString())
-
-
-def _note(model: "BiLM") -> dict[str, Any]:
-    text = model.settings.text
-    return {
-        "max_characters": model.settings.model.max_characters,
+    metadata = {
+        "max_characters": settings.max_characters,
         "layers": model.network.layer_count,
         "tokenizer": text.tokenizer,
         "lowercase": text.lowercase,
     }
+    proto = _build_model(model)
+    proto.model_version = 1
+    entry = proto.metadata_props.add()
+    entry.key, entry.value = METADATA_KEY, json.dumps(metadata)
+    onnx.checker.check_model(proto, full_check=True)
+    with atomic(Path(path)) as temporary:
+        temporary.write_bytes(proto.SerializeToString())
 
 
 class _Graph:
-    """Nodes and constants of a graph, as they are added; each gets a name of its own, behind the graph's."""
+    """Nodes and constants of a graph under construction; their names begin with the graph's name."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -80,144 +76,156 @@ class _Graph:
         self.constants: list[Any] = []
 
     def constant(self, value: Any, dtype: Any = np.float32) -> str:
-        """A constant; -> its name."""
+        """Add a constant, such as a weight, and return its name."""
         from onnx import numpy_helper
 
+        array = value.detach().cpu().float().numpy() if hasattr(value, "detach") else value
         name = f"{self.name}constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.array(value, dtype=dtype, order="C"), name))
+        self.constants.append(numpy_helper.from_array(np.array(array, dtype=dtype, order="C"), name))
         return name
 
-    def numbers(self, *values: int) -> str:
-        """Whole numbers, such as a shape; -> their name."""
+    def integers(self, *values: int) -> str:
+        """Add an integer constant, such as a shape, and return its name."""
         return self.constant(values, np.int64)
 
     def add(self, operation: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        """A node; -> the name of its output, or the names of several."""
+        """Add a node and return the name of its output, or a list of names for several `outputs`."""
         from onnx import helper
 
         names = [f"{self.name}{operation}_{len(self.nodes)}_{i}" for i in range(outputs)]
         self.nodes.append(helper.make_node(operation, list(inputs), names, **attributes))
         return names[0] if outputs == 1 else names
 
+    def linear(self, x: str, weight: Any, bias: Any) -> str:
+        """Add x W' + b and return the name of its output."""
+        return self.add("Gemm", x, self.constant(weight), self.constant(bias), transB=1)
 
-def _model_graph(model: "BiLM") -> Any:
+    def label_outputs(self, names: dict[str, str]) -> None:
+        """Name the outputs of the graph."""
+        from onnx import helper
+
+        self.nodes += [helper.make_node("Identity", [name], [label]) for label, name in names.items()]
+
+
+def _build_model(model: "BiLM") -> Any:
     from onnx import TensorProto, helper
 
     graph, network = _Graph(), model.network
     columns = model.settings.model.max_characters
-    mask = graph.add("Greater", graph.add("ReduceMax", "ids", graph.numbers(2), keepdims=0), graph.numbers(0))
-    real = graph.add("Cast", mask, to=TensorProto.INT64)
-    lengths = graph.add("ReduceSum", real, graph.numbers(1), keepdims=0)  # (B,)
-    flat = graph.add("Reshape", "ids", graph.numbers(-1, columns))
-    distinct, _, which, _ = graph.add("Unique", flat, outputs=4, axis=0, sorted=0)
-    words = _encoder(graph, network.encoder, distinct)  # (U, P)
-    which = graph.add("Transpose", graph.add("Reshape", which, graph.add("Shape", mask)), perm=[1, 0])  # (T, B)
-    tokens = graph.add("Gather", words, which)
-    layers = [graph.add("Concat", tokens, tokens, axis=2), *_lstm(graph, model, words, which, lengths)]
-    stacked = [graph.add("Unsqueeze", layer, graph.numbers(0)) for layer in layers]
+    mask = graph.add("Greater", graph.add("ReduceMax", "ids", graph.integers(2), keepdims=0), graph.integers(0))
+    is_word = graph.add("Cast", mask, to=TensorProto.INT64)
+    lengths = graph.add("ReduceSum", is_word, graph.integers(1), keepdims=0)  # (B,)
+    rows = graph.add("Reshape", "ids", graph.integers(-1, columns))
+    distinct, _, indices, _ = graph.add("Unique", rows, outputs=4, axis=0, sorted=0)
+    words = _add_encoder(graph, network.encoder, distinct)  # (U, P)
+    indices = graph.add("Transpose", graph.add("Reshape", indices, graph.add("Shape", mask)), perm=[1, 0])  # (T, B)
+    tokens = graph.add("Gather", words, indices)
+    layers = [graph.add("Concat", tokens, tokens, axis=2), *_add_lstm(graph, model, words, indices, lengths)]
+    stacked = [graph.add("Unsqueeze", layer, graph.integers(0)) for layer in layers]
     all_layers = graph.add("Concat", *stacked, axis=0) if len(stacked) > 1 else stacked[0]  # (K, T, B, 2P)
     all_layers = graph.add("Transpose", all_layers, perm=[2, 0, 1, 3])
-    there = graph.add("Unsqueeze", graph.add("Cast", mask, to=TensorProto.FLOAT), graph.numbers(1, 3))
-    ends = {"vectors": graph.add("Mul", all_layers, there), "mask": mask}
-    graph.nodes += [helper.make_node("Identity", [name], [end]) for end, name in ends.items()]
-    sizes: list[str | int | None] = ["batch", network.layer_count, "tokens", network.size]
-    made = helper.make_graph(
+    factor = graph.add("Unsqueeze", graph.add("Cast", mask, to=TensorProto.FLOAT), graph.integers(1, 3))
+    graph.label_outputs({"vectors": graph.add("Mul", all_layers, factor), "mask": mask})
+    shape: list[str | int | None] = ["batch", network.layer_count, "tokens", network.size]
+    proto = helper.make_graph(
         graph.nodes,
         "relmo biLM",
         [helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", "tokens", columns])],
         [
-            helper.make_tensor_value_info("vectors", TensorProto.FLOAT, sizes),
+            helper.make_tensor_value_info("vectors", TensorProto.FLOAT, shape),
             helper.make_tensor_value_info("mask", TensorProto.BOOL, ["batch", "tokens"]),
         ],
         graph.constants,
     )
-    return helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+    return helper.make_model(proto, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
 
 
-def _encoder(graph: _Graph, encoder: Any, ids: str) -> str:
-    """Character ids (U, C) -> word vectors (U, P). An id of 0 takes the last character, padding."""
+def _add_encoder(graph: _Graph, encoder: Any, ids: str) -> str:
+    """Add the encoder from character ids (U, C) to word vectors (U, P). Id 0 becomes the last character, padding."""
     cnn = encoder.cnn
-    x = graph.add("Gather", graph.constant(_array(cnn.embedding)), graph.add("Sub", ids, graph.numbers(1)))
+    x = graph.add("Gather", graph.constant(cnn.embedding), graph.add("Sub", ids, graph.integers(1)))
     x = graph.add("Transpose", x, perm=[0, 2, 1])  # (U, E, C)
     activation = {"relu": "Relu", "tanh": "Tanh"}[cnn.activation]
     parts = []
     for weight, bias in zip(cnn.weights, cnn.biases, strict=True):
-        y = graph.add("Conv", x, graph.constant(_array(weight)), graph.constant(_array(bias)))
-        parts.append(graph.add(activation, graph.add("ReduceMax", y, graph.numbers(2), keepdims=0)))
+        y = graph.add("Conv", x, graph.constant(weight), graph.constant(bias))
+        parts.append(graph.add(activation, graph.add("ReduceMax", y, graph.integers(2), keepdims=0)))
     x = graph.add("Concat", *parts, axis=1)
     for highway in encoder.highways:
-        gate = graph.add("Sigmoid", _linear(graph, x, highway.carry))
-        made = graph.add("Relu", _linear(graph, x, highway.transform))
-        x = graph.add("Add", x, graph.add("Mul", gate, graph.add("Sub", made, x)))
-    return x if encoder.projection is None else _linear(graph, x, encoder.projection)
+        gate = graph.add("Sigmoid", graph.linear(x, highway.carry.weight, highway.carry.bias))
+        y = graph.add("Relu", graph.linear(x, highway.transform.weight, highway.transform.bias))
+        x = graph.add("Add", x, graph.add("Mul", gate, graph.add("Sub", y, x)))
+    projection = encoder.projection
+    return x if projection is None else graph.linear(x, projection.weight, projection.bias)
 
 
-def _linear(graph: _Graph, x: str, linear: Any) -> str:
-    return graph.add("Gemm", x, graph.constant(_array(linear.weight)), graph.constant(_array(linear.bias)), transB=1)
-
-
-def _lstm(graph: _Graph, model: "BiLM", words: str, which: str, lengths: str) -> list[str]:
-    """Every LSTM layer (T, B, 2P), from distinct word vectors (U, P) and which of them stands where (T, B)."""
-    lstm, first = model.network.lstm, model.embedder.first_state()
-    shape = graph.add("Shape", which)
-    batch = graph.add("Gather", shape, graph.numbers(1), axis=0)
-    backward = graph.add("ReverseSequence", which, lengths, time_axis=0, batch_axis=1)
+def _add_lstm(graph: _Graph, model: "BiLM", words: str, indices: str, lengths: str) -> list[str]:
+    """Add every LSTM layer (T, B, 2P), from distinct word vectors (U, P) and their indices in the batch (T, B)."""
+    lstm, initial_state = model.network.lstm, model.embedder.first_state()
+    shape = graph.add("Shape", indices)
+    batch = graph.add("Gather", shape, graph.integers(1), axis=0)
+    backward = graph.add("ReverseSequence", indices, lengths, time_axis=0, batch_axis=1)
     outputs: list[str] = []
-    found: list[str] = []
+    layers: list[str] = []
     for depth, layer in enumerate(lstm.stack):
-        into, bias = _array(layer.weight_ih), _array(layer.full_bias())  # (2, 4H, I), (2, 4H)
+        weight, bias = layer.weight_ih, layer.full_bias()  # (2, 4H, I), (2, 4H)
         if depth:
-            flat = graph.add("Reshape", outputs[-1], graph.numbers(2, -1, into.shape[2]))  # (2, T B, P)
-            products = graph.add("MatMul", flat, graph.constant(into.transpose(0, 2, 1)))
+            x = graph.add("Reshape", outputs[-1], graph.integers(2, -1, weight.shape[2]))  # (2, T B, P)
+            products = graph.add("MatMul", x, graph.constant(weight.transpose(1, 2)))
             gates = graph.add("Add", products, graph.constant(bias[:, None]))
-            sizes = graph.add("Concat", graph.numbers(2), shape, graph.numbers(into.shape[1]), axis=0)
+            sizes = graph.add("Concat", graph.integers(2), shape, graph.integers(weight.shape[1]), axis=0)
             gates = graph.add("Reshape", gates, sizes)
         else:
             sides = []
-            for d, places in enumerate((which, backward)):
-                own = graph.add("Gemm", words, graph.constant(into[d]), graph.constant(bias[d]), transB=1)
-                sides.append(graph.add("Unsqueeze", graph.add("Gather", own, places), graph.numbers(0)))
+            for d, direction_indices in enumerate((indices, backward)):
+                word_gates = graph.linear(words, weight[d], bias[d])
+                token_gates = graph.add("Gather", word_gates, direction_indices)
+                sides.append(graph.add("Unsqueeze", token_gates, graph.integers(0)))
             gates = graph.add("Concat", *sides, axis=0)  # (2, T, B, 4H)
         state = []
-        for part in first[2 * depth : 2 * depth + 2]:
-            start = _array(part).transpose(1, 0, 2)  # (2, 1, P or H)
-            sizes = graph.add("Concat", graph.numbers(2), batch, graph.numbers(start.shape[2]), axis=0)
+        for tensor in initial_state[2 * depth : 2 * depth + 2]:
+            start = tensor.transpose(0, 1)  # (2, 1, P or H)
+            sizes = graph.add("Concat", graph.integers(2), batch, graph.integers(start.shape[2]), axis=0)
             state.append(graph.add("Expand", graph.constant(start), sizes))
-        y = _scan(graph, layer, state, gates, lstm.clips)
+        y = _add_scan(graph, layer, state, gates, lstm.clips)
         outputs.append(graph.add("Add", outputs[-1], y) if depth and lstm.skip_connections else y)
         ahead, behind = (graph.add("Gather", outputs[-1], graph.constant(d, np.int64), axis=0) for d in range(2))
         behind = graph.add("ReverseSequence", behind, lengths, time_axis=0, batch_axis=1)
-        found.append(graph.add("Concat", ahead, behind, axis=2))
-    return found
+        layers.append(graph.add("Concat", ahead, behind, axis=2))
+    return layers
 
 
-def _scan(graph: _Graph, layer: Any, state: Sequence[str], gates: str, clips: Any) -> str:
-    """One layer over all steps: h (2, B, P), c (2, B, H), gates (2, T, B, 4H) -> y (2, T, B, P).
+def _add_scan(graph: _Graph, layer: Any, state: Sequence[str], gates: str, clips: Any) -> str:
+    """Add one layer over all steps: h (2, B, P), c (2, B, H), gates (2, T, B, 4H) -> y (2, T, B, P).
 
     i, f, g, o = gates_t + W_hh h;   c' = clip(σ(f) c + σ(i) tanh(g));   h' = clip(W_hr (σ(o) tanh(c')))
     """
     from onnx import TensorProto, helper
 
     body = _Graph(f"step_{len(graph.nodes)}_")
-    recurrent = graph.constant(_array(layer.weight_hh).transpose(0, 2, 1))
+
+    def clip(x: str, limit: float | None) -> str:
+        return x if limit is None else body.add("Clip", x, graph.constant(-limit), graph.constant(limit))
+
+    recurrent = graph.constant(layer.weight_hh.transpose(1, 2))
     z = body.add("Add", "gates", body.add("MatMul", "h", recurrent))
     i, f, g, o = body.add("Split", z, outputs=4, axis=2, num_outputs=4)
-    kept = body.add("Mul", body.add("Sigmoid", f), "c")
-    written = body.add("Mul", body.add("Sigmoid", i), body.add("Tanh", g))
-    c = _clip(graph, body, body.add("Add", kept, written), clips.cell)
+    retained = body.add("Mul", body.add("Sigmoid", f), "c")
+    update = body.add("Mul", body.add("Sigmoid", i), body.add("Tanh", g))
+    c = clip(body.add("Add", retained, update), clips.cell)
     h = body.add("Mul", body.add("Sigmoid", o), body.add("Tanh", c))
     if layer.weight_hr is not None:
-        h = body.add("MatMul", h, graph.constant(_array(layer.weight_hr).transpose(0, 2, 1)))
-        h = _clip(graph, body, h, clips.projection)
-    ends = {"h_after": h, "c_after": c, "y": h}
-    body.nodes += [helper.make_node("Identity", [name], [end]) for end, name in ends.items()]
-    given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, None, None]) for name in ("h", "c", "gates")]
-    made = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, None, None]) for name in ends]
+        h = clip(body.add("MatMul", h, graph.constant(layer.weight_hr.transpose(1, 2))), clips.projection)
+    body.label_outputs({"h_after": h, "c_after": c, "y": h})
+    inputs, outputs = (
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, None, None]) for name in names]
+        for names in (("h", "c", "gates"), ("h_after", "c_after", "y"))
+    )
     _, _, y = graph.add(
         "Scan",
         *(*state, gates),
         outputs=3,
-        body=helper.make_graph(body.nodes, "step", given, made),
+        body=helper.make_graph(body.nodes, "step", inputs, outputs),
         num_scan_inputs=1,
         scan_input_axes=[1],
         scan_output_axes=[1],
@@ -225,18 +233,11 @@ def _scan(graph: _Graph, layer: Any, state: Sequence[str], gates: str, clips: An
     return y
 
 
-def _clip(graph: _Graph, body: _Graph, x: str, most: float | None) -> str:
-    return x if most is None else body.add("Clip", x, graph.constant(-most), graph.constant(most))
-
-
-def _array(tensor: Any) -> np.ndarray:
-    return tensor.detach().cpu().float().numpy()
-
-
 class OnnxEmbedder:
-    """A graph that `export_onnx` wrote, run by onnxruntime; text goes in as to `BiLM.embed`, and torch is not imported.
+    """A graph written by `export_onnx`, run by onnxruntime without torch; takes text as `BiLM.embed` does.
 
-    `threads` are those of onnxruntime's; `providers` are where it runs, a CPU unless told otherwise.
+    threads      number of threads of onnxruntime
+    providers    execution providers of onnxruntime
     """
 
     def __init__(
@@ -250,40 +251,40 @@ class OnnxEmbedder:
         options.intra_op_num_threads = threads or 0
         try:
             self.session = onnxruntime.InferenceSession(str(path), options, providers=list(providers))
-        except Exception as error:  # onnxruntime's errors have no base class but this
+        except Exception as error:  # the errors of onnxruntime have no other base class
             raise ModelError(f"{path}: cannot be read as an ONNX file ({error})") from error
-        note = self.session.get_modelmeta().custom_metadata_map.get(NOTE)
-        if note is None:
-            raise ModelError(f"{path}: is an ONNX file that relmo has not written; its words cannot be spelled")
-        self.note: dict[str, Any] = json.loads(note)
+        metadata = self.session.get_modelmeta().custom_metadata_map.get(METADATA_KEY)
+        if metadata is None:
+            raise ModelError(f"{path}: is not an ONNX file written by relmo")
+        self.metadata: dict[str, Any] = json.loads(metadata)
 
     def tokens(self, text: str) -> list[str]:
-        """Splits raw text into words."""
-        return TOKENIZERS[self.note["tokenizer"]](text.lower() if self.note["lowercase"] else text)
+        """Tokenise raw text."""
+        return TOKENIZERS[self.metadata["tokenizer"]](text.lower() if self.metadata["lowercase"] else text)
 
     def embed(
         self, sentences: Iterable[str | Sequence[str]], *, layers: Layers = "all", batch_size: int = 64
     ) -> list[np.ndarray]:
-        """Vectors of sentences, float32 (layers, tokens, dim), or (tokens, dim) of one layer. Sentences of about the
-        same length are computed together."""
+        """Return the vectors of sentences, float32 (layers, tokens, dim), or (tokens, dim) for one layer. Sentences of
+        similar length are computed together."""
         options = EmbedOptions(layers=layers, batch_size=batch_size)
-        options.check(self.note["layers"])
+        options.check_for(self.metadata["layers"])
         tokens = [self.tokens(s) if isinstance(s, str) else list(s) for s in check_sentences(sentences, "embed")]
         order = sorted(range(len(tokens)), key=lambda i: len(tokens[i]))
-        found: list[np.ndarray] = [np.empty(0)] * len(tokens)
+        vectors: list[np.ndarray] = [np.empty(0)] * len(tokens)
         for start in range(0, len(order), batch_size):
-            places = order[start : start + batch_size]
-            for place, array in zip(places, self._run([tokens[i] for i in places], options), strict=True):
-                found[place] = array
-        return found
+            indices = order[start : start + batch_size]
+            for index, array in zip(indices, self._run([tokens[i] for i in indices], options), strict=True):
+                vectors[index] = array
+        return vectors
 
     def _run(self, batch: Sequence[Sequence[str]], options: EmbedOptions) -> Iterable[np.ndarray]:
-        columns, lengths = self.note["max_characters"], [len(words) for words in batch]
+        columns, lengths = self.metadata["max_characters"], [len(words) for words in batch]
         ids = np.zeros((len(batch), max(1, *lengths, 1), columns), dtype=np.int64)
-        spelled = Spellings([word for words in batch for word in words], columns).ids()
-        ids[np.arange(ids.shape[1]) < np.array(lengths)[:, None]] = spelled
+        spellings = Spellings([word for words in batch for word in words], columns).ids()
+        ids[np.arange(ids.shape[1]) < np.array(lengths)[:, None]] = spellings
         (vectors,) = self.session.run(["vectors"], {"ids": ids})
-        chosen = options.chosen(self.note["layers"])
+        selected = options.select_layers(self.metadata["layers"])
         for array, length in zip(vectors, lengths, strict=True):
-            kept = array[chosen, :length]
-            yield kept.copy() if options.layers == "all" else kept.mean(axis=0)
+            layers = array[selected, :length]
+            yield layers.copy() if options.layers == "all" else layers.mean(axis=0)

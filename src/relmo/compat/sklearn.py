@@ -5,10 +5,9 @@
     model = make_pipeline(ElmoVectorizer(), LogisticRegression(max_iter=1000))
     model.fit(texts, labels)
 
-Choices:
-- There is nothing to fit: the biLM stays as it is. So `transform` may be called at once.
-- A parameter is a name or a path, never a loaded model. So a pickle is small, and clones are free.
-- Clones share one loaded model: the one that was used last in this process is kept, until its files change.
+- The biLM is frozen: nothing is fitted, and `transform` may be called at once.
+- Parameters are names or paths, never loaded models, so that pickles are small and clones are free.
+- Clones share one loaded model: the last one used in this process is cached until its files change.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,8 +20,8 @@ import numpy as np
 from relmo.errors import SettingError
 from relmo.loading import load
 from relmo.models.bilm import BiLM
-from relmo.settings.arguments import typed
-from relmo.settings.embedding import Layers
+from relmo.settings.arguments import describe_value
+from relmo.settings.options import Layers
 from relmo.store.folder import CONFIG
 from relmo.store.original import PairOrPath
 
@@ -33,10 +32,10 @@ except ImportError as error:
 
 
 class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """One vector a text, pooled over its words: float32 (texts, features). A text is a string, or a list of words.
+    """Transformer from texts (strings or lists of words) to one pooled vector each: float32 (texts, features).
 
-    model      what `relmo.load` takes: a name, a folder, original ELMo files
-    layers     "average", "top", a number, or "all": every layer, side by side
+    model      anything that `relmo.load` accepts: a name, a folder, original ELMo files
+    layers     "average", "top", a number, or "all": every layer, concatenated
     pooling    "mean" or "max" over the words; a text without words gives zeros
     precision  "float32", "bfloat16", or on a CPU "int8"
     device     auto, cpu or cuda
@@ -58,25 +57,29 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.device = device
 
     def fit(self, X: Iterable[str | Sequence[str]], y: Any = None) -> Self:
-        """Loads the model, so that a mistake in the parameters shows here; the texts are checked, not read."""
-        _texts(X)
-        self._model()
+        """Load the model and check the texts, so that wrong parameters raise here."""
+        _check_texts(X)
+        self._load()
         return self
 
     def transform(self, X: Iterable[str | Sequence[str]]) -> np.ndarray:
-        """Texts -> their vectors."""
-        texts = _texts(X)
-        vectors = self._model().sentence_vectors(texts, layers=self.layers, pooling=self.pooling)
+        """Return the vectors of texts."""
+        texts = _check_texts(X)
+        vectors = self._load().sentence_vectors(texts, layers=self.layers, pooling=self.pooling)
         return vectors.reshape(len(texts), self._n_features_out)
 
     @property
     def _n_features_out(self) -> int:
-        network = self._model().network
+        network = self._load().network
         return network.size * (network.layer_count if self.layers == "all" else 1)
 
-    def _model(self) -> BiLM:
+    def _load(self) -> BiLM:
         paths = self.model if isinstance(self.model, tuple | list) else (self.model,)
-        return _open(tuple(map(str, paths)), self.precision, self.device, tuple(map(_stamp, paths)))
+        timestamps = []  # 0 for bundled models
+        for path in paths:
+            files = [file for file in (Path(path) / CONFIG, Path(path)) if file.exists()]
+            timestamps.append(files[0].stat().st_mtime_ns if files else 0)
+        return _load_cached(tuple(map(str, paths)), self.precision, self.device, tuple(timestamps))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -87,20 +90,13 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
 
 @lru_cache(maxsize=1)
-def _open(paths: tuple[str, ...], precision: str, device: str, stamps: tuple[int, ...]) -> BiLM:
+def _load_cached(paths: tuple[str, ...], precision: str, device: str, timestamps: tuple[int, ...]) -> BiLM:
     return load(paths[0] if len(paths) == 1 else paths, kinds="bilm", device=device, dtype=precision)
 
 
-def _stamp(path: str | Path) -> int:
-    """When a model on disk was last written; 0 for one that ships."""
-    places = [place for place in (Path(path) / CONFIG, Path(path)) if place.exists()]
-    return places[0].stat().st_mtime_ns if places else 0
-
-
-def _texts(X: Any) -> list[Any]:
-    """Texts as a list, from a list, an array or a column of a table."""
+def _check_texts(X: Any) -> list[Any]:
     if isinstance(X, str) or not isinstance(X, Iterable):
-        raise SettingError(f"expected several texts, such as a list of strings, not {typed(X)}")
+        raise SettingError(f"expected several texts, such as a list of strings, not {describe_value(X)}")
     if getattr(X, "ndim", 1) != 1:
-        raise SettingError(f"expected one text a row, not an array of {X.ndim} dimensions; give one column")  # type: ignore[attr-defined]
+        raise SettingError(f"expected one text per row, not an array of {X.ndim} dimensions; give one column")  # type: ignore[attr-defined]
     return list(X)

@@ -1,17 +1,17 @@
-"""spaCy: ELMo as a component that sets `doc.tensor`, and as a layer for components that are trained.
+"""spaCy: ELMo as a component that sets `doc.tensor`, and as a layer for trained components.
 
     nlp = spacy.blank("en")
     nlp.add_pipe("relmo")
     nlp("The bank of the river.")[1].vector
 
 Choices:
-- The component is spaCy's own `Tok2Vec` around the layer `relmo.Elmo.v1`. So any component listens to it with
-  `spacy.Tok2VecListener.v1`; the layer can also stand inside one component as its tok2vec.
-- The biLM stays as it is. What is learned, with `layers = "mix"`, is the mixture of its layers: s = softmax(w),
-  y = gamma * sum_k s_k h_k (Peters et al. 2018). Before training all layers weigh the same.
-- A pipeline on disk holds the biLM, without its output layer. It needs neither the folder it came from nor the name.
-- A doc is read as one sequence of its tokens, or sentence by sentence where that is asked for: then a component before
-  this one must set sentence boundaries, in training too.
+- The component is spaCy's `Tok2Vec` around the layer `relmo.Elmo.v1`. Other components listen to it with
+  `spacy.Tok2VecListener.v1`; the layer can also be the tok2vec of one component.
+- The biLM is frozen. With `layers = "mix"` the mixture of its layers is trained: s = softmax(w),
+  y = gamma * sum_k s_k h_k (Peters et al. 2018). Before training all layers have the same weight.
+- A pipeline on disk contains the biLM without its output layer. It does not need the folder that it came from.
+- A doc is read as one sequence of tokens or, with `sentences`, sentence by sentence: then an earlier component must set
+  sentence boundaries, also in training.
 """
 
 import tempfile
@@ -42,7 +42,7 @@ LAYER = "relmo.Elmo.v1"
 
 
 class BiLMShim(Shim):
-    """A biLM inside a layer: loaded when it is first needed, saved and restored with the pipeline, never updated."""
+    """A frozen biLM inside a layer: loaded on first use, saved and restored with the pipeline."""
 
     _model: BiLM | None
 
@@ -57,21 +57,21 @@ class BiLMShim(Shim):
         return self._model
 
     def finish_update(self, optimizer: Any) -> None:
-        """Nothing was learned."""
+        """Do nothing; the biLM is frozen."""
 
     def to_device(self, device_type: str, device_id: int) -> None:
-        """The biLM stays on its own device."""
+        """Do nothing; the biLM stays on its device."""
 
     def copy(self) -> "BiLMShim":
-        """Another one, with the same biLM."""
-        made = BiLMShim(self.cfg["source"], self.cfg["device"])
-        made._model = self._model
-        return made
+        """Return a shim that shares the biLM."""
+        shim = BiLMShim(self.cfg["source"], self.cfg["device"])
+        shim._model = self._model
+        return shim
 
     def to_bytes(self) -> bytes:
-        """The files of the biLM's folder."""
+        """Return the files of the biLM's folder."""
         model = self.model
-        if model.settings.model.input != "word":  # what predicts words is not needed for vectors
+        if model.settings.model.input != "word":  # the output layer is not needed for vectors
             network = without_output(model.network)
             model = BiLM(network, model.settings, None, model.device, dictionaries=model.dictionaries)
         with tempfile.TemporaryDirectory() as scratch:
@@ -80,12 +80,12 @@ class BiLMShim(Shim):
             return srsly.msgpack_dumps({path.name: path.read_bytes() for path in sorted(folder.iterdir())})
 
     def from_bytes(self, data: bytes) -> Self:
-        """The biLM that `to_bytes` put down."""
+        """Load the biLM from the files written by `to_bytes`."""
         files = srsly.msgpack_loads(data)
         with tempfile.TemporaryDirectory() as folder:
             for name, content in files.items():
                 if Path(name).name != name or name in (".", ".."):
-                    raise ModelError(f"the pipeline is damaged: a file of its biLM is called {name!r}")
+                    raise ModelError(f"the pipeline is damaged: its biLM has a file named {name!r}")
                 (Path(folder) / name).write_bytes(content)
             self._model = load(folder, kinds="bilm", device=self.cfg["device"])
         return self
@@ -95,15 +95,15 @@ class BiLMShim(Shim):
 def elmo_layer(
     model: str = "small", layers: str | int = MIX, sentences: bool = False, device: str = "auto"
 ) -> Model[list[Doc], list[Any]]:
-    """Docs -> the vectors of their tokens, (tokens, width) each.
+    """Return a layer from docs to the vectors of their tokens, (tokens, width) each.
 
-    model      what `relmo.load` takes: a name or a path
+    model      anything that `relmo.load` accepts: a name or a path
     layers     "mix" learns a mixture of all; "average", "top" or a number
-    sentences  read each sentence of a doc by itself
+    sentences  read each sentence of a doc separately
     device     auto, cpu or cuda
     """
     if isinstance(layers, str) and layers not in (MIX, "average", "top"):
-        raise SettingError(f"layers is {layers!r}; it can be 'mix', 'average', 'top' or a number")
+        raise SettingError(f"layers must be 'mix', 'average', 'top' or a number, not {layers!r}")
     return Model(
         "elmo",
         _forward,
@@ -124,35 +124,17 @@ def _initialize(model: Any, X: Any = None, Y: Any = None) -> None:
 
 
 def _forward(model: Any, docs: Sequence[Doc], is_train: bool) -> tuple[list[Any], Callable[[list[Any]], list[Doc]]]:
+    """Embed docs; with "mix", y = gamma * sum_k s_k h_k, s = softmax(w), of every array (K, T, D), and its gradient:
+
+    dgamma = sum <dy, y / gamma>;   ds_k = gamma * sum <dy, h_k>;   dw_k = s_k (ds_k - sum_j s_j ds_j)
+    """
     layers = model.attrs["layers"]
-    asked = "all" if layers == MIX else layers
-    arrays = [model.ops.asarray(array) for array in _embed(model.shims[0].model, docs, asked, model.attrs["sentences"])]
+    vectors = _embed(model.shims[0].model, docs, "all" if layers == MIX else layers, model.attrs["sentences"])
+    arrays = [model.ops.asarray(array) for array in vectors]
     if layers != MIX:
         return arrays, lambda _: []
     if model.has_param("weights") is None:  # a pipeline that was never trained
         _initialize(model)
-    return _mix(model, arrays)
-
-
-def _embed(model: BiLM, docs: Sequence[Doc], layers: Any, by_sentence: bool) -> list[np.ndarray]:
-    """The vectors (…, tokens, size) of each doc."""
-    spans: list[Doc | Span] = []
-    for doc in docs:
-        spans += doc.sents if by_sentence and len(doc) else [doc]  # spaCy raises where it has no sentences
-    lower = model.settings.text.lowercase
-    words = [[token.lower_ if lower else token.text for token in span] for span in spans]
-    found = iter(model.embed(words, layers=layers))
-    if not by_sentence:
-        return list(found)
-    counts = [len(list(doc.sents)) if len(doc) else 1 for doc in docs]
-    return [np.concatenate([next(found) for _ in range(count)], axis=-2) for count in counts]
-
-
-def _mix(model: Any, arrays: list[Any]) -> tuple[list[Any], Callable[[list[Any]], list[Doc]]]:
-    """y = gamma * sum_k s_k h_k, s = softmax(w), of every array (K, T, D) -> (T, D); and its gradient:
-
-    dgamma = sum <dy, y / gamma>;   ds_k = gamma * sum <dy, h_k>;   dw_k = s_k (ds_k - sum_j s_j ds_j)
-    """
     xp, gamma = model.ops.xp, model.get_param("gamma")
     shares = model.ops.softmax(model.get_param("weights").reshape(1, -1)).reshape(-1)
     mixed = [xp.tensordot(shares, array, axes=1) for array in arrays]
@@ -168,26 +150,40 @@ def _mix(model: Any, arrays: list[Any]) -> tuple[list[Any], Callable[[list[Any]]
     return [gamma * y for y in mixed], backprop
 
 
-class ElmoComponent(Tok2Vec):
-    """Sets `doc.tensor`, (tokens, width), which spaCy takes for the vectors of tokens, spans and docs.
+def _embed(model: BiLM, docs: Sequence[Doc], layers: Any, by_sentence: bool) -> list[np.ndarray]:
+    """Return the vectors (…, tokens, size) of each doc."""
+    spans: list[Doc | Span] = []
+    for doc in docs:
+        spans += doc.sents if by_sentence and len(doc) else [doc]  # spaCy raises if there are no boundaries
+    lowercase = model.settings.text.lowercase
+    words = [[token.lower_ if lowercase else token.text for token in span] for span in spans]
+    vectors = iter(model.embed(words, layers=layers))
+    if not by_sentence:
+        return list(vectors)
+    counts = [len(list(doc.sents)) if len(doc) else 1 for doc in docs]
+    return [np.concatenate([next(vectors) for _ in range(count)], axis=-2) for count in counts]
 
-    Where the vocabulary has static vectors of its own, hooks see to that. Elsewhere there are none: spaCy warns of them
-    when a doc is serialised."""
+
+class ElmoComponent(Tok2Vec):
+    """Component that sets `doc.tensor`, (tokens, width), from which spaCy takes the vectors of tokens, spans and docs.
+
+    Hooks are set only if the vocabulary has static vectors, which would take precedence: spaCy warns about hooks when a
+    doc is serialised."""
 
     def predict(self, docs: Iterable[Doc]) -> Any:
-        """The vectors of each doc."""
+        """Return the vectors of each doc."""
         return self.model.predict(list(docs))
 
     def set_annotations(self, docs: Sequence[Doc], tokvecses: Any) -> None:
-        """Puts the vectors into the docs."""
+        """Set the vectors of docs."""
         super().set_annotations(docs, tokvecses)
         for doc in docs if self.vocab.vectors.size else ():
-            doc.user_hooks |= {"vector": _mean_vector, "has_vector": _has_vector}
+            doc.user_hooks |= {"vector": _doc_vector, "has_vector": _has_vector}
             doc.user_span_hooks |= {"vector": _span_vector, "has_vector": _has_vector}
             doc.user_token_hooks |= {"vector": _token_vector, "has_vector": _has_vector}
 
 
-def _mean_vector(doc: Doc) -> Any:
+def _doc_vector(doc: Doc) -> Any:
     return doc.tensor.mean(axis=0) if len(doc) else np.zeros(doc.tensor.shape[1:], dtype=np.float32)
 
 
@@ -209,5 +205,5 @@ def _has_vector(_: Any) -> bool:
     default_config={"model": {"@architectures": LAYER, "model": "small", "layers": MIX, "sentences": False}},
 )
 def make_component(nlp: Language, name: str, model: Model) -> ElmoComponent:
-    """The component of a pipeline."""
+    """Create the component of a pipeline."""
     return ElmoComponent(nlp.vocab, model, name)

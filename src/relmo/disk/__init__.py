@@ -1,4 +1,1 @@
-"""Files of any kind: read within bounds, compared with their digests, written whole or not at all.
-
-It knows no models and imports nothing but `errors`.
-"""
+"""File access for all formats: bounded reading, digests, atomic writing. It knows nothing of models."""

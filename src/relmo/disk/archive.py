@@ -1,85 +1,120 @@
-"""A file that anyone may have packed: by itself, or in a zip archive, which is read without unpacking it to disk.
+"""Files from untrusted archives: members of a .zip, read in place, and members of a .tar.gz, copied to a folder.
 
-An archive is checked before memory is taken for it: the length of its list of members, their number, and the size to
-which a member would unpack.
+Sizes are checked before memory or disk space is used: the directory of a zip archive, the number of members, and the
+unpacked size of each. Names in a tar archive never decide where a file is written; links and devices are skipped.
 """
 
+import gzip
 import io
 import lzma
+import shutil
 import struct
+import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from relmo.errors import ModelError, reason
+from relmo.errors import ModelError, describe_os_error
 
-SPARE = 64 << 20  # bytes that need no explanation
-HIGHEST_RATIO = 20  # trained weights hardly compress; what unpacks to more than this many times its size is no model
-_MOST_MEMBERS = 1_000  # an archive with more is not a model
-_LARGEST_DIRECTORY = 1 << 20  # bytes of an archive's list of members
-
-
-@dataclass(frozen=True)
-class Member:
-    """A file, by itself or inside a zip archive."""
-
-    path: Path
-    inside: zipfile.ZipInfo | None = None
-
-    @property
-    def name(self) -> str:
-        """The path, as messages show it."""
-        return str(self.path) if self.inside is None else f"{self.path}/{self.inside.filename}"
-
-    @property
-    def size(self) -> int:
-        """How many bytes it has, unpacked."""
-        return self.path.stat().st_size if self.inside is None else self.inside.file_size
-
-    def read(self) -> bytes:
-        """The whole file."""
-        if self.inside is None:
-            with self.path.open("rb") as file:
-                return file.read(self.size + 1)
-        packed, unpacked = self.inside.compress_size, self.inside.file_size
-        if unpacked > packed * HIGHEST_RATIO + SPARE:
-            raise ModelError(f"{self.name}: would unpack from {packed:,} to {unpacked:,} bytes; it is not a model")
-        with open_zip(self.path) as archive:
-            return archive.read(self.inside)
-
-    def is_one_of(self, *suffixes: str) -> bool:
-        """Whether its name ends like this."""
-        return (self.path.name if self.inside is None else self.inside.filename).lower().endswith(suffixes)
-
-
-class _Directory(io.FileIO):
-    """A zip archive while its list of members is read, which zipfile reads as a whole, however long it is."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Refuses to read more than a model's list of members can have."""
-        if size is not None and size > _LARGEST_DIRECTORY:
-            raise zipfile.BadZipFile("its list of members is too long for a model")
-        return super().read(size)
-
-
+SIZE_ALLOWANCE = 64 << 20  # bytes that are accepted at any compression ratio
+MAX_COMPRESSION_RATIO = 20  # trained weights hardly compress; anything above this ratio is not a model
+_MAX_ZIP_MEMBERS, _MAX_TAR_MEMBERS = 1_000, 10_000
+_MAX_DIRECTORY_BYTES = 1 << 20  # directory of a zip archive, or header of a tar member
+_COPY_BYTES = 1 << 18
 _ZIP_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
     *(EOFError, NotImplementedError, RuntimeError, OSError, ValueError, MemoryError),
 )
+_TAR_ERRORS = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, MemoryError)
+
+
+@dataclass(frozen=True)
+class Member:
+    """File on disk or inside a zip archive."""
+
+    path: Path
+    info: zipfile.ZipInfo | None = None
+
+    @property
+    def name(self) -> str:
+        """Path for messages."""
+        return str(self.path) if self.info is None else f"{self.path}/{self.info.filename}"
+
+    @property
+    def size(self) -> int:
+        """Unpacked size in bytes."""
+        return self.path.stat().st_size if self.info is None else self.info.file_size
+
+    def read(self) -> bytes:
+        """Return the contents."""
+        if self.info is None:
+            with self.path.open("rb") as file:
+                return file.read(self.size + 1)
+        packed, unpacked = self.info.compress_size, self.info.file_size
+        if unpacked > packed * MAX_COMPRESSION_RATIO + SIZE_ALLOWANCE:
+            raise ModelError(f"{self.name}: would unpack from {packed:,} to {unpacked:,} bytes; it is not a model")
+        with open_zip(self.path) as archive:
+            return archive.read(self.info)
+
+    def has_suffix(self, *suffixes: str) -> bool:
+        """Return whether the name ends with one of the suffixes, ignoring case."""
+        return (self.path.name if self.info is None else self.info.filename).lower().endswith(suffixes)
+
+
+class _BoundedFile(io.FileIO):
+    def read(self, size: int | None = -1, /) -> bytes:  # zipfile reads the directory in one call, of any size
+        if size is not None and size > _MAX_DIRECTORY_BYTES:
+            raise zipfile.BadZipFile("the list of members is too long for a model")
+        return super().read(size)
 
 
 @contextmanager
 def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
-    """A zip archive to read from; a broken one, or one with too many members, is one clear line."""
+    """Open a zip archive; raise `ModelError` if it is damaged or has too many members."""
     try:
-        with _Directory(path) as listed, zipfile.ZipFile(listed) as directory:
-            count = len(directory.infolist())
-        if count > _MOST_MEMBERS:
-            raise zipfile.BadZipFile(f"it has {count:,} members, a model has two")
+        with _BoundedFile(path) as file, zipfile.ZipFile(file) as directory:
+            num_members = len(directory.infolist())
+        if num_members > _MAX_ZIP_MEMBERS:
+            raise zipfile.BadZipFile(f"it has {num_members:,} members; a model has two")
         with zipfile.ZipFile(path) as archive:
             yield archive
     except _ZIP_ERRORS as error:
-        raise ModelError(f"{path}: cannot be read as a zip archive ({reason(error)}); download it again") from error
+        raise ModelError(
+            f"{path}: cannot be read as a zip archive ({describe_os_error(error)}); download it again"
+        ) from error
+
+
+class _BoundedGzip(gzip.GzipFile):
+    def read(self, size: int | None = -1) -> bytes:  # tarfile reads the long name of a member in one call
+        if size is None or not 0 <= size <= _MAX_DIRECTORY_BYTES:
+            raise tarfile.ReadError("it has a header that is too long")
+        return super().read(size)
+
+
+def extract_tar(path: Path, is_needed: Callable[[str], bool], folder: Path) -> dict[str, Path]:
+    """Copy the members of a .tar.gz whose names are needed to a folder; return the copies by member name."""
+    copies: dict[str, Path] = {}
+    try:
+        max_size = path.stat().st_size * MAX_COMPRESSION_RATIO + SIZE_ALLOWANCE
+        with _BoundedGzip(path) as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
+            size = 0
+            for index, member in enumerate(archive):
+                size += member.size
+                if size > max_size or index >= _MAX_TAR_MEMBERS:
+                    raise tarfile.ReadError("it would unpack to more than a model can have")
+                name = member.name.removeprefix("./")
+                if not member.isreg() or member.issparse() or name in copies or not is_needed(name):
+                    continue
+                copies[name] = folder / str(index)
+                source = archive.extractfile(member)
+                assert source is not None
+                with source, copies[name].open("wb") as target:
+                    shutil.copyfileobj(source, target, _COPY_BYTES)
+    except _TAR_ERRORS as error:
+        raise ModelError(
+            f"{path}: cannot be read as a .tar.gz ({describe_os_error(error)}); restore it from a copy"
+        ) from error
+    return copies

@@ -1,7 +1,7 @@
-"""HDF5 files to write, whole or not at all.
+"""HDF5 files written atomically.
 
-The HDF5 library ends the whole process when a disk is full. So it writes through `Patient`, which remembers the first
-failure and silently drops everything after it; `NewHDF5.add` then raises that failure.
+The HDF5 library terminates the process when the disk is full. It therefore writes through `ErrorCapturingFile`, which
+stores the first error and discards everything after it; `HDF5Writer.add` then raises that error.
 """
 
 import io
@@ -16,42 +16,41 @@ import numpy as np
 from relmo.disk.outputs import atomic
 
 LARGE_ATTRIBUTES = ("v108", "v110")
-"""The format of files whose attributes may be larger than 64 kB: libraries from HDF5 1.8 (2008) on read it."""
+"""File format for attributes over 64 kB; readable by libraries from HDF5 1.8 (2008) on."""
 
 
-class Patient(io.RawIOBase):
-    """A file whose methods never fail. `failure` is the first error; nothing is written after it."""
+class ErrorCapturingFile(io.RawIOBase):
+    """File whose methods never fail; `failure` is the first error, after which nothing is written."""
 
     def __init__(self, file: BinaryIO):
         self.file = file
         self.failure: OSError | None = None
 
     def seekable(self) -> bool:
-        """As `io.RawIOBase` has it; so are the other methods."""
         return True
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
         return self.file.seek(offset, whence)
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fills the buffer; what the file does not have is zeros."""
+        """Fill the buffer, with zeros beyond the end of the file."""
         view = memoryview(buffer).cast("B")
-        data = self.file.read(len(view))
-        view[:] = data + bytes(len(view) - len(data))
+        contents = self.file.read(len(view))
+        view[:] = contents + bytes(len(view) - len(contents))
         return len(view)
 
     def write(self, data: Any, /) -> int:
-        """Writes all of the data, or remembers why not."""
-        left = memoryview(data).cast("B")
-        while left and self.failure is None:
+        """Write all bytes, or store the error."""
+        remaining = memoryview(data).cast("B")
+        while remaining and self.failure is None:
             try:
-                left = left[self.file.write(left) :]
+                remaining = remaining[self.file.write(remaining) :]
             except OSError as error:
                 self.failure = error
         return memoryview(data).nbytes
 
     def truncate(self, size: int | None = None, /) -> int:
-        """Cuts the file to a size, or remembers why not."""
+        """Truncate the file, or store the error."""
         if self.failure is None:
             try:
                 return self.file.truncate(size)
@@ -60,36 +59,36 @@ class Patient(io.RawIOBase):
         return size or 0
 
 
-class NewHDF5:
-    """An HDF5 file that is being written. `file` has what was added so far."""
+class HDF5Writer:
+    """HDF5 file that is being written; `file` is the open h5py file."""
 
-    def __init__(self, file: h5py.File, disk: Patient):
+    def __init__(self, file: h5py.File, disk: ErrorCapturingFile):
         self.file, self.disk = file, disk
 
     def add(self, name: str, **dataset: Any) -> None:
-        """Adds a dataset, given as to `h5py.Group.create_dataset`."""
+        """Add a dataset; the arguments are those of `h5py.Group.create_dataset`."""
         self.file.create_dataset(name, **dataset)
         self.check()
 
     def describe(self, name: str, **attributes: Any) -> None:
-        """Gives attributes to a dataset; an array of objects is one of strings."""
+        """Set attributes of a dataset; an array of objects is stored as strings."""
         for key, value in attributes.items():
-            strings = isinstance(value, np.ndarray) and value.dtype == object
-            self.file[name].attrs.create(key, value, dtype=h5py.string_dtype() if strings else None)
+            is_text = isinstance(value, np.ndarray) and value.dtype == object
+            self.file[name].attrs.create(key, value, dtype=h5py.string_dtype() if is_text else None)
         self.check()
 
     def check(self) -> None:
-        """Raises what went wrong, if anything did."""
+        """Raise the first write error, if any."""
         if self.disk.failure is not None:
             raise self.disk.failure
 
 
 @contextmanager
-def new_hdf5(path: Path, *, large_attributes: bool = False) -> Iterator[NewHDF5]:
-    """An HDF5 file at `path` to add datasets to; it appears there when all went well."""
+def create_hdf5(path: Path, *, large_attributes: bool = False) -> Iterator[HDF5Writer]:
+    """Open an HDF5 file for writing; it appears at `path` on success."""
     with atomic(path) as temporary, temporary.open("w+b", buffering=0) as raw:
-        disk = Patient(raw)
+        disk = ErrorCapturingFile(raw)
         with h5py.File(disk, "w", libver=LARGE_ATTRIBUTES if large_attributes else None) as file:
-            new = NewHDF5(file, disk)
-            yield new
-        new.check()
+            writer = HDF5Writer(file, disk)
+            yield writer
+        writer.check()

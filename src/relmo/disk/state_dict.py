@@ -1,19 +1,23 @@
-"""Tensors that `torch.save` wrote, read as data: nothing in the file is run, whoever wrote it.
+"""Tensors saved by `torch.save`, read as data: no code in the file is run.
 
-Such a file is a pickle, a program for a small machine with a stack, and beside it the numbers. `_Machine` knows the few
-instructions that a dictionary of tensors needs. It makes numbers, strings, tuples, dictionaries and `StoredTensor`s. A
-file that asks for any other name is an error, as is one whose tensors do not lie within the numbers it has. No numbers
-are read before a tensor is asked for them.
+Such a file is a pickle, a program for a stack machine, and next to it the numbers. `_PickleReader` implements the few
+instructions that a dictionary of tensors needs; it builds numbers, strings, tuples, dictionaries and `StoredTensor`s.
+Any other name in the file is an error, as is a tensor outside its storage. Numbers are read when a tensor is.
 
 There are two layouts. Since torch 1.6 a file is a zip archive with `data.pkl` and a member for each storage. Before, it
-was five pickles (a mark, a version, facts on the machine, the dictionary, the storages' keys), then each storage: its
-length in eight bytes, and its numbers.
+was five pickles (a magic number, a version, facts on the machine, the dictionary, the storages' keys), then each
+storage: its length in eight bytes, and its numbers.
 """
+
+# Not torch.load(weights_only=True, mmap=True): mmap does not support the old layout, in which ELMoForManyLangs and old
+# AllenNLP models are stored; there torch allocates the sizes that the file declares before it has seen the numbers; and
+# up to torch 2.5 weights_only could be made to run code (CVE-2025-32434).
 
 import math
 import pickletools
 import zipfile
 from collections.abc import Callable, Iterable
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -21,10 +25,10 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from relmo.disk.archive import Member, open_zip
-from relmo.errors import ModelError, reason, shown
+from relmo.errors import ModelError, describe_os_error, quote
 
 _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001
-_MOST_STEPS = 1_000_000  # instructions; a model has some hundreds
+_MAX_INSTRUCTIONS = 1_000_000  # a model has some hundreds
 _TYPES: dict[str, np.dtype[Any]] = {
     "FloatStorage": np.dtype("<f4"),
     "HalfStorage": np.dtype("<f2"),
@@ -36,31 +40,20 @@ _TYPES: dict[str, np.dtype[Any]] = {
     "ByteStorage": np.dtype("u1"),
     "BoolStorage": np.dtype("?"),
 }
-
-
-_BROKEN = (ValueError, TypeError, LookupError, AttributeError, OverflowError, OSError, MemoryError)
+_FORMAT_ERRORS = (ValueError, TypeError, LookupError, AttributeError, OverflowError, OSError, MemoryError)
 
 
 class _Name(NamedTuple):
-    """A name in a module, which is looked at and never imported."""
+    """Global name in a pickle, which is never imported."""
 
     module: str
     name: str
 
 
 class _Storage(NamedTuple):
-    """Numbers of one type, known by their key."""
-
     dtype: np.dtype[Any]
     key: str
-    numbers: int
-
-
-class StoredTensor(NamedTuple):
-    """A tensor in a file: its shape, and how to read its numbers."""
-
-    shape: tuple[int, ...]
-    read: Callable[[], np.ndarray]
+    numel: int
 
 
 class _Tensor(NamedTuple):
@@ -70,95 +63,95 @@ class _Tensor(NamedTuple):
     strides: tuple[int, ...]
 
 
+class StoredTensor(NamedTuple):
+    """Shape of a tensor in a file, and a function that reads its numbers."""
+
+    shape: tuple[int, ...]
+    read: Callable[[], np.ndarray]
+
+
+StorageReader = Callable[[], bytes]
+
+
 def read_state_dict(path: Path, where: str | None = None) -> dict[str, StoredTensor]:
-    """The tensors of a file by name. A file that is broken, or that holds something else, is one clear line, in which
-    it is called `where`."""
+    """Return the tensors of a file by name. Errors call the file `where`."""
     where = str(path) if where is None else where
     try:
-        found, storages = _read_zip(path) if zipfile.is_zipfile(path) else _read_old(path)
-        if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+        tensors, storages = _read_zip(path) if zipfile.is_zipfile(path) else _read_legacy(path)
+        if not isinstance(tensors, dict) or not all(isinstance(name, str) for name in tensors):
             raise ValueError("it holds no dictionary of tensors")
-        return {name: _stored(name, tensor, storages, where) for name, tensor in found.items()}
+        return {name: _make_stored(name, tensor, storages, where) for name, tensor in tensors.items()}
     except ModelError:
         raise
-    except _BROKEN as error:
-        raise ModelError(f"{where}: is not a file of tensors that torch saved ({reason(error)})") from error
+    except _FORMAT_ERRORS as error:
+        raise ModelError(f"{where}: is not a file of tensors saved by torch ({describe_os_error(error)})") from error
 
 
-Place = Callable[[], bytes]
-
-
-def _read_zip(path: Path) -> tuple[Any, dict[str, Place]]:
+def _read_zip(path: Path) -> tuple[Any, dict[str, StorageReader]]:
     with open_zip(path) as archive:
         members = {info.filename: Member(path, info) for info in archive.infolist()}
-    (main,) = [name for name in members if name.endswith("/data.pkl")] or [""]
-    if not main:
+    (pickle_name,) = [name for name in members if name.endswith("/data.pkl")] or [""]
+    if not pickle_name:
         raise ValueError("the archive has no data.pkl")
-    root = main.removesuffix("data.pkl")
-    found = _Machine().run(BytesIO(members[main].read()))
-    inside = f"{root}data/"
-    return found, {name.removeprefix(inside): m.read for name, m in members.items() if name.startswith(inside)}
+    prefix = f"{pickle_name.removesuffix('data.pkl')}data/"
+    tensors = _PickleReader().run(BytesIO(members[pickle_name].read()))
+    storages = {name.removeprefix(prefix): m.read for name, m in members.items() if name.startswith(prefix)}
+    return tensors, storages
 
 
-def _read_old(path: Path) -> tuple[Any, dict[str, Place]]:
+def _read_legacy(path: Path) -> tuple[Any, dict[str, StorageReader]]:
     with path.open("rb") as file:
-        if _Machine().run(file) != _MAGIC or _Machine().run(file) != _VERSION:
-            raise ValueError("it does not begin as such a file does")
-        _Machine().run(file)
-        machine = _Machine()
-        found = machine.run(file)
-        keys = _Machine().run(file)
-        storages: dict[str, Place] = {}
-        for key in keys:
-            storage = machine.storages[key]
-            count = int.from_bytes(file.read(8), "little")
-            if count != storage.numbers:
-                raise ValueError(f"storage {shown(key)} has {count:,} numbers, not {storage.numbers:,}")
-            storages[key] = _piece(path, file.tell(), count * storage.dtype.itemsize)
-            file.seek(count * storage.dtype.itemsize, 1)
+        if _PickleReader().run(file) != _MAGIC or _PickleReader().run(file) != _VERSION:
+            raise ValueError("it has another header")
+        _PickleReader().run(file)
+        reader = _PickleReader()
+        tensors = reader.run(file)
+        storages: dict[str, StorageReader] = {}
+        for key in _PickleReader().run(file):
+            storage = reader.storages[key]
+            numel = int.from_bytes(file.read(8), "little")
+            if numel != storage.numel:
+                raise ValueError(f"storage {quote(key)} has {numel:,} numbers, not {storage.numel:,}")
+            storages[key] = partial(_read_range, path, file.tell(), numel * storage.dtype.itemsize)
+            file.seek(numel * storage.dtype.itemsize, 1)
         if file.tell() > path.stat().st_size:
-            raise ValueError("it was cut short")
-    return found, storages
+            raise ValueError("it is truncated")
+    return tensors, storages
 
 
-def _piece(path: Path, start: int, size: int) -> Place:
-    """A function that reads some bytes of a file."""
-
-    def read() -> bytes:
-        with path.open("rb") as file:
-            file.seek(start)
-            return file.read(size)
-
-    return read
+def _read_range(path: Path, start: int, size: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read(size)
 
 
-def _stored(name: str, tensor: Any, storages: dict[str, Place], where: str) -> StoredTensor:
-    """A tensor that lies within its storage."""
+def _make_stored(name: str, tensor: Any, storages: dict[str, StorageReader], where: str) -> StoredTensor:
+    """Check that a tensor lies within its storage."""
     if not isinstance(tensor, _Tensor):
-        raise ValueError(f"{shown(name)} is not a tensor")
-    (dtype, key, count), offset, shape, strides = tensor
+        raise ValueError(f"{quote(name)} is not a tensor")
+    (dtype, key, numel), offset, shape, strides = tensor
     if not all(type(n) is int and n >= 0 for n in (offset, *shape, *strides)) or len(shape) != len(strides):
-        raise ValueError(f"the shape of {shown(name)} is broken")
+        raise ValueError(f"the shape of {quote(name)} is broken")
     last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
     size: int = math.prod(shape)
-    if size > count or (size and last >= count):
-        raise ValueError(f"{shown(name)} is larger than its storage")
+    if size > numel or (size and last >= numel):
+        raise ValueError(f"{quote(name)} is larger than its storage")
     if key not in storages:
-        raise ValueError(f"the numbers of {shown(name)} are missing")
+        raise ValueError(f"the numbers of {quote(name)} are missing")
 
     def read() -> np.ndarray:
-        data = storages[key]()
-        if len(data) != count * dtype.itemsize:
-            raise ModelError(f"{where}: the numbers of {shown(name)} were cut short; restore it from a copy")
-        flat = np.frombuffer(data, dtype=dtype)
-        steps = [stride * dtype.itemsize for stride in strides]
-        return np.lib.stride_tricks.as_strided(flat[offset:], shape, steps, writeable=False)
+        contents = storages[key]()
+        if len(contents) != numel * dtype.itemsize:
+            raise ModelError(f"{where}: the numbers of {quote(name)} are truncated; restore it from a copy")
+        flat = np.frombuffer(contents, dtype=dtype)
+        byte_strides = [stride * dtype.itemsize for stride in strides]
+        return np.lib.stride_tricks.as_strided(flat[offset:], shape, byte_strides, writeable=False)
 
     return StoredTensor(shape, read)
 
 
-class _Machine:
-    """Runs one pickle, as far as a dictionary of tensors needs."""
+class _PickleReader:
+    """Interpreter of the pickle instructions that a dictionary of tensors needs."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -167,23 +160,23 @@ class _Machine:
         self.storages: dict[str, _Storage] = {}
 
     def run(self, file: IO[bytes]) -> Any:
-        """What the pickle at this place of a file makes; the file stands behind it afterwards."""
+        """Return the value of the pickle at the position of a file, and leave the file after it."""
         for step, (operation, argument, _) in enumerate(pickletools.genops(file)):
-            if step > _MOST_STEPS:
+            if step > _MAX_INSTRUCTIONS:
                 raise ValueError("it has too many instructions")
             if operation.name == "STOP":
                 return self.stack.pop()
-            self._do(operation.name, argument)
+            self._execute(operation.name, argument)
         raise ValueError("it ends too early")
 
-    def _do(self, name: str, argument: Any) -> None:
+    def _execute(self, name: str, argument: Any) -> None:
         stack = self.stack
         if name in ("PROTO", "FRAME"):
             return
         if name in _VALUES:
             stack.append(argument)
-        elif name in _MAKERS:
-            stack.append(_MAKERS[name]())
+        elif name in _FACTORIES:
+            stack.append(_FACTORIES[name]())
         elif name == "GLOBAL":
             stack.append(_Name(*argument.split(" ", 1)))
         elif name == "MARK":
@@ -199,20 +192,20 @@ class _Machine:
             stack[-1].extend(values)
         elif name in ("SETITEM", "SETITEMS"):
             values = self._top(2) if name == "SETITEM" else self._above_mark()
-            stack[-1].update(_named(zip(values[::2], values[1::2], strict=True)))
+            stack[-1].update(_string_dict(zip(values[::2], values[1::2], strict=True)))
         elif name == "BINPERSID":
-            stack.append(self._storage(stack.pop()))
+            stack.append(self._make_storage(stack.pop()))
         elif name == "REDUCE":
             stack.append(_call(*self._top(2)))
-        elif name == "BUILD":  # what else an OrderedDict has: torch's notes on versions
+        elif name == "BUILD":  # attributes of an OrderedDict: torch's version notes
             stack.pop()
         else:
-            raise ValueError(f"it has the instruction {name}, which no tensors need")
+            raise ValueError(f"it has the instruction {name}, which tensors do not need")
 
     def _top(self, count: int) -> list[Any]:
         values = self.stack[len(self.stack) - count :]
         if len(values) != count:
-            raise ValueError("it takes more from the stack than there is")
+            raise ValueError("it pops more than the stack holds")
         del self.stack[-count:]
         return values
 
@@ -222,23 +215,22 @@ class _Machine:
         del self.stack[start:]
         return values
 
-    def _storage(self, identity: Any) -> _Storage:
-        """A storage by its identity ("storage", type, key, place, how many numbers, …)."""
+    def _make_storage(self, identity: Any) -> _Storage:
         if not isinstance(identity, tuple) or len(identity) < 5 or identity[0] != "storage":
             raise ValueError("it holds more than tensors")
-        _, kind, key, _, count, *view = identity
+        _, kind, key, _, numel, *view = identity  # ("storage", type, key, location, numel, …)
         if not isinstance(kind, _Name) or kind.name not in _TYPES or view not in ([], [None]):
-            raise ValueError("it has numbers of a kind that is not read; floats, integers and bools are")
-        if not isinstance(key, str) or type(count) is not int or count < 0:
+            raise ValueError("it has numbers of an unsupported type; floats, integers and bools are supported")
+        if not isinstance(key, str) or type(numel) is not int or numel < 0:
             raise ValueError("a storage is broken")
-        return self.storages.setdefault(key, _Storage(_TYPES[kind.name], key, count))
+        return self.storages.setdefault(key, _Storage(_TYPES[kind.name], key, numel))
 
 
 _VALUES = {
     *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT", "INT", "LONG", "FLOAT"),
     *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE", "BINSTRING", "SHORT_BINSTRING", "STRING"),
 }
-_MAKERS: dict[str, Callable[[], Any]] = {
+_FACTORIES: dict[str, Callable[[], Any]] = {
     "NONE": lambda: None,
     "NEWTRUE": lambda: True,
     "NEWFALSE": lambda: False,
@@ -248,21 +240,18 @@ _MAKERS: dict[str, Callable[[], Any]] = {
 }
 
 
-def _named(pairs: Iterable[Any]) -> dict[str, Any]:
-    """A dictionary whose keys are strings. (Tuples within tuples could take for ever to be looked up.)"""
-    found = {}
-    for key, value in pairs:
-        if not isinstance(key, str):
-            raise ValueError("a key is not a string")
-        found[key] = value
-    return found
+def _string_dict(pairs: Iterable[Any]) -> dict[str, Any]:
+    """Return a dictionary whose keys must be strings: hashing nested tuples could take exponential time."""
+    pairs = list(pairs)
+    if not all(isinstance(key, str) for key, _ in pairs):
+        raise ValueError("a key is not a string")
+    return dict(pairs)
 
 
 def _call(name: Any, arguments: Any) -> Any:
-    """The three things that a file of tensors may ask for."""
     match name:
         case _Name("collections", "OrderedDict"):
-            return _named(*arguments) if arguments else {}
+            return _string_dict(*arguments) if arguments else {}
         case _Name("torch._utils", "_rebuild_tensor_v2" | "_rebuild_tensor"):
             storage, offset, shape, strides = arguments[:4]
             if not isinstance(storage, _Storage) or not isinstance(shape, tuple) or not isinstance(strides, tuple):
@@ -271,5 +260,5 @@ def _call(name: Any, arguments: Any) -> Any:
         case _Name("torch._utils", "_rebuild_parameter"):
             return arguments[0]
         case _Name(module, attribute):
-            raise ValueError(f"it asks for {shown(f'{module}.{attribute}')}, which no tensors need")
+            raise ValueError(f"it asks for {quote(f'{module}.{attribute}')}, which tensors do not need")
     raise ValueError("it calls something that is not a function")

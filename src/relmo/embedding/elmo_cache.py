@@ -1,17 +1,17 @@
-"""The layers of a frozen biLM for sentences, kept on disk: computed once, used in every epoch of every run.
+"""Cache on disk of the layers of a frozen biLM: computed once, used in every epoch of every run.
 
     CACHE/elmo2-0123456789abcdef/    one folder for each biLM, named by the format and its digest
-      note.json                      how many layers of what size, and the whole digest
-      vectors.bin                    float16 (tokens, layers, size), sentence after sentence, only ever appended to
-      index.bin                      a record for each sentence: a hash of its words, how many they are, a checksum
+      note.json                      number of layers, their size, and the full digest
+      vectors.bin                    float16 (tokens, layers, size) of all sentences, append-only
+      index.bin                      one record per sentence: a hash of its words, their number, a checksum
 
 Choices:
-- Vectors are appended first, and written through to the disk; then their records are, which publishes them. Whatever a
-  kill leaves half-written has no record, and the next to append writes over it.
-- Whoever appends holds a lock on the folder, and looks at what is there before computing anything; readers need no
-  lock, as what is published never changes.
-- A sentence's vectors depend on its words alone, so the hash of the words is the key.
-- The checksum is of the key and the vectors. It is compared when a sentence is first read, not in every epoch.
+- Vectors are appended and written to disk before their records, which publish them. A half-written tail after a kill
+  has no record, and is overwritten by the next process that appends.
+- A process that appends holds a lock on the folder, and reads the index before computing anything. Readers need no
+  lock, as published data never changes.
+- A sentence's vectors depend on its words alone, so a hash of the words is the key.
+- The checksum covers the key and the vectors. It is compared when a sentence is first read, not in every epoch.
 """
 
 import hashlib
@@ -27,10 +27,10 @@ import numpy as np
 import torch
 
 from relmo.disk.digests import check_regular, read_json
-from relmo.disk.outputs import locked, storage_errors
+from relmo.disk.outputs import folder_lock, storage_errors
 from relmo.embedding.engine import CutWords
 from relmo.errors import StorageError
-from relmo.settings.embedding import EmbedOptions
+from relmo.settings.options import EmbedOptions
 from relmo.store.folder import write_json
 from relmo.store.references import bilm_digest
 
@@ -38,8 +38,8 @@ NOTE, VECTORS, INDEX = "note.json", "vectors.bin", "index.bin"
 FORMAT = 2
 KEY_BYTES = 16
 RECORD = np.dtype([("key", f"V{KEY_BYTES}"), ("tokens", "<u4"), ("checksum", "<u4")])
-PUBLISH_BYTES = 64 << 20  # a kill loses so much
-SPARE_BYTES = 64 << 20  # what is left of a disk
+PUBLISH_BYTES = 64 << 20  # lost in a kill
+MIN_FREE_BYTES = 64 << 20  # left on the disk
 
 
 if TYPE_CHECKING:
@@ -49,79 +49,76 @@ Words = Sequence[str]
 
 
 class ElmoVectors(Protocol):
-    """The layers of a list of sentences."""
+    """Layers of a list of sentences."""
 
-    def batch(self, which: Iterable[int]) -> list[np.ndarray]:
-        """Of the sentences of these numbers: float16 (tokens, layers, size) each."""
+    def batch(self, indices: Iterable[int]) -> list[np.ndarray]:
+        """Return the layers of these sentences: float16 (tokens, layers, size) each."""
 
 
-class Computed:
-    """Layers that are computed when they are asked for; rounded as those that are kept. `cut` takes count of words with
-    more bytes than the biLM reads."""
+class ComputedVectors:
+    """Layers computed on demand, rounded as in the cache; `cut` counts truncated words."""
 
     def __init__(self, model: "BiLM", sentences: Sequence[Words], cut: CutWords | None = None):
         self.model, self.sentences, self.cut = model, sentences, cut
 
-    def batch(self, which: Iterable[int]) -> list[np.ndarray]:
-        """As `ElmoVectors`."""
-        sentences = [self.sentences[i] for i in which]
-        return [_rounded(array) for array in self.model.embedder.stream(sentences, EmbedOptions(), self.cut)]
+    def batch(self, indices: Iterable[int]) -> list[np.ndarray]:
+        """Return the layers of these sentences."""
+        sentences = [self.sentences[i] for i in indices]
+        return [_round(array) for array in self.model.embedder.stream(sentences, EmbedOptions(), self.cut)]
 
 
 class CachedVectors:
-    """Layers that are in a cache, whose folder messages name: the key of each sentence, where it begins, how many words
-    it has, and its checksum."""
+    """Layers in a cache; `entries` (N, 3) has the start, the number of words and the checksum of each sentence."""
 
-    def __init__(self, folder: Path, vectors: np.ndarray, keys: Sequence[bytes], places: np.ndarray):
+    def __init__(self, folder: Path, vectors: np.ndarray, keys: Sequence[bytes], entries: np.ndarray):
         self.folder, self.vectors, self.keys = folder, vectors, keys
-        self.starts, self.lengths, self.checksums = places.T
+        self.starts, self.lengths, self.checksums = entries.T
         self.checked = np.zeros(len(keys), dtype=bool)
 
-    def batch(self, which: Iterable[int]) -> list[np.ndarray]:
-        """As `ElmoVectors`."""
-        return [self._sentence(i) for i in which]
+    def batch(self, indices: Iterable[int]) -> list[np.ndarray]:
+        """Return the layers of these sentences."""
+        return [self._sentence(i) for i in indices]
 
     def _sentence(self, i: int) -> np.ndarray:
-        found = self.vectors[self.starts[i] : self.starts[i] + self.lengths[i]]
+        vectors = self.vectors[self.starts[i] : self.starts[i] + self.lengths[i]]
         if not self.checked[i]:
-            if checksum(self.keys[i], found) != self.checksums[i]:
+            if checksum(self.keys[i], vectors) != self.checksums[i]:
                 raise StorageError(
                     f"{self.folder / VECTORS}: is damaged (the checksum of a sentence does not match); "
-                    f"{_make_again(self.folder)}"
+                    f"{_recovery_hint(self.folder)}"
                 )
             self.checked[i] = True
-        return found
+        return vectors
 
 
 def checksum(key: bytes, vectors: np.ndarray) -> int:
-    """Of a sentence's key and its layers, as they are kept."""
+    """Return the checksum of a sentence's key and its layers."""
     return crc32(np.ascontiguousarray(vectors).view(np.uint8).data, crc32(key))
 
 
-def _make_again(folder: Path) -> str:
-    """What to do with a cache that is damaged."""
-    return f"remove {folder}, it is made again"
+def _recovery_hint(folder: Path) -> str:
+    return f"remove {folder}; it will be created again"
 
 
-def _rounded(vectors: np.ndarray) -> np.ndarray:
-    """A sentence's layers (K, T, E) as they are kept: float16 (T, K, E). torch rounds as NumPy does, and faster."""
+def _round(vectors: np.ndarray) -> np.ndarray:
+    """Convert a sentence's layers (K, T, E) to float16 (T, K, E). torch rounds like NumPy, but faster."""
     by_word = torch.from_numpy(vectors).transpose(0, 1)
     return by_word.to(torch.float16, memory_format=torch.contiguous_format).numpy()
 
 
-def cache_folder(given: str | None) -> Path:
-    """Where caches are: as given, or $RELMO_CACHE, or ~/.cache/relmo."""
-    return Path(given or os.environ.get("RELMO_CACHE") or Path.home() / ".cache" / "relmo")
+def cache_folder(folder: str | None) -> Path:
+    """Return the folder of caches: the argument, $RELMO_CACHE, or ~/.cache/relmo."""
+    return Path(folder or os.environ.get("RELMO_CACHE") or Path.home() / ".cache" / "relmo")
 
 
-def key_of(words: Words) -> bytes:
-    """A hash of a sentence's words."""
+def hash_words(words: Words) -> bytes:
+    """Return the key of a sentence, a hash of its words."""
     text = "".join(f"{len(word)}:{word}" for word in words)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES).digest()
 
 
 class ElmoCache:
-    """The kept layers of one biLM under the folder `root`."""
+    """Cached layers of one biLM under the folder `root`."""
 
     def __init__(self, root: Path, model: "BiLM"):
         self.model = model
@@ -136,112 +133,106 @@ class ElmoCache:
             write_json(self.folder / NOTE, self.note)
         self._check_note()
 
-    def vectors(self, sentences: Sequence[Words], say: Callable[[str], object] = lambda _: None) -> CachedVectors:
-        """The layers of these sentences; those that are not there yet are computed and kept. `say` is told of that."""
+    def vectors(
+        self, sentences: Sequence[Words], on_message: Callable[[str], object] = lambda _: None
+    ) -> CachedVectors:
+        """Return the layers of these sentences, computing and storing missing ones, with a message about it."""
         index = self.read_index()
-        keys = [key_of(words) for words in sentences]
+        keys = [hash_words(words) for words in sentences]
         if any(key not in index for key in keys):
-            with storage_errors(self.folder), locked(self.folder, wait=True):
-                self._append(dict(zip(keys, sentences, strict=True)), say)
+            with storage_errors(self.folder), folder_lock(self.folder, wait=True):
+                self._append(dict(zip(keys, sentences, strict=True)), on_message)
             index = self.read_index()
-        found = np.array([index[key] for key in keys], dtype=np.int64).reshape(-1, 3)
-        return CachedVectors(self.folder, self._open(), keys, found)
+        entries = np.array([index[key] for key in keys], dtype=np.int64).reshape(-1, 3)
+        return CachedVectors(self.folder, self._open(), keys, entries)
 
     def read_index(self) -> dict[bytes, tuple[int, int, int]]:
-        """Where each sentence begins, how many words it has, and its checksum, by the hash of its words."""
+        """Return the start, number of words and checksum of each sentence by its key."""
         records = self._records()
         tokens = records["tokens"].astype(np.int64)
         starts = np.cumsum(tokens) - tokens
         keys = records["key"].tobytes()
         return {
-            keys[KEY_BYTES * i : KEY_BYTES * (i + 1)]: place
-            for i, place in enumerate(zip(starts.tolist(), tokens.tolist(), records["checksum"].tolist(), strict=True))
+            keys[KEY_BYTES * i : KEY_BYTES * (i + 1)]: entry
+            for i, entry in enumerate(zip(starts.tolist(), tokens.tolist(), records["checksum"].tolist(), strict=True))
         }
 
     def _records(self) -> np.ndarray:
-        """The whole records of the index, which must not promise more than there is."""
+        """Return the complete records of the index, after checking that their vectors exist."""
         path, vectors = self.folder / INDEX, self.folder / VECTORS
         if not path.exists():
             return np.zeros(0, dtype=RECORD)
         for file in (path, vectors):
-            check_regular(file, _make_again(self.folder), StorageError)
+            check_regular(file, _recovery_hint(self.folder), StorageError)
         count, tokens = path.stat().st_size // RECORD.itemsize, vectors.stat().st_size // self.token_bytes
         if count <= tokens + 1:  # only one sentence has no words
             records = np.fromfile(path, dtype=RECORD, count=count)
             if int(records["tokens"].sum(dtype=np.int64)) <= tokens:
                 return records
-        raise StorageError(f"{vectors}: is shorter than its index says; {_make_again(self.folder)}")
+        raise StorageError(f"{vectors}: is shorter than its index says; {_recovery_hint(self.folder)}")
 
     def _open(self) -> np.ndarray:
-        """The published vectors (tokens, layers, size), not read until they are looked at."""
+        """Return the published vectors (tokens, layers, size), memory-mapped."""
         tokens = int(self._records()["tokens"].sum(dtype=np.int64))
         if not tokens:
             return np.zeros((0, self.layers, self.size), dtype=np.float16)
         return np.memmap(self.folder / VECTORS, np.float16, mode="r", shape=(tokens, self.layers, self.size))
 
-    def _append(self, wanted: dict[bytes, Words], say: Callable[[str], object]) -> None:
-        """Computes and keeps what nobody has in the meantime; the lock is held."""
+    def _append(self, sentences: dict[bytes, Words], on_message: Callable[[str], object]) -> None:
+        """Compute and store the sentences that are still missing; the lock is held."""
         records = self._records()
-        there = {bytes(key) for key in records["key"]}
-        missing = {key: words for key, words in wanted.items() if key not in there}
+        keys = {bytes(key) for key in records["key"]}
+        missing = {key: words for key, words in sentences.items() if key not in keys}
         tokens = sum(map(len, missing.values()))
         self._check_space(tokens)
         if missing:
-            say(f"ELMo: embedding {len(missing):,} sentences, {tokens:,} words, once; kept in {self.folder}")
+            on_message(f"ELMo: embedding {len(missing):,} sentences, {tokens:,} words; cached in {self.folder}")
         cut = self.model.embedder.cut_words()
         with storage_errors(self.folder), self._files(records) as (vectors, index):
-            waiting: list[tuple[bytes, int, int]] = []
-            unpublished = 0
+            pending: list[tuple[bytes, int, int]] = []
+            pending_bytes = 0
             arrays = self.model.embedder.stream(list(missing.values()), EmbedOptions(), cut)
             for key, array in zip(missing, arrays, strict=True):
-                kept = _rounded(array)
-                vectors.write(kept.tobytes())
-                waiting.append((key, len(kept), checksum(key, kept)))
-                unpublished += array.shape[1] * self.token_bytes
-                if unpublished >= PUBLISH_BYTES:
-                    _publish(vectors, index, waiting)
-                    waiting, unpublished = [], 0
-            _publish(vectors, index, waiting)
+                rounded = _round(array)
+                vectors.write(rounded.tobytes())
+                pending.append((key, len(rounded), checksum(key, rounded)))
+                pending_bytes += array.shape[1] * self.token_bytes
+                if pending_bytes >= PUBLISH_BYTES:
+                    _publish(vectors, index, pending)
+                    pending, pending_bytes = [], 0
+            _publish(vectors, index, pending)
         if cut.count:
-            say(f"ELMo: {cut.message()}")
+            on_message(f"ELMo: {cut.message()}")
 
     def _check_space(self, tokens: int) -> None:
-        """An error where the disk has no room for so many words."""
         needed, free = tokens * self.token_bytes, shutil.disk_usage(self.folder).free
-        if needed + SPARE_BYTES > free:
+        if needed + MIN_FREE_BYTES > free:
             raise StorageError(
-                f"{self.folder}: vectors of {tokens:,} words take {needed / 2**30:.1f} GB, and {free / 2**30:.1f} GB "
-                "are free; give another folder with --cache, or --cache none to compute them every time"
+                f"{self.folder}: vectors of {tokens:,} words need {needed / 2**30:.1f} GB, but {free / 2**30:.1f} GB "
+                "are free. Choose another folder with --cache, or --cache none to compute them every time."
             )
 
     @contextmanager
     def _files(self, records: np.ndarray) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-        """Both files, at the end of what is published, what was half-written cut off."""
+        """Open both files at the end of the published data, with a half-written tail truncated."""
         with (self.folder / VECTORS).open("ab") as vectors, (self.folder / INDEX).open("ab") as index:
-            _cut_off(vectors, int(records["tokens"].sum(dtype=np.int64)) * self.token_bytes)
-            _cut_off(index, records.nbytes)
+            vector_bytes = int(records["tokens"].sum(dtype=np.int64)) * self.token_bytes
+            for file, size in ((vectors, vector_bytes), (index, records.nbytes)):
+                file.truncate(size)
+                file.seek(size)
             yield vectors, index
 
     def _check_note(self) -> None:
-        """The folder must be this biLM's."""
         path = self.folder / NOTE
-        note = read_json(path, _make_again(self.folder), StorageError)
+        note = read_json(path, _recovery_hint(self.folder), StorageError)
         if note != self.note:
-            raise StorageError(f"{path}: is of another biLM or version; {_make_again(self.folder)}")
+            raise StorageError(f"{path}: belongs to another biLM or version; {_recovery_hint(self.folder)}")
 
 
-def _publish(vectors: BinaryIO, index: BinaryIO, waiting: list[tuple[bytes, int, int]]) -> None:
-    """Writes vectors through to the disk, then the records that point to them."""
-    _write_through(vectors)
-    index.write(np.array(waiting, dtype=RECORD).tobytes())
-    _write_through(index)
-
-
-def _write_through(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _cut_off(file: BinaryIO, size: int) -> None:
-    file.truncate(size)
-    file.seek(size)
+def _publish(vectors: BinaryIO, index: BinaryIO, pending: list[tuple[bytes, int, int]]) -> None:
+    """Write vectors to disk, then their records."""
+    vectors.flush()
+    os.fsync(vectors.fileno())
+    index.write(np.array(pending, dtype=RECORD).tobytes())
+    index.flush()
+    os.fsync(index.fileno())

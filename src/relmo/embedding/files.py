@@ -1,34 +1,31 @@
-"""The vectors of a file's sentences, in a file: .h5, .parquet, .npz or .safetensors.
+"""Vectors of a file's sentences, written to .h5, .parquet, .npz or .safetensors.
 
-Work is never lost. While it goes on, everything is appended to a folder beside the target, OUT.partial:
+During a run everything is appended to a folder next to the target, OUT.partial:
 
-    note.json       what is computed: the model's digest, layers, state, dtype …; a resumed run must ask for the same
-    vectors.bin     the numbers of all sentences, one after another
-    lines.jsonl     one line a sentence, its text and tokens, and a checksum of them and of its vectors; written when
+    note.json       settings: the model's digest, layers, state, dtype …; a resumed run must have the same
+    vectors.bin     the numbers of all sentences
+    lines.jsonl     one line per sentence: its text and tokens, and a checksum of them and its vectors; written after
                     these are on disk
 
-A half-written tail is dropped on resuming; any other damage is an error. What is kept is compared with the input as it
-is read again. When all is there, the target is written from it under a temporary name in that folder, renamed, and the
-folder removed.
+On resuming, a half-written tail is dropped; any other damage is an error, and so is an input that differs. At the end
+the target is written under a temporary name in that folder and renamed, and the folder is removed.
 
-Sentences are numbered from 0 by the lines of the input (a blank line is a sentence without tokens); of CoNLL-U, by its
+Sentences are numbered from 0 by the lines of the input (a blank line is a sentence without tokens); in CoNLL-U, by its
 sentences.
 
-    .h5             "0", "1", …: (layers, tokens, dim), or (tokens, dim) of one layer; `sentence_to_index`, as the old
-                    `allennlp elmo` wrote it: one JSON object from a line's text to its number, the last of equal ones.
-                    Attributes of each dataset, which the old tools did not have and do not see: `tokens`, and `offsets`
-                    (tokens, 2), where each begins and ends in the line's text, without white space at its ends
+    .h5             "0", "1", …: (layers, tokens, dim), or (tokens, dim) of one layer; `sentence_to_index`, as in
+                    `allennlp elmo`: one JSON object from a line's text to its number, the last of equal ones.
+                    Additional attributes of each dataset: `tokens`, and `offsets` (tokens, 2) in the stripped text
     .npz            arrays "0", "1", … of the same shapes
     .safetensors    likewise
-    .parquet        a row a token: line, position, token, start, end, vector. With all layers a vector is those of all
-                    layers, one after another: vector.reshape(layers, dim); the schema's metadata says how many
+    .parquet        one row per token: line, position, token, start, end, vector. With all layers a vector has those of
+                    all layers: vector.reshape(layers, dim); the schema's metadata has their number
 
-With pooling, one vector a sentence: an array `vectors` (sentences, dim) or (sentences, layers, dim), in .parquet a row
-a sentence: line, text, vector.
+With pooling, there is one vector per sentence: an array `vectors` (sentences, dim) or (sentences, layers, dim), in
+.parquet one row per sentence: line, text, vector.
 
-Where the sentences come from a table that has names for its rows, these are kept: in .parquet a column `id`; in .h5 an
-attribute `id` of each dataset or, pooled, a dataset `ids`; in .npz an array `ids`; in .safetensors `ids` in its
-metadata, as JSON.
+Row names of a table are written too: in .parquet a column `id`; in .h5 an attribute `id` of each dataset or, pooled, a
+dataset `ids`; in .npz an array `ids`; in .safetensors `ids` in its metadata, as JSON.
 """
 
 import json
@@ -46,13 +43,13 @@ from zlib import crc32
 import numpy as np
 
 from relmo.disk.digests import check_regular, read_json
-from relmo.disk.outputs import behind_links, is_special, locked, refuse_existing, settle, storage_errors
-from relmo.disk.parquet import import_pyarrow
+from relmo.disk.files import import_pyarrow
+from relmo.disk.outputs import folder_lock, is_special, move_into_place, refuse_existing, resolve_links, storage_errors
 from relmo.embedding.engine import CutWords, pool
 from relmo.embedding.formats import WRITERS
 from relmo.errors import CorpusError, SettingError, StorageError
-from relmo.settings.embedding import EmbedOptions
-from relmo.store.folder import digest, own_tensors, write_json
+from relmo.settings.options import EmbedOptions
+from relmo.store.folder import digest, named_tensors, write_json
 from relmo.text.corpus import STDIN, Errors
 from relmo.text.sources import SourceText, Split, TableColumns, read_texts
 
@@ -62,15 +59,16 @@ if TYPE_CHECKING:
 
 Pooling = Literal["mean", "max"]
 Tokenizer = Literal["words", "whitespace"]
-Watch = Callable[["EmbedProgress"], object]
+OnProgress = Callable[["EmbedProgress"], object]
 
-COMMIT_SECONDS, COMMIT_BYTES = 2.0, 256 << 20  # a crash loses so much, and the window of sentences under way
-LONGEST = 1 << 26  # bytes of a line of lines.jsonl
-CHECKED = 1 << 20  # bytes of vectors that are looked at together
+COMMIT_SECONDS, COMMIT_BYTES = 2.0, 256 << 20  # lost in a crash, besides the current window
+MAX_LINE_BYTES = 1 << 26  # of lines.jsonl
+CHECKSUM_BYTES = 1 << 20  # read at a time
+MAX_BUFFERED_BYTES = 64 << 20  # files up to this size are read once
 
 
 class Sentence(NamedTuple):
-    """A line of the input, and the tokens it was split into; of a table, the name of its row."""
+    """A line of the input and its tokens; in a table, the name of its row."""
 
     text: str
     tokens: list[str]
@@ -79,7 +77,7 @@ class Sentence(NamedTuple):
 
 @dataclass
 class EmbedProgress:
-    """How far it is: sentences and tokens, those of this run, how many sentences there are where that is known."""
+    """Progress: sentences done, their total if it is known, tokens of this run, sentences of earlier runs."""
 
     done: int
     total: int | None
@@ -88,7 +86,7 @@ class EmbedProgress:
 
 
 class Summary(NamedTuple):
-    """What was done in this run; `resumed` sentences were there already."""
+    """Summary of a run; `resumed` sentences were done earlier."""
 
     out: Path
     sentences: int
@@ -99,7 +97,7 @@ class Summary(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How the numbers of a sentence are laid out."""
+    """Shape and type of the array of a sentence."""
 
     layers: int | None
     dim: int
@@ -107,21 +105,20 @@ class Layout(NamedTuple):
     pooled: bool
 
     def shape(self, tokens: int) -> tuple[int, ...]:
-        """Of a sentence's array."""
+        """Return the shape of a sentence's array."""
         return (*([] if self.layers is None else [self.layers]), *([] if self.pooled else [tokens]), self.dim)
 
     def size(self, tokens: int) -> int:
-        """Of a sentence's array, in bytes."""
+        """Return the size of a sentence's array in bytes."""
         return int(np.prod(self.shape(tokens))) * np.dtype(self.dtype).itemsize
 
 
 def _check_out(out: Path, *, resume: bool, overwrite: bool) -> None:
-    """The name says a format that can be written here, and nothing is lost there; a run that goes on has asked
-    before."""
+    """Check that the suffix is a known format and that nothing would be overwritten."""
     if out.suffix.lower() not in WRITERS:
-        raise SettingError(f"{out}: the format is told by the name, which must end in {', '.join(WRITERS)}")
+        raise SettingError(f"{out}: Unknown format; the name of the output file must end in {', '.join(WRITERS)}.")
     if resume and overwrite:
-        raise SettingError("--resume goes on with a run, --overwrite begins it anew; give one of them")
+        raise SettingError("--resume and --overwrite cannot be used together.")
     refuse_existing(out, overwrite=overwrite or (resume and _partial_folder(out).exists()))
     if out.suffix.lower() == ".parquet":
         import_pyarrow()
@@ -140,38 +137,47 @@ def embed_file(
     errors: Errors = "strict",
     resume: bool = False,
     overwrite: bool = False,
-    watch: Watch | None = None,
+    watch: OnProgress | None = None,
 ) -> Summary:
-    """Embeds the sentences of a text, a CoNLL-U file or a table (standard input where it is None) into the file `out`.
+    """Embed the sentences of a text, a CoNLL-U file or a table (standard input if None) into the file `out`.
 
-    With `resume`, a run that was broken off goes on after its last whole sentence, and the result is the same. Carried
-    states are not kept, so with those a run is done at once or not at all.
+    `resume` continues an interrupted run after its last complete sentence, with the same result. Carried states are
+    not saved, so a run with them cannot be resumed.
     """
     source, out, options = STDIN if source is None else source, Path(out), options or EmbedOptions()
     _check_out(out, resume=resume, overwrite=overwrite)
     if dtype not in ("float32", "float16"):
-        raise SettingError(f"dtype is {dtype!r}; it can be 'float32' or 'float16'")
+        raise SettingError(f"Unknown dtype {dtype!r}; choose 'float32' or 'float16'.")
     if resume and options.state != "reset":
-        raise SettingError(
-            f"a run with state '{options.state}' cannot be resumed: its states are not kept; start again"
-        )
-    options.check(model.network.layer_count)
-    layout = layout_of(model, options, pooling, dtype)
-    partial = PartialFolder(out, layout, note(model, options, pooling, layout), keep=options.state == "reset")
-    reading: dict[str, Any] = {"columns": columns, "split": split, "errors": errors}
-    total = sum(1 for _ in read_texts(source, **reading)) if Path(source).is_file() else None  # errors are found here
-    filling = Filling(partial, options, pooling, total, watch)
-    return filling.run(model, read_texts(source, **reading), source, resume=resume, overwrite=overwrite)
+        raise SettingError(f"A run with state '{options.state}' cannot be resumed: states are not saved. Start again.")
+    options.check_for(model.network.layer_count)
+    layout = make_layout(model, options, pooling, dtype)
+    note = make_note(model, options, pooling, layout)
+    partial = PartialFolder(out, layout, note, resumable=options.state == "reset")
+
+    def read() -> Iterator[SourceText]:
+        return read_texts(source, columns=columns, split=split, errors=errors)
+
+    texts, total = read(), None
+    # A file is read to its end first, so that errors are found before anything is embedded.
+    if Path(source).is_file() and Path(source).stat().st_size <= MAX_BUFFERED_BYTES:
+        buffered = list(texts)
+        texts, total = iter(buffered), len(buffered)
+    elif Path(source).is_file():
+        total = sum(1 for _ in texts)
+        texts = read()
+    job = EmbedJob(partial, options, pooling, total, watch)
+    return job.run(model, texts, source, resume=resume, overwrite=overwrite)
 
 
-class Filling(NamedTuple):
-    """How a folder OUT.partial is filled and becomes OUT."""
+class EmbedJob(NamedTuple):
+    """A run that fills a folder OUT.partial and writes OUT."""
 
     partial: "PartialFolder"
     options: EmbedOptions
     pooling: Pooling | None = None
     total: int | None = None
-    watch: Watch | None = None
+    watch: OnProgress | None = None
 
     def run(
         self,
@@ -183,15 +189,22 @@ class Filling(NamedTuple):
         overwrite: bool = False,
         forget: bool = True,
     ) -> Summary:
-        """Embeds texts that come from `source`. With `forget` the words that the model keeps in memory go before the
-        file is written."""
-        partial, started, cut = self.partial, time.monotonic(), model.embedder.cut_words()
-        rest = partial.skip_done((_split_text(text, model) for text in texts), source)
-        embedded = _embed_each(model, rest, self.options, cut)
-        with _only_here(partial.folder):
+        """Embed the texts of `source`. `forget` clears the model's cache of words before the file is written."""
+        partial, start, cut = self.partial, time.monotonic(), model.embedder.cut_words()
+        remaining = partial.skip_done((_tokenize(text, model) for text in texts), source)
+        queue: deque[Sentence] = deque()  # the model reads ahead
+
+        def read_tokens() -> Iterator[list[str]]:
+            for sentence in remaining:
+                queue.append(sentence)
+                yield sentence.tokens
+
+        arrays = model.embedder.stream(read_tokens(), self.options, cut)
+        with _exclusive(partial.folder):
             with partial.open(resume=resume, overwrite=overwrite):
                 progress = EmbedProgress(partial.count, self.total, resumed=partial.count)
-                for sentence, vectors in embedded:
+                for vectors in arrays:
+                    sentence = queue.popleft()
                     partial.append(sentence, vectors if self.pooling is None else pool(vectors, self.pooling))
                     progress.done += 1
                     progress.tokens += len(sentence.tokens)
@@ -199,25 +212,25 @@ class Filling(NamedTuple):
                         self.watch(progress)
                 partial.commit()
                 if not partial.count:
-                    raise CorpusError(f"{source}: there is nothing in it; give a file with a sentence a line")
+                    raise CorpusError(f"{source}: The file is empty; it must have one sentence per line.")
             if forget:
                 model.embedder.forget_words()
             partial.finish()
-        return Summary(partial.out, progress.done, progress.resumed, progress.tokens, time.monotonic() - started, cut)
+        return Summary(partial.out, progress.done, progress.resumed, progress.tokens, time.monotonic() - start, cut)
 
 
-def layout_of(model: "BiLM", options: EmbedOptions, pooling: Pooling | None, dtype: str) -> Layout:
-    """How the numbers that a model gives are laid out."""
+def make_layout(model: "BiLM", options: EmbedOptions, pooling: Pooling | None, dtype: str) -> Layout:
+    """Return the layout of a model's vectors."""
     layers = model.network.layer_count if options.layers == "all" else None
     return Layout(layers, model.network.size, dtype, bool(pooling))
 
 
 @contextmanager
-def _only_here(folder: Path) -> Iterator[None]:
-    """A folder in which no other process works meanwhile; if nothing stays in it, it goes."""
+def _exclusive(folder: Path) -> Iterator[None]:
+    """Create and lock the folder; remove it at the end if it is empty."""
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
+    with folder_lock(folder):
         try:
             yield
         finally:
@@ -225,11 +238,11 @@ def _only_here(folder: Path) -> Iterator[None]:
                 folder.rmdir()
 
 
-def note(model: "BiLM", options: EmbedOptions, pooling: Pooling | None, layout: Layout) -> dict[str, Any]:
-    """All that the result depends on, beside the input."""
+def make_note(model: "BiLM", options: EmbedOptions, pooling: Pooling | None, layout: Layout) -> dict[str, Any]:
+    """Return everything besides the input that the vectors depend on."""
     text = model.settings.text
-    values = {
-        "model": digest({name: tensor.cpu() for name, tensor in own_tensors(model.network).items()}),
+    note = {
+        "model": digest({name: tensor.cpu() for name, tensor in named_tensors(model.network).items()}),
         "tokenizer": text.tokenizer,
         "lowercase": text.lowercase,
         "layers": options.layers,
@@ -238,67 +251,48 @@ def note(model: "BiLM", options: EmbedOptions, pooling: Pooling | None, layout: 
         "dtype": layout.dtype,
         "precision": model.precision,
     }
-    return values | ({"batch_size": options.batch_size} if options.state != "reset" else {})
+    return note | ({"batch_size": options.batch_size} if options.state != "reset" else {})
 
 
 def read_source(source: str | Path, model: "BiLM") -> Iterator[Sentence]:
-    """The sentences of a file, blank lines too."""
-    return (_split_text(text, model) for text in read_texts(source))
+    """Yield the sentences of a file, including blank lines."""
+    return (_tokenize(text, model) for text in read_texts(source))
 
 
-def _split_text(source: SourceText, model: "BiLM") -> Sentence:
-    """A text with its tokens; words that are given are kept."""
+def _tokenize(source: SourceText, model: "BiLM") -> Sentence:
     if source.words is None:
         return Sentence(source.text.strip(), model.tokens(source.text), source.name)
     lowercase = model.settings.text.lowercase
     return Sentence(source.text, [word.lower() if lowercase else word for word in source.words], source.name)
 
 
-def _embed_each(
-    model: "BiLM", sentences: Iterator[Sentence], options: EmbedOptions, cut: CutWords
-) -> Iterator[tuple[Sentence, np.ndarray]]:
-    """Sentences with their vectors; the model reads ahead, so sentences wait in a queue. Options that make no sense are
-    an error at once, before anything is read or written."""
-    waiting: deque[Sentence] = deque()
-
-    def feed() -> Iterator[list[str]]:
-        for sentence in sentences:
-            waiting.append(sentence)
-            yield sentence.tokens
-
-    vectors = model.embedder.stream(feed(), options, cut)
-    return ((waiting.popleft(), array) for array in vectors)
-
-
 def _partial_folder(out: Path) -> Path:
-    """Beside the output, or beside the file that a link points to."""
     with storage_errors(out):
-        real = out if is_special(out) else behind_links(out)
-    return real.with_name(real.name + ".partial")
+        target = out if is_special(out) else resolve_links(out)
+    return target.with_name(target.name + ".partial")
 
 
 class PartialFolder:
-    """The folder OUT.partial: what is done so far."""
+    """The folder OUT.partial of an unfinished run; removed after an interruption unless `resumable`.
 
-    def __init__(self, out: Path, layout: Layout, note: dict[str, Any], *, keep: bool, first: int = 0):
+    `start` is the number of the first sentence, for shards of a larger text, in .parquet.
+    """
+
+    def __init__(self, out: Path, layout: Layout, note: dict[str, Any], *, resumable: bool, start: int = 0):
         self.out, self.layout, self.note = out, layout, note
-        self.first = first
-        """The number of the first sentence: where it is not 0, this is a part of a larger text, in .parquet."""
-        self.keep = keep
-        """Whether a run that is broken off can be resumed; otherwise the folder goes."""
+        self.resumable, self.start = resumable, start
         self.folder = _partial_folder(out)
         self.vectors, self.lines = self.folder / "vectors.bin", self.folder / "lines.jsonl"
         self.count = 0
-        """Sentences done."""
 
     def open(self, *, resume: bool, overwrite: bool = False) -> "PartialFolder":
-        """Begins, or goes on."""
+        """Start a run, or resume it."""
         with storage_errors(self.folder):
             exists = (self.folder / "note.json").exists()
             if exists and not (resume or overwrite):
-                go_on = "--resume to go on with it, or " if self.keep else ""
+                resume_hint = "--resume to continue it, or " if self.resumable else ""
                 raise StorageError(
-                    f"{self.folder}: an earlier run was broken off here; add {go_on}--overwrite to start again"
+                    f"{self.folder}: an earlier run was interrupted; add {resume_hint}--overwrite to start again"
                 )
             if exists and resume:
                 self._check_note()
@@ -309,37 +303,40 @@ class PartialFolder:
                 write_json(self.folder / "note.json", self.note)
             self._files: list[BinaryIO] = [path.open("ab", buffering=0) for path in (self.vectors, self.lines)]
         self._pending: list[bytes] = []
-        self._held, self._last = 0, time.monotonic()
+        self._pending_bytes, self._commit_time = 0, time.monotonic()
         return self
 
     def _check_note(self) -> None:
-        again = f"remove {self.folder} to start again"
-        found = read_json(self.folder / "note.json", again, StorageError)
-        for name in self.note | found:
-            mine, theirs = self.note.get(name), found.get(name)
-            if mine != theirs:
-                what = "another model" if name == "model" else f"{name:.40} {theirs!r:.40}, not {mine!r:.40}"
+        hint = f"remove {self.folder} to start again"
+        note = read_json(self.folder / "note.json", hint, StorageError)
+        for name in self.note | note:
+            expected, actual = self.note.get(name), note.get(name)
+            if expected != actual:
+                setting = "another model" if name == "model" else f"{name:.40} {actual!r:.40}, not {expected!r:.40}"
                 raise StorageError(
-                    f"{self.folder}: was begun with {what}; resume it as it was begun, or remove it to start again"
+                    f"{self.folder}: was started with {setting}; resume it with the same settings, or remove it to "
+                    "start again"
                 )
         for path in (self.vectors, self.lines):
-            check_regular(path, again, StorageError)
+            check_regular(path, hint, StorageError)
 
     def _drop_tail(self) -> None:
-        """Keeps whole sentences: a line with its end, whose vectors are all there. Lines at the end that are none were
-        cut short by a kill; elsewhere, and where a checksum is wrong, something was damaged."""
-        here, lines, vectors, broken = self.vectors.stat().st_size, 0, 0, 0
-        with self.lines.open("rb") as file, self.vectors.open("rb") as numbers:
-            for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), start=1):
+        """Truncate the files to complete sentences: a whole line with all its vectors.
+
+        Invalid lines at the end were cut by a kill; elsewhere, and if a checksum is wrong, the files are damaged.
+        """
+        total_bytes, lines, vectors, broken = self.vectors.stat().st_size, 0, 0, 0
+        with self.lines.open("rb") as file, self.vectors.open("rb") as vectors_file:
+            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b""), start=1):
                 entry = _parse_line(line)
                 if entry is None:
                     broken = broken or number
                     continue
                 sentence, checksum = entry
                 size = self.layout.size(len(sentence.tokens))
-                if vectors + size > here:
+                if vectors + size > total_bytes:
                     break
-                if broken or checksum != _checksum_of(numbers, size, _line_of(sentence)):
+                if broken or checksum != _compute_checksum(vectors_file, size, _format_line(sentence)):
                     raise StorageError(
                         f"{self.lines}:{broken or number}: the sentence or its vectors are damaged (the checksum does "
                         f"not match); remove {self.folder} to start again"
@@ -348,40 +345,40 @@ class PartialFolder:
                 self.count += 1
         os.truncate(self.lines, lines)
         os.truncate(self.vectors, vectors)
-        for begun in ("result", "index.json"):
-            (self.folder / begun).unlink(missing_ok=True)
+        for name in ("result", "index.json"):
+            (self.folder / name).unlink(missing_ok=True)
 
     def skip_done(self, sentences: Iterator[Sentence], source: str | Path) -> Iterator[Sentence]:
-        """The input after what is done, which must be what was done."""
-        for number, done in enumerate(self.sentences(), start=1):
-            if next(sentences, None) != done:
+        """Yield the input after the finished sentences, which must be the same."""
+        for number, finished in enumerate(self.sentences(), start=1):
+            if next(sentences, None) != finished:
                 raise CorpusError(
-                    f"{source}:{number}: is not what {self.folder} was begun with; give the same input, or remove "
-                    "it to start again"
+                    f"{source}:{number}: differs from the input of {self.folder}; use the same input, or remove the "
+                    "folder to start again"
                 )
         yield from sentences
 
     def append(self, sentence: Sentence, vectors: np.ndarray) -> None:
-        """A sentence more; on disk within moments."""
+        """Append a sentence; it is committed within seconds."""
         data = np.ascontiguousarray(vectors, dtype=self.layout.dtype).reshape(-1).data.cast("B")
-        line = _line_of(sentence)
+        line = _format_line(sentence)
         checksum = crc32(data, crc32(line))
         with storage_errors(self.vectors):
             while data:
                 data = data[self._files[0].write(data) :]
         self._pending.append(line[:-1] + b',"checksum":%d}\n' % checksum)
         self.count += 1
-        self._held += vectors.nbytes
-        if self._held > COMMIT_BYTES or time.monotonic() - self._last > COMMIT_SECONDS:
+        self._pending_bytes += vectors.nbytes
+        if self._pending_bytes > COMMIT_BYTES or time.monotonic() - self._commit_time > COMMIT_SECONDS:
             self.commit()
 
     def commit(self) -> None:
-        """Vectors first, then the lines that say they are there."""
+        """Write vectors to disk, then their lines."""
         vectors, lines = self._files
         with storage_errors(self.folder):
             os.fsync(vectors.fileno())
             data = memoryview(b"".join(self._pending))
-            self._pending, self._held, self._last = [], 0, time.monotonic()
+            self._pending, self._pending_bytes, self._commit_time = [], 0, time.monotonic()
             while data:
                 data = data[lines.write(data) :]
             os.fsync(lines.fileno())
@@ -391,23 +388,23 @@ class PartialFolder:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            if kind is not None and self.keep and not issubclass(kind, StorageError):
+            if kind is not None and self.resumable and not issubclass(kind, StorageError):
                 self.commit()
         finally:
             for file in self._files:
                 file.close()
-        if kind is not None and not (self.keep and self.count):
+        if kind is not None and not (self.resumable and self.count):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def sentences(self) -> Iterator[Sentence]:
-        """Those done."""
+        """Yield the finished sentences."""
         with self.lines.open("rb") as file:
             for line in file:
-                value = json.loads(line)
-                yield Sentence(value["text"], value["tokens"], value.get("name"))
+                record = json.loads(line)
+                yield Sentence(record["text"], record["tokens"], record.get("name"))
 
     def arrays(self) -> Iterator[tuple[Sentence, np.ndarray]]:
-        """Those done, with their vectors, read one after another."""
+        """Yield the finished sentences with their vectors."""
         with self.vectors.open("rb") as file:
             for sentence in self.sentences():
                 tokens = len(sentence.tokens)
@@ -415,43 +412,43 @@ class PartialFolder:
                 yield sentence, np.frombuffer(data, dtype=self.layout.dtype).reshape(self.layout.shape(tokens))
 
     def matrix(self) -> np.ndarray:
-        """All vectors as one array, mapped from the file; of pooled ones."""
+        """Return all pooled vectors as one memory-mapped array."""
         shape = (self.count, *self.layout.shape(0))
         return np.memmap(self.vectors, dtype=self.layout.dtype, mode="r", shape=shape)
 
     def finish(self) -> None:
-        """The target from what is here, whole or not at all; then this goes."""
+        """Write the target atomically and remove the folder."""
         target = self.folder / "result"
         with storage_errors(self.out):
             WRITERS[self.out.suffix.lower()](self, target)
-            settle(target, self.out)
+            move_into_place(target, self.out)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _line_of(sentence: Sentence) -> bytes:
-    values = {name: value for name, value in sentence._asdict().items() if value is not None}
-    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+def _format_line(sentence: Sentence) -> bytes:
+    record = {name: value for name, value in sentence._asdict().items() if value is not None}
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
 def _parse_line(line: bytes) -> tuple[Sentence, int] | None:
-    """The sentence in a whole line of lines.jsonl, and the checksum; None where there is none."""
+    """Return the sentence and checksum of a line of lines.jsonl; None if it is invalid."""
     try:
-        value = json.loads(line)
+        record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not line.endswith(b"\n") or not isinstance(value, dict):
+    if not line.endswith(b"\n") or not isinstance(record, dict):
         return None
-    if value.keys() - {"name"} != {"text", "tokens", "checksum"}:
+    if record.keys() - {"name"} != {"text", "tokens", "checksum"}:
         return None
-    text, tokens, name, checksum = value["text"], value["tokens"], value.get("name"), value["checksum"]
+    text, tokens, name, checksum = record["text"], record["tokens"], record.get("name"), record["checksum"]
     if not isinstance(text, str) or not isinstance(tokens, list) or not all(isinstance(t, str) for t in tokens):
         return None
     return (Sentence(text, tokens, name), checksum) if name is None or isinstance(name, str) else None
 
 
-def _checksum_of(vectors: BinaryIO, size: int, line: bytes) -> int:
-    """Of a sentence's line and of its vectors, the next `size` bytes of a file, read a piece at a time."""
+def _compute_checksum(vectors: BinaryIO, size: int, line: bytes) -> int:
+    """Return the checksum of a sentence's line and its vectors, the next `size` bytes of a file."""
     checksum = crc32(line)
-    for start in range(0, size, CHECKED):
-        checksum = crc32(vectors.read(min(CHECKED, size - start)), checksum)
+    for start in range(0, size, CHECKSUM_BYTES):
+        checksum = crc32(vectors.read(min(CHECKSUM_BYTES, size - start)), checksum)
     return checksum

@@ -1,155 +1,163 @@
-"""The files that `relmo embed` writes, from what is kept in OUT.partial, in bounded memory: a function a format."""
+"""Writers of the output files of `relmo embed` from OUT.partial, in bounded memory, one function per format."""
 
 import json
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relmo.disk.hdf5 import new_hdf5
-from relmo.disk.parquet import import_pyarrow
+from relmo.disk.files import import_pyarrow
+from relmo.disk.hdf5 import create_hdf5
 from relmo.errors import StorageError
 from relmo.text.sources import find_words
 
 if TYPE_CHECKING:
-    from relmo.embedding.files import PartialFolder, Sentence
+    from relmo.embedding.files import PartialFolder
 
 ROW_GROUP_BYTES = 16 << 20
-LARGEST_HEADER = 100_000_000  # what safetensors reads
+MAX_HEADER_BYTES = 100_000_000  # limit of safetensors
 
 
 def _write_hdf5(partial: "PartialFolder", path: Path) -> None:
-    """A dataset a sentence, with its tokens and their offsets; and the index from sentences to numbers."""
-    texts = bytearray()
-    with new_hdf5(path, large_attributes=True) as new:
+    """Write one dataset per sentence, with its tokens and their offsets; and the index from sentences to numbers."""
+    digests = bytearray()
+    names: list[str | None] = []
+    with create_hdf5(path, large_attributes=True) as new:
         for number, (sentence, array) in enumerate(partial.arrays()):
-            texts += blake2b(sentence.text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            digests += blake2b(sentence.text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
             if not partial.layout.pooled:
                 new.add(str(number), data=array)
-                new.describe(str(number), **_attributes(partial, sentence))
+                offsets = find_words(sentence.text, sentence.tokens, lowercase=partial.note["lowercase"])
+                attributes: dict[str, Any] = {"tokens": np.array(sentence.tokens, dtype=object), "offsets": offsets}
+                if sentence.name is not None:
+                    attributes["id"] = sentence.name
+                new.describe(str(number), **attributes)
+            else:
+                names.append(sentence.name)
             if number % 10_000 == 9_999:
                 new.file.flush()
         if partial.layout.pooled:
             new.add("vectors", data=partial.matrix())
-            if names := _names(partial):
-                new.add("ids", data=np.array(names, dtype=object))
+            if ids := _fill_names(names):
+                new.add("ids", data=np.array(ids, dtype=object))
         new.file.flush()
-        new.add("sentence_to_index", data=_sentence_index(partial, texts))
+        new.add("sentence_to_index", data=_write_index(partial, digests))
         new.file.attrs["relmo"] = json.dumps(partial.note)
 
 
-def _attributes(partial: "PartialFolder", sentence: "Sentence") -> dict[str, Any]:
-    """What stands beside the vectors of a sentence."""
-    offsets = find_words(sentence.text, sentence.tokens, lowercase=partial.note["lowercase"])
-    named = {} if sentence.name is None else {"id": sentence.name}
-    return {"tokens": np.array(sentence.tokens, dtype=object), "offsets": offsets} | named
-
-
-def _names(partial: "PartialFolder") -> list[str]:
-    """The names of all sentences; none where there are none."""
-    names = [sentence.name for sentence in partial.sentences()]
+def _fill_names(names: Sequence[str | None]) -> list[str]:
+    """Return the names of sentences, "" for missing ones; an empty list if all are missing."""
     return [name or "" for name in names] if any(name is not None for name in names) else []
 
 
-def _sentence_index(partial: "PartialFolder", texts: bytes | bytearray) -> np.ndarray:
-    """JSON from a sentence's text to its number, the last of equal ones, as one string; `texts` has the 16-byte digests
-    by which to tell them. It is written to a file and mapped, as it is about as long as the input."""
-    digests = np.frombuffer(texts, dtype="S16")
-    _, first = np.unique(digests[::-1], return_index=True)  # counted from the end
-    wanted = np.zeros(len(digests), dtype=bool)
-    wanted[len(digests) - 1 - first] = True
+def _write_index(partial: "PartialFolder", text_digests: bytes | bytearray) -> np.ndarray:
+    """Return JSON from a sentence's text to its number, the last of equal ones (by 16-byte digests), as one string.
+
+    It is written to a file and memory-mapped, as it is about as long as the input.
+    """
+    digests = np.frombuffer(text_digests, dtype="S16")
+    _, from_end = np.unique(digests[::-1], return_index=True)
+    is_last = np.zeros(len(digests), dtype=bool)
+    is_last[len(digests) - 1 - from_end] = True
     path = partial.folder / "index.json"
     with path.open("w", encoding="ascii") as file:
         for number, sentence in enumerate(partial.sentences()):
-            if wanted[number]:
+            if is_last[number]:
                 file.write(f'{", " if file.tell() else "{"}{json.dumps(sentence.text)}: "{number}"')
         file.write("}")
     return np.memmap(path, dtype=f"S{path.stat().st_size}", mode="r", shape=(1,))
 
 
 def _write_npz(partial: "PartialFolder", path: Path) -> None:
-    """numpy's own archive, an array at a time."""
-    arrays: Iterator[tuple[str, np.ndarray]] = ((str(i), array) for i, (_, array) in enumerate(partial.arrays()))
-    if partial.layout.pooled:
-        arrays = iter([("vectors", partial.matrix())])
-    if names := _names(partial):
-        arrays = chain(arrays, [("ids", np.array(names))])
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-        for name, array in arrays:
+
+        def write(name: str, array: np.ndarray) -> None:
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
 
+        if partial.layout.pooled:
+            write("vectors", partial.matrix())
+            names = [sentence.name for sentence in partial.sentences()]
+        else:
+            names = []
+            for number, (sentence, array) in enumerate(partial.arrays()):
+                write(str(number), array)
+                names.append(sentence.name)
+        if ids := _fill_names(names):
+            write("ids", np.array(ids))
+
 
 def _write_safetensors(partial: "PartialFolder", path: Path) -> None:
-    """A header with all names and shapes, then the numbers just as they are."""
+    """Write a header with all names and shapes, then the numbers as they are."""
     layout = partial.layout
-    kind = {"float32": "F32", "float16": "F16"}[layout.dtype]
-    names = _names(partial)
-    about = {"relmo": json.dumps(partial.note)} | ({"ids": json.dumps(names)} if names else {})
-    entries = [f'"__metadata__":{json.dumps(about)}']
+    dtype = {"float32": "F32", "float16": "F16"}[layout.dtype]
     start = 0
 
-    def entry(name: str, shape: tuple[int, ...], stop: int) -> str:
-        return f'"{name}":{{"dtype":"{kind}","shape":{list(shape)},"data_offsets":[{start},{stop}]}}'
+    def format_entry(name: str, shape: tuple[int, ...], stop: int) -> str:
+        return f'"{name}":{{"dtype":"{dtype}","shape":{list(shape)},"data_offsets":[{start},{stop}]}}'
 
+    entries: list[str] = []
+    names: list[str | None] = []
+    for number, sentence in enumerate(partial.sentences()):
+        names.append(sentence.name)
+        if not layout.pooled:
+            stop = start + layout.size(len(sentence.tokens))
+            entries.append(format_entry(str(number), layout.shape(len(sentence.tokens)), stop))
+            start = stop
     if layout.pooled:
-        entries.append(entry("vectors", partial.matrix().shape, partial.vectors.stat().st_size))
-    else:
-        for number, sentence in enumerate(partial.sentences()):
-            tokens = len(sentence.tokens)
-            entries.append(entry(str(number), layout.shape(tokens), start + layout.size(tokens)))
-            start += layout.size(tokens)
-    text = f"{{{','.join(entries)}}}".encode()
-    text += b" " * (-len(text) % 8)
-    if len(text) > LARGEST_HEADER:
+        entries.append(format_entry("vectors", partial.matrix().shape, partial.vectors.stat().st_size))
+    ids = _fill_names(names)
+    metadata = {"relmo": json.dumps(partial.note)} | ({"ids": json.dumps(ids)} if ids else {})
+    entries.insert(0, f'"__metadata__":{json.dumps(metadata)}')
+    header = f"{{{','.join(entries)}}}".encode()
+    header += b" " * (-len(header) % 8)
+    if len(header) > MAX_HEADER_BYTES:
         raise StorageError(
-            f"{partial.out}: {partial.count:,} sentences are more than .safetensors can name; remove {partial.folder} "
+            f"{partial.out}: {partial.count:,} sentences are too many for .safetensors; remove {partial.folder} "
             "and write .h5 or .parquet"
         )
     with path.open("wb") as file, partial.vectors.open("rb") as vectors:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(len(header).to_bytes(8, "little") + header)
         shutil.copyfileobj(vectors, file, 1 << 20)
 
 
 def _write_parquet(partial: "PartialFolder", path: Path) -> None:
-    """A row a token, or of pooled vectors a row a sentence, in groups of rows."""
+    """Write one row per token, or per sentence of pooled vectors, in row groups."""
     pyarrow, layout = import_pyarrow(), partial.layout
     width = (layout.layers or 1) * layout.dim
-    names = list(_columns(partial))
+    names = list(_make_columns(partial))
     vector = pyarrow.list_(pyarrow.from_numpy_dtype(np.dtype(layout.dtype)), width)
-    kinds = {"line": pyarrow.int64(), "vector": vector} | dict.fromkeys(("position", "start", "end"), pyarrow.int32())
+    types = {"line": pyarrow.int64(), "vector": vector} | dict.fromkeys(("position", "start", "end"), pyarrow.int32())
     schema = pyarrow.schema(
-        [(name, kinds.get(name, pyarrow.string())) for name in names],
+        [(name, types.get(name, pyarrow.string())) for name in names],
         metadata={"layers": str(layout.layers or 1), "dim": str(layout.dim), "relmo": json.dumps(partial.note)},
     )
     with pyarrow.parquet.ParquetWriter(path, schema, use_dictionary=["text" if layout.pooled else "token"]) as writer:
         for columns in _row_groups(partial):
-            *plain, vectors = columns.values()
+            *scalars, vectors = columns.values()
             values = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(np.concatenate(vectors)), width)
-            arrays = [pyarrow.array(column, type=schema.types[i]) for i, column in enumerate(plain)]
+            arrays = [pyarrow.array(column, type=schema.types[i]) for i, column in enumerate(scalars)]
             writer.write_table(pyarrow.table([*arrays, values], schema=schema))
 
 
-def _columns(partial: "PartialFolder") -> dict[str, list[Any]]:
-    """The columns of the table by name, empty; `id` where the first sentence has a name."""
-    first = next(partial.sentences())
+def _make_columns(partial: "PartialFolder") -> dict[str, list[Any]]:
+    """Return empty columns by name, with `id` if the first sentence has a name."""
     names = (
         ["line", "text", "vector"] if partial.layout.pooled else ["line", "position", "token", "start", "end", "vector"]
     )
-    return {name: [] for name in [*([] if first.name is None else ["id"]), *names]}
+    return {name: [] for name in [*([] if next(partial.sentences()).name is None else ["id"]), *names]}
 
 
 def _row_groups(partial: "PartialFolder") -> Iterator[dict[str, list[Any]]]:
-    """The columns of the table, in pieces of about ROW_GROUP_BYTES."""
+    """Yield the columns of the table in row groups of about ROW_GROUP_BYTES."""
     pooled = partial.layout.pooled
-    columns = _columns(partial)
-    held = 0
-    for number, (sentence, array) in enumerate(partial.arrays(), start=partial.first):
+    columns = _make_columns(partial)
+    group_bytes = 0
+    for number, (sentence, array) in enumerate(partial.arrays(), start=partial.start):
         rows = 1 if pooled else len(sentence.tokens)
         array = array if pooled or array.ndim == 2 else array.swapaxes(0, 1)
         columns["line"] += [number] * rows
@@ -164,10 +172,10 @@ def _row_groups(partial: "PartialFolder") -> Iterator[dict[str, list[Any]]]:
             columns["start"] += offsets[:, 0].tolist()
             columns["end"] += offsets[:, 1].tolist()
         columns["vector"].append(array.reshape(-1))
-        held += array.nbytes
-        if held > ROW_GROUP_BYTES:
+        group_bytes += array.nbytes
+        if group_bytes > ROW_GROUP_BYTES:
             yield columns
-            columns, held = {name: [] for name in columns}, 0
+            columns, group_bytes = {name: [] for name in columns}, 0
     if columns["line"]:
         yield columns
 
@@ -179,4 +187,4 @@ WRITERS: dict[str, Callable[["PartialFolder", Path], None]] = {
     ".npz": _write_npz,
     ".safetensors": _write_safetensors,
 }
-"""What each ending of a file's name is written by."""
+"""Writers by suffix."""

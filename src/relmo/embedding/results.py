@@ -1,6 +1,4 @@
-"""Where the vectors of a batch of sentences are put together, chunk of time by chunk: forward from the left, backward
-from the right, the layers asked for side by side or summed up.
-"""
+"""Assembly of the vectors of a batch, chunk by chunk of time: forward from the left, backward from the right."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -12,106 +10,106 @@ from torch import Tensor
 
 from relmo.nn.locks import fork_safe_lock
 
-STAGED = 8 << 20  # numbers that come from a GPU at once
-STAGING = fork_safe_lock()  # held from when numbers are put into the one room for them until they have been taken out
+STAGING_SIZE = 8 << 20  # numbers copied from a GPU at once
+STAGING_LOCK = fork_safe_lock()  # guards the staging buffer
 
 
 class Results:
-    """One array a sentence, on the host, written into where each piece belongs.
+    """One array per sentence, on the host.
 
-    lengths    of the sentences, with `edge` boundaries on either side, for which there are no vectors; (R,)
-    chosen     the layers, 0 for the words' own vectors
-    kept       as many layers as were chosen; or one, their mean
+    lengths      of the sentences, including `edge` boundaries on either side, which have no vectors; (R,)
+    selected     the layers, 0 for the context-independent vectors of words
+    num_layers   the number of selected layers; or 1, for their mean
     """
 
-    def __init__(self, lengths: np.ndarray, edge: int, chosen: list[int], kept: int, size: int):
-        self.lengths, self.edge, self.chosen, self.half = lengths.tolist(), edge, chosen, size // 2
-        self.summed = kept < len(chosen)
-        self.results = [np.empty((kept, n - 2 * edge, size), dtype=np.float32) for n in self.lengths]
+    def __init__(self, lengths: np.ndarray, edge: int, selected: list[int], num_layers: int, size: int):
+        self.lengths, self.edge, self.selected, self.half = lengths.tolist(), edge, selected, size // 2
+        self.is_mean = num_layers < len(selected)
+        self.results = [np.empty((num_layers, n - 2 * edge, size), dtype=np.float32) for n in self.lengths]
 
     def put_words(self, vectors: Tensor, words: np.ndarray, starts: np.ndarray) -> None:
-        """The words' own vectors, once for each direction: rows of `vectors`, which `words` says from each start on."""
+        """Write the vectors of words, once for each direction: the rows `words` of `vectors`, from each start on."""
         edge = self.edge
         spans = [slice(a + edge, a + n - edge) for a, n in zip(starts.tolist(), self.lengths, strict=True)]
-        found = vectors[torch.from_numpy(np.concatenate([words[span] for span in spans]))].numpy()
+        rows = vectors[torch.from_numpy(np.concatenate([words[span] for span in spans]))].numpy()
         start = 0
         for array in self.results:
             stop = start + array.shape[1]
-            array[0, :, : self.half] = array[0, :, self.half :] = found[start:stop]
+            array[0, :, : self.half] = array[0, :, self.half :] = rows[start:stop]
             start = stop
 
     def put_chunk(self, step: int, steps: int, rows: int, layers: Sequence[Tensor]) -> None:
-        """Some steps of the first rows: layers (2, steps, rows, P), the backward direction's from the end."""
+        """Write some steps of the first rows: layers (2, steps, rows, P), the backward direction from the end."""
         half, edge = self.half, self.edge
-        wanted = [layers[k - 1].numpy() for k in self.chosen if k > 0]
-        first = len(self.results[0]) - len(wanted)  # the words' own vectors may stand before
+        outputs = [layers[k - 1].numpy() for k in self.selected if k > 0]
+        offset = len(self.results[0]) - len(outputs)  # 1 after the vectors of words
         for row, length in enumerate(self.lengths[:rows]):
             low, high = max(step, edge), min(step + steps, length - edge)
             if low >= high:
                 continue
-            array, these = self.results[row], slice(low - step, high - step)
-            ahead, back = slice(low - edge, high - edge), slice(length - edge - high, length - edge - low)
-            for place, layer in enumerate(wanted, start=first):
-                if self.summed:
-                    array[0, ahead, :half] += layer[0, these, row]
-                    array[0, back, half:] += layer[1, these, row][::-1]
+            array, chunk = self.results[row], slice(low - step, high - step)
+            left, right = slice(low - edge, high - edge), slice(length - edge - high, length - edge - low)
+            for index, layer in enumerate(outputs, start=offset):
+                if self.is_mean:
+                    array[0, left, :half] += layer[0, chunk, row]
+                    array[0, right, half:] += layer[1, chunk, row][::-1]
                 else:
-                    array[place, ahead, :half] = layer[0, these, row]
-                    array[place, back, half:] = layer[1, these, row][::-1]
+                    array[index, left, :half] = layer[0, chunk, row]
+                    array[index, right, half:] = layer[1, chunk, row][::-1]
 
     def arrays(self) -> list[np.ndarray]:
-        """The finished results; (kept, tokens, size) each."""
-        if self.summed:
+        """Return the finished arrays; (num_layers, tokens, size) each."""
+        if self.is_mean:
             for array in self.results:
-                array /= len(self.chosen)
+                array /= len(self.selected)
         return self.results
 
 
 class ResultsOnGPU:
-    """The same for a GPU: one tensor for all sentences there, which comes to the host at the end."""
+    """`Results` on a GPU: one tensor for all sentences, copied to the host at the end."""
 
     def __init__(
-        self, lengths: np.ndarray, edge: int, chosen: list[int], kept: int, size: int, *, device: torch.device
+        self, lengths: np.ndarray, edge: int, selected: list[int], num_layers: int, size: int, *, device: torch.device
     ):
-        self.lengths, self.edge, self.chosen, self.half = lengths, edge, chosen, size // 2
+        self.lengths, self.edge, self.selected, self.half = lengths, edge, selected, size // 2
         self.counts = lengths - 2 * edge
-        self.firsts = np.cumsum(self.counts) - self.counts  # (R,): where each sentence begins
-        self.summed = kept < len(chosen)
-        self.out = torch.zeros(kept, int(self.counts.sum()), size, device=device)
+        self.starts = np.cumsum(self.counts) - self.counts  # (R,)
+        self.is_mean = num_layers < len(selected)
+        self.out = torch.zeros(num_layers, int(self.counts.sum()), size, device=device)
 
     def put_words(self, vectors: Tensor, words: np.ndarray, starts: np.ndarray) -> None:
-        """As `Results.put_words`."""
-        places = np.repeat(starts + self.edge - self.firsts, self.counts) + np.arange(self.out.shape[1])
-        found = vectors[torch.from_numpy(words[places]).to(vectors.device)]
-        self.out[0] = torch.cat([found, found], dim=1)
+        """Write the vectors of words as `Results.put_words`."""
+        positions = np.repeat(starts + self.edge - self.starts, self.counts) + np.arange(self.out.shape[1])
+        rows = vectors[torch.from_numpy(words[positions]).to(vectors.device)]
+        self.out[0] = torch.cat([rows, rows], dim=1)
 
     def put_chunk(self, step: int, steps: int, rows: int, layers: Sequence[Tensor]) -> None:
-        """As `Results.put_chunk`."""
-        t, lengths, firsts = np.arange(step, step + steps)[:, None], self.lengths[:rows], self.firsts[:rows]
+        """Write some steps as `Results.put_chunk`."""
+        t, lengths, starts = np.arange(step, step + steps)[:, None], self.lengths[:rows], self.starts[:rows]
         inside = (t >= self.edge) & (t < lengths - self.edge)  # (T, B)
-        ahead, back = (firsts + t - self.edge)[inside], (firsts + lengths - 1 - t - self.edge)[inside]
-        places = torch.from_numpy(np.stack([np.flatnonzero(inside), ahead, back])).to(layers[0].device)
-        wanted = [layers[k - 1].flatten(1, 2) for k in self.chosen if k > 0]
-        for place, layer in enumerate(wanted, start=len(self.out) - len(wanted)):
+        left, right = (starts + t - self.edge)[inside], (starts + lengths - 1 - t - self.edge)[inside]
+        indices = torch.from_numpy(np.stack([np.flatnonzero(inside), left, right])).to(layers[0].device)
+        outputs = [layers[k - 1].flatten(1, 2) for k in self.selected if k > 0]
+        for index, layer in enumerate(outputs, start=len(self.out) - len(outputs)):
             for d in range(2):
-                half = self.out[0 if self.summed else place][:, d * self.half : (d + 1) * self.half]
-                half.index_add_(0, places[1 + d], layer[d][places[0]])
+                half = self.out[0 if self.is_mean else index][:, d * self.half : (d + 1) * self.half]
+                half.index_add_(0, indices[1 + d], layer[d][indices[0]])
 
     def arrays(self) -> list[np.ndarray]:
-        """As `Results.arrays`."""
-        if self.summed:
-            self.out /= len(self.chosen)
-        kept, _, size = self.out.shape
-        room = STAGED // (kept * size)  # tokens
-        ends, start, arrays = np.append(self.firsts, self.out.shape[1]), 0, []
+        """Return the finished arrays as `Results.arrays`."""
+        if self.is_mean:
+            self.out /= len(self.selected)
+        num_layers, _, size = self.out.shape
+        max_tokens = STAGING_SIZE // (num_layers * size)
+        ends, start, arrays = np.append(self.starts, self.out.shape[1]), 0, []
         while start < len(self.counts):
-            stop = max(start + 1, int(np.searchsorted(ends, ends[start] + room, side="right")) - 1)
-            first, last = int(ends[start]), int(ends[stop])
-            part = self.out[:, first:last]
-            bounds = [(a - first, b - first) for a, b in pairwise(ends[start : stop + 1].tolist())]
-            if last - first <= room:
-                with STAGING:
-                    arrays += _copies(staged(part).numpy(), bounds)
+            stop = max(start + 1, int(np.searchsorted(ends, ends[start] + max_tokens, side="right")) - 1)
+            low, high = int(ends[start]), int(ends[stop])
+            part = self.out[:, low:high]
+            bounds = [(a - low, b - low) for a, b in pairwise(ends[start : stop + 1].tolist())]
+            if high - low <= max_tokens:
+                with STAGING_LOCK:
+                    arrays += _copies(copy_to_staging(part).numpy(), bounds)
             else:
                 arrays += _copies(part.cpu().numpy(), bounds)
             start = stop
@@ -119,17 +117,15 @@ class ResultsOnGPU:
 
 
 def _copies(host: np.ndarray, bounds: Sequence[tuple[int, int]]) -> list[np.ndarray]:
-    """Stretches of (K, T, E), each in memory of its own."""
     return [host[:, start:stop].copy() for start, stop in bounds]
 
 
 @cache
-def staging() -> Tensor:
-    """Memory that a GPU copies into at its full speed, the same for all threads; to take it anew every time would cost
-    more than the copy."""
-    return torch.empty(STAGED, pin_memory=True)
+def staging_buffer() -> Tensor:
+    """Return pinned memory, shared by all threads; allocating it every time would cost more than the copy."""
+    return torch.empty(STAGING_SIZE, pin_memory=True)
 
 
-def staged(part: Tensor) -> Tensor:
-    """A tensor of a GPU on the host, until the next one comes; for who holds STAGING."""
-    return staging()[: part.numel()].view(part.shape).copy_(part)
+def copy_to_staging(part: Tensor) -> Tensor:
+    """Copy a tensor of a GPU to the staging buffer; the caller holds STAGING_LOCK."""
+    return staging_buffer()[: part.numel()].view(part.shape).copy_(part)

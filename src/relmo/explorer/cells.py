@@ -1,4 +1,4 @@
-"""One unit: where it is on, what it does around an event, what it is wired to."""
+"""Statistics of one unit: its values, its course around an event, and its strongest weights."""
 
 from typing import Any
 
@@ -13,8 +13,11 @@ from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import RecurrentLM
 from relmo.nn.softmax import FullSoftmax
 
-BEFORE, AFTER = 60, 30  # characters of a context
-APART = 20  # symbols between two places that are shown
+CHARACTERS_BEFORE, CHARACTERS_AFTER = 60, 30  # of a context
+MIN_DISTANCE = 20  # symbols between two contexts
+LAGS = (-20, 40)  # around an event
+MAX_EVENTS = 5000  # in an average
+NUM_WEIGHTS = 10
 BRACKETS = ("depth", "parentheses", "if", "if_body")
 FEATURE_SYMBOLS = {"quotes": '“"', "string": '"', "comment": "*#", "prose": "*#", "surplus": "b"}
 FEATURE_SYMBOLS |= dict.fromkeys(BRACKETS, "(")
@@ -26,101 +29,98 @@ FEATURE_PROMPTS = {
     "surplus": "aaaaa",
 }
 FEATURE_PROMPTS |= dict.fromkeys(BRACKETS, "  if( ")
-LAGS = (-20, 40)  # around an event
-EVENTS = 5000  # that an average is taken over
-SHOWN = 10  # weights
 
 
-def histogram(values: np.ndarray, bins: int = 40) -> dict[str, Any]:
-    """How often each value comes."""
+def compute_histogram(values: np.ndarray, bins: int = 40) -> dict[str, Any]:
+    """Return the counts of a histogram and its range."""
     counts, edges = np.histogram(values, bins=bins)
     return {"counts": counts.tolist(), "low": round(float(edges[0]), 4), "high": round(float(edges[-1]), 4)}
 
 
-def contexts(document: Document, values: np.ndarray, count: int) -> list[dict[str, Any]]:
-    """The places with the largest values, not too near to each other, with the text around them."""
-    found: list[dict[str, Any]] = []
-    taken = np.zeros(len(values), dtype=bool)
-    for place in np.argsort(-values, kind="stable").tolist():
-        if taken[place]:
+def find_contexts(document: Document, values: np.ndarray, count: int) -> list[dict[str, Any]]:
+    """Return the positions with the largest values, at some distance from each other, with their context."""
+    contexts: list[dict[str, Any]] = []
+    covered = np.zeros(len(values), dtype=bool)
+    for position in np.argsort(-values, kind="stable").tolist():
+        if covered[position]:
             continue
-        taken[max(0, place - APART) : place + APART] = True
-        begin, end = document.spans[place].tolist()
-        found.append(
+        covered[max(0, position - MIN_DISTANCE) : position + MIN_DISTANCE] = True
+        begin, end = document.spans[position].tolist()
+        contexts.append(
             {
-                "at": place,
-                "value": round(float(values[place]), 3),
-                "before": document.text[max(0, begin - BEFORE) : begin],
+                "at": position,
+                "value": round(float(values[position]), 3),
+                "before": document.text[max(0, begin - CHARACTERS_BEFORE) : begin],
                 "symbol": document.text[begin:end],
-                "after": document.text[end : end + AFTER],
+                "after": document.text[end : end + CHARACTERS_AFTER],
             }
         )
-        if len(found) == count:
+        if len(contexts) == count:
             break
-    return found
+    return contexts
 
 
-def around(document: Document, values: np.ndarray, event: str) -> dict[str, Any]:
-    """What the unit does around an event, a certain symbol: mean and quartiles at each step before and after."""
-    places = np.flatnonzero(np.array(document.symbols) == event)
-    inside = places[(places + LAGS[0] >= 0) & (places + LAGS[1] < len(values))][:EVENTS]
+def compute_event_average(document: Document, values: np.ndarray, event: str) -> dict[str, Any]:
+    """Return mean and quartiles of a unit at each lag around the occurrences of a symbol."""
+    positions = np.flatnonzero(np.array(document.symbols) == event)
+    inside = positions[(positions + LAGS[0] >= 0) & (positions + LAGS[1] < len(values))][:MAX_EVENTS]
     if not len(inside):
         return {"count": 0}
     rows = values[inside[:, None] + np.arange(LAGS[0], LAGS[1] + 1)]  # (N, lags)
     lower, median, upper = np.quantile(rows, (0.25, 0.5, 0.75), axis=0)
     series = {"mean": rows.mean(axis=0), "lower": lower, "median": median, "upper": upper}
-    return {
-        "count": len(inside),
-        "first": LAGS[0],
-        **{name: np.round(row.astype(float), 4).tolist() for name, row in series.items()},
-    }
+    rounded = {name: np.round(row.astype(float), 4).tolist() for name, row in series.items()}
+    return {"count": len(inside), "first": LAGS[0], **rounded}
 
 
 @torch.no_grad()
-def weights(model: LanguageModel | BiLM, stack: Stack, unit: Unit) -> dict[str, Any]:
-    """The strongest weights: from h of its own layer into the unit, by gate; from symbols of the vocabulary into a unit
-    of the first layer; and from a unit of the top layer to the symbols it makes more and less likely."""
+def find_weights(model: LanguageModel | BiLM, stack: Stack, unit: Unit) -> dict[str, Any]:
+    """Return the strongest weights of a unit.
+
+    from          recurrent weights into the unit, by gate
+    symbols       in layer 0, input weights of the symbols, by gate
+    more, less    in the top layer, the symbols whose scores the unit raises or lowers most
+    """
     layer = stack.layers[unit.layer]
-    d = 1 if unit.direction == "backward" else 0
-    cell, given, inside = layer.cell, layer.weights[d], unit.number < layer.cell.hidden_size
-    found: dict[str, Any] = {"from": {}, "symbols": {}}
-    if inside:
-        for gate, matrix in cell.recurrent_matrices(given).items():
-            found["from"][gate] = _strongest(matrix[unit.number].cpu().numpy())
+    weights = layer.weights[1 if unit.direction == "backward" else 0]
+    has_gates = unit.number < layer.cell.hidden_size  # a projected h has units of its own
+    answer: dict[str, Any] = {"from": {}, "symbols": {}}
+    if has_gates:
+        for gate, matrix in layer.cell.recurrent_matrices(weights).items():
+            answer["from"][gate] = _strongest(matrix[unit.number].cpu().numpy())
     network = model.network
     if not isinstance(network, RecurrentLM) or not isinstance(model, LanguageModel):
-        return found
+        return answer
     names = model.vocabulary.symbols
-    if unit.layer == 0 and inside:
-        for gate, matrix in cell.input_matrices(given).items():
-            reach = (network.encoder.embedding.weight @ matrix[unit.number]).cpu().numpy()
-            found["symbols"][gate] = [[names[int(i)], w] for i, w in _strongest(reach)]
-    top = unit.layer == len(stack.layers) - 1 and layer.projection is None
-    if top and isinstance(network.softmax, FullSoftmax):
+    if unit.layer == 0 and has_gates:
+        for gate, matrix in layer.cell.input_matrices(weights).items():
+            inputs = (network.encoder.embedding.weight @ matrix[unit.number]).cpu().numpy()
+            answer["symbols"][gate] = [[names[int(i)], weight] for i, weight in _strongest(inputs)]
+    is_output = unit.layer == len(stack.layers) - 1 and layer.projection is None
+    if is_output and isinstance(network.softmax, FullSoftmax):
         matrix = network.softmax.weight  # (V, H), or (V, E) after a bottleneck
-        own = (
-            matrix[:, unit.number] if network.bottleneck is None else matrix @ network.bottleneck.weight[:, unit.number]
-        )
-        numbers = own.cpu().numpy()
-        order = np.argsort(numbers)
-        count = min(SHOWN, len(order) // 2)  # of a few symbols none is both
-        pick = {"more": order[::-1][:count], "less": order[:count]}
-        found |= {way: [[names[int(i)], round(float(numbers[i]), 3)] for i in some] for way, some in pick.items()}
-    return found
+        if network.bottleneck is None:
+            scores = matrix[:, unit.number].cpu().numpy()
+        else:
+            scores = (matrix @ network.bottleneck.weight[:, unit.number]).cpu().numpy()
+        order = np.argsort(scores)
+        count = min(NUM_WEIGHTS, len(order) // 2)  # in a small vocabulary, no symbol is in both lists
+        for side, indices in (("more", order[::-1][:count]), ("less", order[:count])):
+            answer[side] = [[names[int(i)], round(float(scores[i]), 3)] for i in indices]
+    return answer
 
 
 def _strongest(row: np.ndarray) -> list[list[Any]]:
-    """The weights of a row that are largest by size, each with its place."""
-    return [[int(i), round(float(row[i]), 3)] for i in np.argsort(-np.abs(row), kind="stable")[:SHOWN]]
+    return [[int(i), round(float(row[i]), 3)] for i in np.argsort(-np.abs(row), kind="stable")[:NUM_WEIGHTS]]
 
 
-def opening_event(feature: str, document: Document) -> str:
-    """Return the symbol around which a cell for this feature is shown first; the line end where the text has none."""
+def get_initial_event(feature: str, document: Document) -> str:
+    """Return the symbol around which a cell for this feature is shown at first; the line end by default."""
     return next((symbol for symbol in FEATURE_SYMBOLS.get(feature, "") if symbol in document.symbols), "\n")
 
 
-def opening_prompt(feature: str, model: LanguageModel | BiLM) -> str:
-    """Return a prompt that contains what the feature is about; empty where the model lacks one of its symbols."""
+def get_initial_prompt(feature: str, model: LanguageModel | BiLM) -> str:
+    """Return a prompt that contains the feature; empty if the model lacks one of its symbols."""
     prompt = FEATURE_PROMPTS.get(feature, "")
     if isinstance(model, BiLM) or model.vocabulary.unknown in model.encode(prompt):
         return ""

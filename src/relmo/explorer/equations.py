@@ -1,4 +1,4 @@
-"""One step of a cell with its numbers, as the page shows it."""
+"""One step of a cell with its numbers."""
 
 from typing import TYPE_CHECKING
 
@@ -6,91 +6,75 @@ import numpy as np
 import torch
 
 from relmo.analysis.core.causal import Unit
-from relmo.analysis.core.one_step import OneStep, of_symbol, of_word
-from relmo.analysis.core.stack import LayerState
-from relmo.errors import SettingError
-from relmo.explorer.asked import Answer, Asked, rounded, text_of, unit_of, whole_number
-from relmo.explorer.reader import PagedReader, likeliest
+from relmo.analysis.core.one_step import OneStep, trace_symbol_step, trace_word_step
+from relmo.explorer.params import Answer, Params, get_position, get_text_name, parse_unit, round_values
+from relmo.explorer.reader import PagedReader, most_probable
 from relmo.models.bilm import BiLM
 
 if TYPE_CHECKING:
     from relmo.explorer.session import Session
 
-SHOWN = 9  # symbols on each side of the one that is read
-DIGITS = 4
+NUM_NEIGHBOURS = 9  # symbols on each side of the current one
 
 
-def step(session: "Session", asked: Asked) -> Answer:
-    """The step in which a symbol is read: x, the state before, every quantity after with its equation; and, for one
-    unit, each equation with its numbers."""
-    reader, at = session.reader(text_of(asked)), whole_number(asked, "at")
-    unit = reader.checked(unit_of(asked))
-    if not 0 <= at < len(reader.document):
-        raise SettingError(f"position {at}: the text has the symbols 0 to {len(reader.document) - 1}")
-    found = _bilm_step(reader, at, unit) if isinstance(session.model, BiLM) else _lm_step(reader, at, unit.layer)
-    names, equations = found.names(), found.cell.equations()
+def step(session: "Session", params: Params) -> Answer:
+    """Return the step that reads a symbol: every quantity, and one unit's equations in numbers."""
+    reader = session.reader(get_text_name(params))
+    unit = reader.check_unit(parse_unit(params.get("unit", "")))
+    position = get_position(params, len(reader.document))
+    is_bilm = isinstance(session.model, BiLM)
+    traced = _trace_bilm_step(reader, position, unit) if is_bilm else _trace_lm_step(reader, position, unit.layer)
+    names, equations = traced.names(), traced.cell.equations()
     quantities = []
-    for name in dict.fromkeys([*(name for name in equations if name in found.after), *found.after]):
-        written = found.written(name, names)
-        values = found.after[name]
-        lines = [] if written is None or unit.number >= len(values) else written.lines(unit.number)
+    for name in dict.fromkeys([*(name for name in equations if name in traced.after), *traced.after]):
+        expression, values = traced.work_out(name, names), traced.after[name]
+        lines = [] if expression is None or unit.number >= len(values) else expression.lines(unit.number)
         quantities.append(
             {
                 "name": name,
-                "word": found.cell.words[name],
+                "word": traced.cell.words[name],
                 "equation": equations.get(name, ""),
-                "state": name in found.cell.states,
+                "state": name in traced.cell.states,
                 "lines": lines,
-                "values": rounded(values, DIGITS),
+                "values": round_values(values),
             }
         )
-    first = max(0, at - SHOWN)
-    likely = [] if found.likely is None else likeliest(found.likely[None], session.model.vocabulary.symbols)[0]  # type: ignore[union-attr]
+    begin = max(0, position - NUM_NEIGHBOURS)
+    likely = []
+    if traced.log_probs is not None:
+        likely = most_probable(traced.log_probs[None], session.model.vocabulary.symbols)[0]  # type: ignore[union-attr]
     return {
-        "at": at,
+        "at": position,
         "total": len(reader.document),
-        "first": first,
-        "symbols": reader.document.symbols[first : at + SHOWN + 1],
-        "cell": found.cell.describe(),
-        "x": rounded(found.x, DIGITS),
-        "before": {name: rounded(value, DIGITS) for name, value in found.before.items()},
+        "first": begin,
+        "symbols": reader.document.symbols[begin : position + NUM_NEIGHBOURS + 1],
+        "cell": traced.cell.describe(),
+        "x": round_values(traced.x),
+        "before": {name: round_values(values) for name, values in traced.before.items()},
         "quantities": quantities,
         "likely": [[symbol, round(p, 3)] for symbol, p in likely],
     }
 
 
-def _lm_step(reader: PagedReader, at: int, layer: int) -> OneStep:
-    """Of a language model, from the state that its page has after the symbol before."""
-    number = int(np.searchsorted(reader.bounds, at, side="right")) - 1
-    trace, first = reader.page(number), reader.bounds[number]
-    states: list[LayerState] = reader.places[number]
-    if at > first:
-        like = reader.recorder.stack.like
-        states = [
-            tuple(
-                torch.from_numpy(trace.states[name][depth, at - first - 1]).to(like).view(1, 1, -1)
-                for name in each.states
-            )
-            for depth, each in enumerate(reader.recorder.stack.layers)
-        ]
-    return of_symbol(reader.model, reader.recorder, states, reader.document.symbols[at], layer=layer)  # type: ignore[arg-type]
+def _trace_lm_step(reader: PagedReader, position: int, layer: int) -> OneStep:
+    """Trace the step from the state that the page's trace has after the previous symbol."""
+    page = int(np.searchsorted(reader.bounds, position, side="right")) - 1
+    traced, begin, stack = reader.page(page), reader.bounds[page], reader.recorder.stack
+    states = reader.page_states[page]
+    if position > begin:
+        states = []
+        for depth, stack_layer in enumerate(stack.layers):
+            arrays = [traced.states[name][depth, position - begin - 1] for name in stack_layer.states]
+            states.append(tuple(torch.from_numpy(array).to(stack.like).view(1, 1, -1) for array in arrays))
+    symbol = reader.document.symbols[position]
+    return trace_symbol_step(reader.model, reader.recorder, states, symbol, layer=layer)  # type: ignore[arg-type]
 
 
-def _bilm_step(reader: PagedReader, at: int, unit: Unit) -> OneStep:
-    """Of a bidirectional model, in its sentence."""
-    starts = reader.document.starts
-    begin = int(starts[starts <= at][-1])
-    after = starts[starts > at]
-    words = reader.document.symbols[begin : int(after[0]) if len(after) else len(reader.document)]
-    model = reader.model
+def _trace_bilm_step(reader: PagedReader, position: int, unit: Unit) -> OneStep:
+    model, starts = reader.model, reader.document.starts
     assert isinstance(model, BiLM)
-    backward = unit.direction == "backward"
-    return of_word(
-        model,
-        reader.recorder,
-        words,
-        at - begin,
-        layer=unit.layer,
-        backward=backward,
-        cut=model.embedder.cut_words(),
-    )
+    begin = int(starts[starts <= position][-1])
+    end = next(iter(starts[starts > position].tolist()), len(reader.document))
+    words = reader.document.symbols[begin:end]
+    options = {"layer": unit.layer, "backward": unit.direction == "backward", "cut": model.embedder.cut_words()}
+    return trace_word_step(model, reader.recorder, words, position - begin, **options)  # type: ignore[arg-type]

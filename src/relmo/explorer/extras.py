@@ -1,5 +1,7 @@
-"""What the explorer is given beside a model: other models, the model's training text, published pairs, figures measured
-before. A page asks for them by name, never by path."""
+"""Companion models and files given on the command line: models, a training text, minimal pairs, measurements.
+
+A page refers to them by name, never by path.
+"""
 
 import re
 import threading
@@ -8,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from relmo.disk.files import parse_json, read_small
+from relmo.disk.files import parse_json, read_text_file
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.explorer.packs import Pack, find_packs
 from relmo.loading import load
@@ -16,23 +18,24 @@ from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
 from relmo.settings.kinds import TASKS
 from relmo.store.folder import CONFIG, read_config
-from relmo.store.references import bundled
+from relmo.store.references import find_bundled
 from relmo.tasks.task import Task
 
-FIGURES = {"pos": "all words", "wsd": "both sets"}  # measurements by layer, and the column that is shown of each
-MOST = 1e9  # that a figure is
+FIGURES = {"pos": "all words", "wsd": "both sets"}  # measurements by layer, and the column shown for each
+MAX_FIGURE = 1e9
 
 
 @dataclass
 class Extras:
-    """What the user named. It is checked at once, and opened when a page asks for it.
+    """Companions of a model. They are checked at once and loaded on request.
 
-    models     language models by name, in their order, such as checkpoints of a run
-    tasks      trained tasks by name, whose mixes of layers are shown
-    train      the text the model was trained on
-    packs      minimal pairs by name
-    figures    what was measured by layer
-    tokenizer  how the models split raw text into words; as each was trained where it is None
+    models         folders of language models by name, in order, such as the checkpoints of a run
+    tasks          folders of trained tasks by name, whose layer weights are shown
+    train          text the model was trained on
+    packs          minimal pairs by name
+    figures        measurements by layer
+    tokenizer      how the models split raw text into words; by default as each was trained
+    layer_mixes    layer weights of loaded tasks by name
     """
 
     models: dict[str, Path] = field(default_factory=dict)
@@ -42,112 +45,107 @@ class Extras:
     figures: list[dict[str, Any]] = field(default_factory=list)
     device: str = "cpu"
     tokenizer: Literal["words", "whitespace"] | None = None
-    learnt: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    opened: dict[str, Any] = field(default_factory=dict)
+    layer_mixes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    loaded: dict[str, Any] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def of(
+    def from_paths(
         cls,
-        beside: Sequence[str] = (),
+        sources: Sequence[str] = (),
         *,
         train: Path | None = None,
         data: Path | None = None,
         figures: Path | None = None,
         device: str = "cpu",
     ) -> "Extras":
-        """What a user names: models, or folders of models; a text; a folder of minimal pairs; a file of figures."""
-        found = cls(train=train, device=device)
+        """Check models or folders of models, a text, a folder of minimal pairs, and a file of measurements."""
         if train is not None and not train.is_file():
-            raise CorpusError(f"{train}: there is no such file; --train takes the text the model was trained on")
-        folders = [folder for source in beside for folder in models_in(source)]
-        short = [folder.name for folder in folders]
+            raise CorpusError(f"{train}: no such file; --train takes the text the model was trained on.")
+        extras = cls(train=train, device=device)
+        folders = [folder for source in sources for folder in find_models(source)]
+        base_names = [folder.name for folder in folders]
         for folder in folders:
-            name = folder.name if short.count(folder.name) == 1 else str(folder)
+            name = folder.name if base_names.count(folder.name) == 1 else str(folder)
             kind = read_config(folder).get("kind")
             if kind in ("lm", "bilm"):
-                found.models[name] = folder
+                extras.models[name] = folder
             elif kind in TASKS:
-                found.tasks[name] = folder
+                extras.tasks[name] = folder
             else:
-                raise ModelError(f"{folder}: is of kind {kind}; --beside takes language models and trained tasks")
-        if data is not None:
-            found.packs = find_packs(data)
-        if figures is not None:
-            found.figures = read_figures(figures)
-        return found
+                raise ModelError(f"{folder} is of kind {kind}; --beside takes language models and trained tasks.")
+        extras.packs = {} if data is None else find_packs(data)
+        extras.figures = [] if figures is None else read_figures(figures)
+        return extras
 
     def about(self, kind: str) -> dict[str, Any]:
-        """What there is for a page with a model of this kind; of the other models, those of the same kind."""
-        same = [name for name, folder in self.models.items() if read_config(folder).get("kind") == kind]
+        """Describe the companions to the page of a model of this kind; companion models are of the same kind."""
         return {
-            "beside": same,
+            "beside": [name for name, folder in self.models.items() if read_config(folder).get("kind") == kind],
             "train": self.train.name if self.train else "",
             "packs": [{"name": name, "title": pack.title} for name, pack in self.packs.items()],
             "figures": self.figures if kind == "bilm" else [],
-            "mixes": bool(self.tasks or self.learnt) and kind == "bilm",
+            "mixes": bool(self.tasks or self.layer_mixes) and kind == "bilm",
         }
 
     def model(self, name: str) -> LanguageModel | BiLM:
-        """One of the models; opened once."""
+        """Return a companion model, loaded once."""
         with self.lock:
-            if name not in self.opened:
-                model = load(str(self.models[name]), device=self.device)
-                self.opened[name] = model.splitting(self.tokenizer)
-            return self.opened[name]
+            if name not in self.loaded:
+                self.loaded[name] = load(str(self.models[name]), device=self.device).with_tokenizer(self.tokenizer)
+            return self.loaded[name]
 
     def mixes(self) -> list[dict[str, Any]]:
-        """How much trained tasks take of each layer; an empty list for a task without ELMo."""
+        """Return the layer weights of the trained tasks; an empty list for a task without ELMo."""
         with self.lock:
             for name, folder in self.tasks.items():
-                if name not in self.learnt:
-                    self.learnt[name] = learnt_mixes(load(str(folder), kinds=TASKS, device="cpu"))  # type: ignore[arg-type]
-            return [{"task": name, "mixes": mixes} for name, mixes in self.learnt.items()]
+                if name not in self.layer_mixes:
+                    task = load(str(folder), kinds=TASKS, device="cpu")
+                    self.layer_mixes[name] = get_layer_mixes(task)  # type: ignore[arg-type]
+            return [{"task": name, "mixes": mixes} for name, mixes in self.layer_mixes.items()]
 
 
-def learnt_mixes(task: Task[Any, Any]) -> list[dict[str, Any]]:
-    """The layers' shares and gamma of each of a task's mixes; none where it reads no ELMo."""
-    found = task.network.inputs.mix_weights()
-    return [{"name": place, "shares": mix["weights"], "gamma": mix["gamma"]} for place, mix in found.items()]
+def get_layer_mixes(task: Task[Any, Any]) -> list[dict[str, Any]]:
+    """Return the layer weights and gamma of each of a task's scalar mixes; empty without ELMo."""
+    mixes = task.network.inputs.mix_weights()
+    return [{"name": name, "shares": mix["weights"], "gamma": mix["gamma"]} for name, mix in mixes.items()]
 
 
-def models_in(source: str) -> list[Path]:
-    """The folder of a model, perhaps of one that ships; or the models that a folder holds, epoch-9 before epoch-10."""
-    folder = bundled(source) or Path(source)
+def find_models(source: str) -> list[Path]:
+    """Return the folder of a model, or the model folders inside a folder, epoch-9 before epoch-10."""
+    folder = find_bundled(source) or Path(source)
     if (folder / CONFIG).is_file() or not folder.is_dir():
-        return [folder]  # says what is wrong when it is read
-    inside = [each for each in folder.iterdir() if (each / CONFIG).is_file()]
-    if not inside:
-        raise ModelError(f"{folder}: is not a model, and has no folders that are models")
-    return sorted(inside, key=lambda each: [(len(n), n) for n in re.findall(r"\d+|\D+", each.name)])
+        return [folder]  # reading it raises the error
+    folders = [path for path in folder.iterdir() if (path / CONFIG).is_file()]
+    if not folders:
+        raise ModelError(f"{folder} is not a model folder and contains none.")
+    return sorted(folders, key=lambda path: [(len(part), part) for part in re.findall(r"\d+|\D+", path.name)])
 
 
 def read_figures(path: Path) -> list[dict[str, Any]]:
-    """Reads what `relmo analyse meaning --measure` or `relmo reproduce` printed with --json: the rows of each
-    measurement by layer."""
-    wrong = f"{path}: has no figures by layer; write some: relmo analyse meaning --measure pos --json > {path.name}"
+    """Read measurements by layer, printed by `relmo analyse meaning --measure` or `python -m experiments` as JSON."""
+    problem = f"{path}: no measurements by layer; create them: relmo analyse meaning --measure pos --json > {path.name}"
     try:
-        given = parse_json(read_small(path))
+        content = parse_json(read_text_file(path))
     except ValueError as error:
-        raise SettingError(f"{path}: {error}; --figures takes a file that relmo printed with --json") from None
-    if not isinstance(given, dict):
-        raise SettingError(wrong)
-    listed = given.get("reproductions")
-    tables = listed if isinstance(listed, list) else [given.get(name) for name in FIGURES]
-    found = [shown for table in tables if (shown := _figure_rows(table)) is not None]
-    if not found:
-        raise SettingError(wrong)
-    return found
+        raise SettingError(f"{path}: {error}; --figures takes a file that relmo printed with --json.") from None
+    if not isinstance(content, dict):
+        raise SettingError(problem)
+    tables = content.get("reproductions")
+    tables = tables if isinstance(tables, list) else [content.get(name) for name in FIGURES]
+    figures = [figure for table in tables if (figure := _parse_table(table)) is not None]
+    if not figures:
+        raise SettingError(problem)
+    return figures
 
 
-def _figure_rows(table: Any) -> dict[str, Any] | None:
-    """The rows of a measurement by layer, one figure each; None where the table is no such measurement."""
+def _parse_table(table: Any) -> dict[str, Any] | None:
     if not isinstance(table, dict) or not isinstance(table.get("rows"), list) or table.get("name") not in [*FIGURES]:
         return None
     column, rows = FIGURES[table["name"]], []
     for row in table["rows"]:
         if isinstance(row, dict) and isinstance(row.get("name"), str) and isinstance(row.get("ours"), dict):
-            value = row["ours"].get(column)
-            if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST:
-                rows.append({"name": row["name"][:80], "value": float(value)})
+            figure = row["ours"].get(column)
+            if isinstance(figure, int | float) and not isinstance(figure, bool) and abs(figure) < MAX_FIGURE:
+                rows.append({"name": row["name"][:80], "value": float(figure)})
     return {"name": table["name"], "title": str(table.get("title"))[:200], "column": column, "rows": rows}

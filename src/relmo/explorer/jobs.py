@@ -1,7 +1,6 @@
-"""Long work, one piece after the other in a thread of its own: with a share that is done, a result, and a way to stop.
+"""Job queue: long computations run one after the other in a thread, with progress, a result and cancellation.
 
-Work is a function of a `progress` to be called with the share that is done; where its job was cancelled, that call
-raises, and so the work ends.
+Work is a function of a progress callback. The callback raises if the job was cancelled, which ends the work.
 """
 
 import logging
@@ -15,20 +14,20 @@ from typing import Any, Literal
 
 from relmo.errors import RelmoError, SettingError
 from relmo.settings.arguments import Progress
-from relmo.web.messages import OURS, one_line
+from relmo.web.guard import INTERNAL_ERROR, one_line
 
 Work = Callable[[Progress], dict[str, Any]]
 
-WAITING, KEPT = 8, 32  # jobs that may wait; jobs whose results are kept
+MAX_WAITING, MAX_JOBS = 8, 32  # jobs in the queue, and jobs whose results are stored
 
 
 class CancelledWork(Exception):
-    """The job was cancelled; no mistake of anybody's."""
+    """Raised inside the work of a cancelled job."""
 
 
 @dataclass
 class Job:
-    """A piece of work and what has become of it."""
+    """A piece of work, its state and its result."""
 
     name: str
     work: Work
@@ -38,39 +37,39 @@ class Job:
     error: str = ""
     stop: threading.Event = field(default_factory=threading.Event)
 
-    def tell(self, share: float) -> None:
-        """Notes the share that is done; raises where the job was cancelled."""
+    def on_progress(self, share: float) -> None:
+        """Store the completed share; raise if the job was cancelled."""
         if self.stop.is_set():
             raise CancelledWork
         self.share = min(max(share, 0.0), 1.0)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON has it; with the result once it is done."""
-        found: dict[str, Any] = {"job": self.name, "state": self.state, "share": round(self.share, 4)}
+        """Return the job as JSON."""
+        record: dict[str, Any] = {"job": self.name, "state": self.state, "share": round(self.share, 4)}
         if self.result is not None:
-            found["result"] = self.result
-        return found | ({"error": self.error} if self.error else {})
+            record["result"] = self.result
+        return record | ({"error": self.error} if self.error else {})
 
 
 class Jobs:
-    """The jobs of a server."""
+    """Jobs of a server."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.all: OrderedDict[str, Job] = OrderedDict()
+        self.jobs: OrderedDict[str, Job] = OrderedDict()
         self.queue: queue.Queue[Job | None] = queue.Queue()
         self.thread: threading.Thread | None = None
 
     def add(self, work: Work) -> Job:
-        """A job that is done when those before it are."""
+        """Add a job to the queue; the oldest finished jobs are dropped."""
         with self.lock:
-            if sum(job.state in ("waiting", "running") for job in self.all.values()) >= WAITING:
-                raise SettingError("there is too much to do already; wait, or cancel something")
+            finished = [job for job in self.jobs.values() if job.state not in ("waiting", "running")]
+            if len(self.jobs) - len(finished) >= MAX_WAITING:
+                raise SettingError("Too many jobs are waiting; try again later or cancel one.")
             job = Job(secrets.token_hex(8), work)
-            self.all[job.name] = job
-            over = [old for old in self.all.values() if old.state not in ("waiting", "running")]
-            for old in over[: max(0, len(self.all) - KEPT)]:
-                del self.all[old.name]
+            self.jobs[job.name] = job
+            for old in finished[: max(0, len(self.jobs) - MAX_JOBS)]:
+                del self.jobs[old.name]
             if self.thread is None:
                 self.thread = threading.Thread(target=self._run, name="explorer work", daemon=True)
                 self.thread.start()
@@ -78,14 +77,14 @@ class Jobs:
         return job
 
     def get(self, name: str) -> Job:
-        """A job by its name."""
+        """Return a job by name."""
         with self.lock:
-            if name not in self.all:
-                raise SettingError(f"there is no job {name[:40]!r} (any more)")
-            return self.all[name]
+            if name not in self.jobs:
+                raise SettingError(f"Unknown job {name[:40]!r}; it may have expired.")
+            return self.jobs[name]
 
     def cancel(self, name: str) -> Job:
-        """Stops a job as soon as it tells of its progress, or before it begins."""
+        """Cancel a job: before it starts, or at its next progress report."""
         job = self.get(name)
         job.stop.set()
         with self.lock:
@@ -94,8 +93,8 @@ class Jobs:
         return job
 
     def close(self) -> None:
-        """Cancels everything, and lets the thread end."""
-        for name in list(self.all):
+        """Cancel all jobs and end the thread."""
+        for name in list(self.jobs):
             self.cancel(name)
         self.queue.put(None)
 
@@ -106,12 +105,12 @@ class Jobs:
                     continue
                 job.state = "running"
             try:
-                job.result = job.work(job.tell)
+                job.result = job.work(job.on_progress)
                 job.state, job.share = "done", 1.0
             except CancelledWork:
                 job.state = "cancelled"
             except RelmoError as error:
                 job.state, job.error = "failed", one_line(str(error))
             except Exception:
-                logging.getLogger("relmo.explorer").exception("work failed")
-                job.state, job.error = "failed", OURS
+                logging.getLogger("relmo.explorer").exception("A job failed.")
+                job.state, job.error = "failed", INTERNAL_ERROR

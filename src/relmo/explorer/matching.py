@@ -1,4 +1,7 @@
-"""Matches users' regular expressions in a process of its own, so that one that never ends holds up nobody."""
+"""Regular expressions of users, matched in a separate process with a time limit.
+
+The process imports only this module, so that it starts fast.
+"""
 
 import json
 import re
@@ -7,32 +10,30 @@ import sys
 
 from relmo.errors import SettingError
 
-SECONDS = 10.0
+TIMEOUT = 10.0  # seconds
 
 
-def stretches(pattern: str, text: str, *, seconds: float = SECONDS) -> list[tuple[int, int]]:
-    """Where a pattern matches, or its groups where it has any."""
+def find_matches(pattern: str, text: str, *, timeout: float = TIMEOUT) -> list[tuple[int, int]]:
+    """Return the character spans of a pattern's matches, or of its groups if it has any."""
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        raise SettingError(f"the regular expression {pattern[:80]!r} is wrong: {error}") from None
-    command = [sys.executable, "-m", "relmo.explorer.matching"]
-    given = json.dumps({"pattern": pattern, "text": text})
+        raise SettingError(f"Invalid regular expression {pattern[:80]!r}: {error}.") from None
+    command, request = [sys.executable, "-m", "relmo.explorer.matching"], json.dumps({"pattern": pattern, "text": text})
     try:
-        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=seconds, check=True)
+        process = subprocess.run(command, input=request, capture_output=True, text=True, timeout=timeout, check=True)
     except subprocess.TimeoutExpired:
-        raise SettingError(
-            f"the regular expression {pattern[:80]!r} took more than {seconds:g} s; make it simpler"
-        ) from None
-    return [(begin, end) for begin, end in json.loads(done.stdout)]
+        message = f"The regular expression {pattern[:80]!r} took more than {timeout:g} s; use a simpler one."
+        raise SettingError(message) from None
+    return [(begin, end) for begin, end in json.loads(process.stdout)]
 
 
 def main() -> None:
-    """Reads pattern and text from standard input, and writes the stretches to standard output."""
-    given = json.load(sys.stdin)
-    expression = re.compile(given["pattern"], re.MULTILINE)
+    """Read pattern and text from standard input, and write the spans to standard output."""
+    request = json.load(sys.stdin)
+    expression = re.compile(request["pattern"], re.MULTILINE)
     groups = range(1, expression.groups + 1) if expression.groups else [0]
-    spans = (match.span(group) for match in expression.finditer(given["text"]) for group in groups)
+    spans = (match.span(group) for match in expression.finditer(request["text"]) for group in groups)
     json.dump([span for span in spans if 0 <= span[0] < span[1]], sys.stdout)
 
 

@@ -1,15 +1,14 @@
-"""Finds published sets of minimal pairs in a folder of the user, and names each. Nothing is fetched."""
+"""Published minimal pairs in a folder of the user. Nothing is downloaded."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from relmo.errors import CorpusError
 from relmo.text.minimal_pairs import BLIMP, READERS, MinimalPair, read_pairs
 
-PLACES = ("tasks/agreement", "agreement", "")  # inside the folder that is named; the first that is there
-MOST = 2000  # files looked at
+SUBFOLDERS = ("tasks/agreement", "agreement", "")  # of the data folder; the first that exists is searched
+MAX_FILES = 2000  # per folder
 KINDS = {
     ".jsonl": "BLiMP",
     ".txt": "Lakretz et al. 2019",
@@ -26,62 +25,53 @@ class Pack:
     files: tuple[Path, ...]
 
     def pairs(self) -> list[MinimalPair]:
-        """All of them."""
+        """Read all pairs."""
         return [pair for file in self.files for pair in read_pairs(file)]
 
 
 def find_packs(data: Path) -> dict[str, Pack]:
-    """The packs of a folder by name. Each file with pairs is a pack, and several files of a kind in one folder make one
-    more pack."""
+    """Return the packs of a folder by name: one per file with pairs, and one for several files of a kind together."""
     if data.is_file():
-        return {data.name: Pack(_title_of(data), (data,))} if _is_pairs(data) else {}
+        return {data.name: Pack(_make_title(data), (data,))} if _has_pairs(data) else {}
     if not data.is_dir():
-        raise CorpusError(f"{data}: there is no such folder; --data takes one with minimal pairs in it")
-    root = next(data / place for place in PLACES if (data / place).is_dir())
-    found: dict[str, Pack] = {}
-    for folder in [root, *sorted(each for each in root.iterdir() if each.is_dir())]:
-        files = [file for file in _candidates(folder) if _is_pairs(file)]
-        for kind in dict.fromkeys(file.suffix.lower() for file in files):
-            same = [file for file in files if file.suffix.lower() == kind]
-            if len(same) > 1:
-                name = f"{folder.relative_to(root)}/*{kind}"
-                found[name] = Pack(f"{KINDS.get(kind, folder.name)}: all {len(same)} files", tuple(same))
-            found |= {str(file.relative_to(root)): Pack(_title_of(file), (file,)) for file in same}
-    return found
+        raise CorpusError(f"{data}: no such folder; --data takes a folder with minimal pairs.")
+    root = next(data / subfolder for subfolder in SUBFOLDERS if (data / subfolder).is_dir())
+    packs: dict[str, Pack] = {}
+    for folder in [root, *sorted(path for path in root.iterdir() if path.is_dir())]:
+        paths = sorted(folder.iterdir())[:MAX_FILES]
+        files = [path for path in paths if path.suffix.lower() in READERS and path.is_file() and _has_pairs(path)]
+        for suffix in dict.fromkeys(file.suffix.lower() for file in files):
+            group = [file for file in files if file.suffix.lower() == suffix]
+            if len(group) > 1:
+                title = f"{KINDS.get(suffix, folder.name)}: all {len(group)} files"
+                packs[f"{folder.relative_to(root)}/*{suffix}"] = Pack(title, tuple(group))
+            packs |= {str(file.relative_to(root)): Pack(_make_title(file), (file,)) for file in group}
+    return packs
 
 
-def _title_of(file: Path) -> str:
-    kind = KINDS.get(file.suffix.lower())
-    return file.stem.replace("_", " ") if kind is None else f"{kind}: {file.stem.replace('_', ' ')}"
+def _make_title(file: Path) -> str:
+    kind, name = KINDS.get(file.suffix.lower()), file.stem.replace("_", " ")
+    return name if kind is None else f"{kind}: {name}"
 
 
-def _candidates(folder: Path) -> Iterator[Path]:
-    """Files of a folder that are named as minimal pairs are."""
-    for number, file in enumerate(sorted(folder.iterdir())):
-        if number >= MOST:
-            return
-        if file.suffix.lower() in READERS and file.is_file():
-            yield file
-
-
-def _is_pairs(file: Path) -> bool:
-    """Whether a file begins as one with minimal pairs does: many others are named .txt and .csv."""
+def _has_pairs(file: Path) -> bool:
+    """Return whether a file begins like one with minimal pairs; .txt and .csv have many other uses."""
     try:
-        with file.open(encoding="utf-8") as opened:
-            line = opened.readline(1 << 16).rstrip("\n")
+        with file.open(encoding="utf-8") as stream:
+            line = stream.readline(1 << 16).rstrip("\n")
     except (OSError, UnicodeDecodeError):
         return False
-    kind = file.suffix.lower()
-    if kind == ".jsonl":
+    suffix = file.suffix.lower()
+    if suffix == ".jsonl":
         try:
-            first = json.loads(line)
+            record = json.loads(line)
         except (ValueError, RecursionError):
             return False
-        return isinstance(first, dict) and all(name in first for name in BLIMP)
-    if kind == ".txt":
+        return isinstance(record, dict) and all(name in record for name in BLIMP)
+    if suffix == ".txt":
         return len(fields := line.split("\t")) >= 4 and fields[-2] == "correct"
-    if kind == ".gold":
+    if suffix == ".gold":
         return file.with_suffix(".text").is_file()
-    columns = {name.strip() for name in line.split("," if kind == ".csv" else "\t")}
-    needed = [{"prefix", "form", "class"}] if kind == ".tab" else [{"good", "bad"}, {"context", "right", "wrong"}]
-    return any(names <= columns for names in needed)
+    columns = {name.strip() for name in line.split("," if suffix == ".csv" else "\t")}
+    required = [{"prefix", "form", "class"}] if suffix == ".tab" else [{"good", "bad"}, {"context", "right", "wrong"}]
+    return any(names <= columns for names in required)

@@ -1,7 +1,7 @@
-"""A text as a model reads it, page by page: every state and gate, and what the model expects next.
+"""Document reader: traces a text page by page, with every state and gate, and the model's predictions.
 
-Pages are traced when they are asked for. A language model carries its state from page to page, so the states between
-them are kept, and any page can be made again from the one before it.
+A page is traced on request, in one forward pass. A language model carries its state from page to page, so the states
+before each page are stored, and any page can be traced again.
 """
 
 import threading
@@ -12,188 +12,196 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from relmo.analysis.core.causal import Unit, values_of
+from relmo.analysis.core.causal import Unit, get_unit_values
 from relmo.analysis.core.features import Document
-from relmo.analysis.core.stack import LayerState, flat_states
-from relmo.analysis.core.trace import Recorder, Trace, after_end, embedded, iter_trace, network_of, of_sentences
+from relmo.analysis.core.stack import LayerState
+from relmo.analysis.core.trace import (
+    Recorder,
+    Trace,
+    compute_initial_states,
+    embed_texts,
+    get_network,
+    iter_trace,
+    trace_sentences,
+)
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
 from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import RecurrentLM
+from relmo.text.vocabulary import END
 
-CHARACTERS, WORDS = 4000, 1000  # symbols of a page, of a model of characters or of words
-NUMBERS = 1 << 25  # of all units together, that are held of a text
-KEPT = 3  # pages with all their gates
-LIKELY = 5  # symbols that are shown of what the model expects
-AT_ONCE = 1 << 22  # probabilities made together
+PAGE_CHARACTERS, PAGE_WORDS = 4000, 1000  # symbols of a page
+MAX_VALUES = 1 << 25  # of all units together, per text
+MAX_PAGES = 3  # cached pages
+NUM_PREDICTIONS = 5  # per symbol
+MAX_PROBABILITIES = 1 << 22  # computed at once
 
 
 @dataclass(frozen=True)
-class Expected:
-    """For each symbol of a page, its -log2 p (T,), and the likeliest symbols after it with their probabilities."""
+class Predictions:
+    """Surprisal (T,) of each symbol of a page in bits, and the most probable symbols after it with probabilities."""
 
     bits: np.ndarray
     likely: list[list[tuple[str, float]]]
 
 
 class PagedReader:
-    """A model that reads a document, of which it takes as much as fits."""
+    """Reader of a document, which is cut to the length that fits into memory."""
 
     def __init__(self, model: LanguageModel | BiLM, document: Document):
         self.model = model
-        self.recorder = Recorder(network_of(model), None, None)
+        self.recorder = Recorder(get_network(model), None, None)
         stack = self.recorder.stack
-        units = sum(layer.sizes[state] * stack.directions for layer in stack.layers for state in layer.states)
-        self.most = max(1, NUMBERS // units)
-        self.document = document.head(self.most)
-        self.left_out = len(document) - len(self.document)
+        num_units = sum(layer.sizes[state] * stack.directions for layer in stack.layers for state in layer.states)
+        self.max_symbols = max(1, MAX_VALUES // num_units)
+        self.document = document.head(self.max_symbols)
+        self.num_omitted = len(document) - len(self.document)
         self.bounds = _page_bounds(model, self.document)
-        self.places: list[list[LayerState]] = []  # the layers' states before each page
+        self.page_states: list[list[LayerState]] = []  # states of the layers before each page
         self.pages: OrderedDict[int, Trace] = OrderedDict()
-        self.wholes: dict[str, np.ndarray] = {}
-        self.filling = threading.Lock()
-
-    @property
-    def states(self) -> dict[str, int]:
-        """The states and gates that can be looked at, with how many units a layer has of each in all directions."""
-        stack = self.recorder.stack
-        return {name: stack.layers[0].sizes[name] * stack.directions for name in self.recorder.keep}
+        self.text_states: dict[str, np.ndarray] = {}
+        self.reading = threading.Lock()
+        # number of units per layer, over both directions, by state or gate
+        self.states = {name: stack.layers[0].sizes[name] * stack.directions for name in self.recorder.keep}
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
-    def page(self, number: int) -> Trace:
-        """The trace of a page."""
-        if not 0 <= number < len(self):
-            raise SettingError(f"page {number}: the text has the pages 0 to {len(self) - 1}")
-        if number not in self.pages:
-            self.pages[number] = self._stretch(number) if isinstance(self.model, LanguageModel) else self._lines(number)
-        self.pages.move_to_end(number)
-        while len(self.pages) > KEPT:
+    def check_page(self, page: int) -> int:
+        """Return the page index; raise if the text has no such page."""
+        if not 0 <= page < len(self):
+            raise SettingError(f"page {page} is out of range; the text has pages 0 to {len(self) - 1}.")
+        return page
+
+    def page(self, page: int) -> Trace:
+        """Return the trace of a page."""
+        self.check_page(page)
+        if page not in self.pages:
+            if isinstance(self.model, BiLM):
+                cut = self.model.embedder.cut_words()
+                self.pages[page] = trace_sentences(self.model, self.recorder, self.sentences(page), cut)
+            else:
+                self.pages[page] = self._trace_page(page)
+        self.pages.move_to_end(page)
+        while len(self.pages) > MAX_PAGES:
             self.pages.popitem(last=False)
-        return self.pages[number]
+        return self.pages[page]
 
-    def symbols(self, number: int) -> list[str]:
-        """The symbols of a page."""
-        return self.document.symbols[self.bounds[number] : self.bounds[number + 1]]
+    def symbols(self, page: int) -> list[str]:
+        """Return the symbols of a page."""
+        return self.document.symbols[self.bounds[page] : self.bounds[page + 1]]
 
-    def sentences(self, number: int) -> list[list[str]]:
-        """The sentences of a bidirectional model's page."""
-        first, last = self.bounds[number : number + 2]
-        starts = [start for start in self.document.starts.tolist() if first <= start < last]
-        return [self.document.symbols[a:b] for a, b in pairwise([*starts, last])]
+    def sentences(self, page: int) -> list[list[str]]:
+        """Return the sentences of a bidirectional model's page."""
+        begin, end = self.bounds[page : page + 2]
+        starts = [start for start in self.document.starts.tolist() if begin <= start < end]
+        return [self.document.symbols[a:b] for a, b in pairwise([*starts, end])]
 
-    def _lines(self, number: int) -> Trace:
-        assert isinstance(self.model, BiLM)
-        return of_sentences(self.model, self.recorder, self.sentences(number), self.model.embedder.cut_words())
+    def _trace_page(self, page: int) -> Trace:
+        assert isinstance(self.model, LanguageModel)
+        if not self.page_states:
+            self.page_states.append(compute_initial_states(self.model, self.recorder, 1))
+        while len(self.page_states) <= page:
+            self._trace_page(len(self.page_states) - 1)
+        symbols = self.symbols(page)
+        arrays, states = self.recorder.run(embed_texts(self.model, [symbols]), self.page_states[page])
+        if len(self.page_states) == page + 1:
+            self.page_states.append(states)
+        return self.recorder.trace(symbols, arrays, [len(symbols)])
 
-    def _stretch(self, number: int) -> Trace:
-        """A page from the state in which the one before it ended."""
-        model = self.model
-        assert isinstance(model, LanguageModel)
-        if not self.places:
-            self.places.append(after_end(model, self.recorder, 1))
-        while len(self.places) <= number:
-            self._stretch(len(self.places) - 1)
-        symbols = self.symbols(number)
-        found, states = self.recorder.run(embedded(model, [symbols]), self.places[number])
-        if len(self.places) == number + 1:
-            self.places.append(states)
-        return self.recorder.trace(symbols, found, [len(symbols)])
-
-    def expected(self, number: int) -> Expected | None:
-        """What the model expected on a page; None where it predicts no words."""
-        self.page(number)
-        model = self.model
+    def predictions(self, page: int) -> Predictions | None:
+        """Return the predictions on a page; None if the model has no output layer."""
+        traced, model = self.page(page), self.model
         if isinstance(model, BiLM):
             if model.vocabulary is None:
                 return None
-            log_p = model.log_probs(self.sentences(number), direction="forward")
-            return Expected(-np.concatenate([each[:-1] for each in log_p]) / np.log(2), [])
-        ids = model.vocabulary.ids(self.symbols(number))
-        found = log_probs(model, ids.tolist(), self.places[number])  # (T, V)
-        if number:
-            before = model.vocabulary.ids(self.symbols(number - 1)).tolist()
-            first = log_probs(model, before, self.places[number - 1], last=True)
-        else:
-            first = log_probs(model, [model.vocabulary.end], None)
-        own = np.concatenate([first, found[:-1]])[np.arange(len(ids)), ids]
-        return Expected(-own / np.log(2), likeliest(found, model.vocabulary.symbols))
+            log_probs = model.log_probs(self.sentences(page), direction="forward")
+            return Predictions(-np.concatenate([sentence[:-1] for sentence in log_probs]) / np.log(2), [])
+        symbols = self.symbols(page)
+        log_p = self._log_probs(symbols, torch.from_numpy(traced.states["h"]))  # (T, V)
+        previous = self.symbols(page - 1)[-1] if page else END
+        state = torch.stack([layer[0][0] for layer in self.page_states[page]])  # h of each layer before the page
+        initial = self._log_probs([previous], state)
+        ids = model.vocabulary.ids(symbols)
+        symbol_log_p = np.concatenate([initial, log_p[:-1]])[np.arange(len(ids)), ids]
+        return Predictions(-symbol_log_p / np.log(2), most_probable(log_p, model.vocabulary.symbols))
 
-    def values(self, number: int, unit: Unit) -> np.ndarray:
-        """A unit on a page; (T,)."""
-        return values_of(self.page(number), self.checked(unit))
+    @torch.no_grad()
+    def _log_probs(self, symbols: list[str], h: Tensor) -> np.ndarray:
+        """Return log-probabilities (T, V) after symbols at which the layers' hidden states are h (layers, T, H)."""
+        model, network = self.model, self.model.network
+        assert isinstance(model, LanguageModel)
+        assert isinstance(network, RecurrentLM)
+        with full_precision():
+            x = embed_texts(model, [symbols])[0, :, 0]
+            for depth, output in enumerate(h.to(x)):  # residual connections add a layer's input to its output
+                adds_input = self.recorder.stack.adds_input(depth, x.shape[-1], output.shape[-1])
+                x = output + x if adds_input else output
+            x = x if network.bottleneck is None else network.bottleneck(x)
+            rows = max(1, MAX_PROBABILITIES // network.vocab_size)
+            return torch.cat([network.softmax.log_probs(part).cpu() for part in x.split(rows)]).numpy()
 
-    def fill(self) -> None:
-        """Reads the whole text when it is first asked for. Who asks meanwhile waits for the same reading."""
+    def values(self, page: int, unit: Unit) -> np.ndarray:
+        """Return a unit's values on a page; (T,)."""
+        return get_unit_values(self.page(page), self.check_unit(unit))
+
+    def read_text(self) -> None:
+        """Trace the carried states over the whole text, once; concurrent callers wait for the same pass."""
         carried = self.recorder.stack.layers[0].states
-        with self.filling:
-            if self.wholes:
+        with self.reading:
+            if self.text_states:
                 return
             parts: dict[str, list[np.ndarray]] = {name: [] for name in carried}
             for piece in iter_trace(self.model, self.document.texts, keep=carried):
                 for name in carried:
                     parts[name].append(piece.states[name].astype(np.float16))
-            self.wholes = {name: np.concatenate(arrays, axis=1) for name, arrays in parts.items()}
+            self.text_states = {name: np.concatenate(arrays, axis=1) for name, arrays in parts.items()}
 
-    def whole(self, unit: Unit) -> np.ndarray:
-        """A unit's h or c over all of the text; (T,) float32."""
-        self.checked(unit)
+    def text_values(self, unit: Unit) -> np.ndarray:
+        """Return the values of a unit of a carried state (h or c) over the whole text; (T,) float32."""
+        self.check_unit(unit)
         carried = self.recorder.stack.layers[0].states
         if unit.state not in carried:
-            raise SettingError(f"{unit.state} is kept page by page; over the whole text there are {', '.join(carried)}")
-        self.fill()
-        array = self.wholes[unit.state]
-        before = array.shape[2] // self.recorder.stack.directions if unit.direction == "backward" else 0
-        return array[unit.layer, :, before + unit.number].astype(np.float32)
+            names = ", ".join(carried)
+            raise SettingError(f"{unit.state} is only available page by page; over the whole text there are {names}.")
+        self.read_text()
+        array = self.text_states[unit.state]
+        offset = array.shape[2] // self.recorder.stack.directions if unit.direction == "backward" else 0
+        return array[unit.layer, :, offset + unit.number].astype(np.float32)
 
-    def checked(self, unit: Unit) -> Unit:
-        """Returns the unit where the network has it; else raises."""
+    def check_unit(self, unit: Unit) -> Unit:
+        """Return the unit; raise if the network does not have it."""
         stack = self.recorder.stack
         if not 0 <= unit.layer < len(stack.layers):
-            raise SettingError(f"layer {unit.layer}: the network has the layers 0 to {len(stack.layers) - 1}")
+            raise SettingError(f"Unknown layer {unit.layer}; the network has layers 0 to {len(stack.layers) - 1}.")
         if unit.state not in self.recorder.keep:
-            raise SettingError(f"{unit.state!r} is not in this network's cells: they have {', '.join(self.states)}")
+            raise SettingError(f"Unknown state {unit.state!r}; the network's cells have {', '.join(self.states)}.")
         size = stack.layers[unit.layer].sizes[unit.state]
         if not 0 <= unit.number < size or (unit.direction == "backward" and stack.directions == 1):
-            raise SettingError(f"unit {unit}: {unit.state} of layer {unit.layer} has the units 0 to {size - 1}")
+            raise SettingError(f"Unknown unit {unit}; {unit.state} of layer {unit.layer} has units 0 to {size - 1}.")
         return unit
 
 
 def _page_bounds(model: LanguageModel | BiLM, document: Document) -> list[int]:
-    """Where pages begin among the symbols, and the last one's end; a bidirectional model's sentences are not cut."""
+    """Return the first position of each page, and the end of the last; a bidirectional model's sentences stay whole."""
     if isinstance(model, LanguageModel):
-        size = CHARACTERS if model.settings.text.unit == "char" else WORDS
+        size = PAGE_CHARACTERS if model.settings.text.unit == "char" else PAGE_WORDS
         return [*range(0, len(document), size), len(document)]
     bounds = [0]
     for start, end in pairwise([*document.starts.tolist(), len(document)]):
-        if start > bounds[-1] and end - bounds[-1] > WORDS:
+        if start > bounds[-1] and end - bounds[-1] > PAGE_WORDS:
             bounds.append(start)
     return [*bounds, len(document)]
 
 
-@torch.no_grad()
-def log_probs(
-    model: LanguageModel, ids: list[int], states: list[LayerState] | None, *, last: bool = False
-) -> np.ndarray:
-    """Log-probabilities of what comes after each of the ids, or after the last, read from these states; (T, V)."""
-    network = model.network
-    assert isinstance(network, RecurrentLM)
-    with full_precision():
-        state = network.initial_state(1) if states is None else flat_states(states)
-        x, _ = network.features(torch.tensor([ids], device=model.device), state)
-        rows = max(1, AT_ONCE // network.vocab_size)
-        parts = [network.softmax.log_probs(part).cpu() for part in x[0, -1 if last else 0 :].split(rows)]
-    return torch.cat(parts).numpy()
-
-
-def likeliest(log_p: np.ndarray, names: Sequence[str]) -> list[list[tuple[str, float]]]:
-    """The likeliest symbols of each row (T, V), the first one first, with their probabilities."""
-    count = min(LIKELY, log_p.shape[1])
-    some = np.argpartition(-log_p, count - 1, axis=1)[:, :count]
-    order = np.argsort(-np.take_along_axis(log_p, some, axis=1), axis=1, kind="stable")
-    best = np.take_along_axis(some, order, axis=1)
+def most_probable(log_p: np.ndarray, names: Sequence[str]) -> list[list[tuple[str, float]]]:
+    """Return the most probable symbols of each row (T, V) with their probabilities, best first."""
+    count = min(NUM_PREDICTIONS, log_p.shape[1])
+    candidates = np.argpartition(-log_p, count - 1, axis=1)[:, :count]
+    order = np.argsort(-np.take_along_axis(log_p, candidates, axis=1), axis=1, kind="stable")
+    best = np.take_along_axis(candidates, order, axis=1)
     p = np.exp(np.take_along_axis(log_p, best, axis=1))
     return [[(names[i], q) for i, q in zip(*row, strict=True)] for row in zip(best.tolist(), p.tolist(), strict=True)]

@@ -1,9 +1,9 @@
-"""The explorer over HTTP, for one person on one machine.
+"""HTTP server of the explorer, for one user on one machine.
 
-- It listens on this machine alone. On any other address everything asks for a token, which the first link carries and a
-  cookie keeps. Who may ask, and how much, is `relmo.web`'s to say.
-- Nothing but what it ships is loaded by its page (Content-Security-Policy), and texts are data there, never markup.
-- Models are run in threads, long work is done one after the other in one thread of its own.
+- It listens on a loopback address. On any other address, every request needs a token, which the printed link carries
+  and a cookie stores; `relmo.web` checks it.
+- The page loads nothing but what it ships with (Content-Security-Policy), and texts are data there, never markup.
+- Models run in threads; long computations run one after the other in a thread of their own.
 
 Torch is imported when the first model is opened, in a thread, while the page is already there.
 """
@@ -26,10 +26,17 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Scope
 
 from relmo.errors import ModelError, RelmoError, SettingError
-from relmo.explorer.given import string
 from relmo.explorer.jobs import Jobs
-from relmo.web.guard import LARGEST, LOOPBACK, SECONDS, Guard, body_of, problem, same
-from relmo.web.messages import OURS
+from relmo.web.guard import (
+    INTERNAL_ERROR,
+    LOOPBACK,
+    MAX_BYTES,
+    SECONDS,
+    Guard,
+    error_response,
+    parse_body,
+    secrets_equal,
+)
 
 if TYPE_CHECKING:
     from relmo.explorer.align import AlignSession
@@ -49,103 +56,92 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-
-Open = Callable[[str], "Session | AlignSession"]
+MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 
 
 class Models:
-    """The models that can be looked at, each opened when it is first asked for."""
+    """Models that can be explored, each opened on its first request."""
 
-    def __init__(self, names: Sequence[str], open_model: Open):
+    def __init__(self, names: Sequence[str], open_model: Callable[[str], "Session | AlignSession"]):
         self.names, self.open_model = list(names), open_model
         self.sessions: dict[str, Session | AlignSession] = {}
         self.workers: dict[str, Worker] = {}
         self.lock = threading.RLock()
 
     def get(self, name: str) -> "Session | AlignSession":
-        """The session of a model; of the first one where no name is given."""
+        """Return the session of a model; of the first one if the name is empty."""
         name = name or self.names[0]
         if name not in self.names:
-            raise ModelError(f"{name[:80]!r} is not open here; there are {', '.join(self.names)}")
+            raise ModelError(f"Unknown model {name[:80]!r}; available are {', '.join(self.names)}.")
         with self.lock:
             if name not in self.sessions:
                 self.sessions[name] = self.open_model(name)
             return self.sessions[name]
 
     def worker(self, name: str) -> "Worker":
-        """Who works for a model."""
-        from relmo.explorer.work import Worker  # when there is work: a page is shown sooner
+        """Return the worker of a language model."""
+        from relmo.explorer.work import Worker  # imported late, so that the page is shown sooner
 
         session = self.language_model(name)
         with self.lock:
             return self.workers.setdefault(session.name, Worker(session, self.language_model))
 
     def language_model(self, name: str) -> "Session":
-        """The session of a model that is a language model."""
+        """Return the session of a language model."""
         from relmo.explorer.session import Session
 
         if not isinstance(session := self.get(name), Session):
-            raise ModelError(f"{session.name[:80]!r} is not a language model, and this needs one")
+            raise ModelError(f"{session.name[:80]!r} is not a language model, which this request needs.")
         return session
 
 
 class PageGuard(Guard):
-    """Lets in who has the token: from the link that relmo printed, which becomes a cookie, or in a header."""
+    """Guard that also accepts the token from the printed link, which sets a cookie, and from that cookie."""
 
-    called = "this explorer"
+    server_name = "The explorer"
 
-    def entrance(self, scope: Scope, headers: dict[str, str], token: str) -> Response | None:
-        """None for those who have the token, a cookie for those who bring it."""
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if given and same(given, token):
-            answer = RedirectResponse("/", 303)  # and nowhere else, whatever path was asked for
-            answer.set_cookie(COOKIE, token, httponly=True, samesite="strict")
-            return answer
+    def check_token(self, scope: Scope, headers: dict[str, str], token: str) -> Response | None:
+        """Return None if the request has the token, a redirect that sets the cookie, or a refusal."""
+        query_token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if query_token and secrets_equal(query_token, token):
+            response = RedirectResponse("/", 303)  # whatever path was requested
+            response.set_cookie(COOKIE, token, httponly=True, samesite="strict")
+            return response
         cookies: SimpleCookie = SimpleCookie()
         try:
             cookies.load(headers.get("cookie", ""))
         except CookieError:
             cookies = SimpleCookie()
         if COOKIE in cookies:
-            return None if same(cookies[COOKIE].value, token) else _no_token()
-        return None if super().entrance(scope, headers, token) is None else _no_token()
+            is_valid = secrets_equal(cookies[COOKIE].value, token)
+        else:
+            is_valid = super().check_token(scope, headers, token) is None
+        return None if is_valid else error_response("A token is required; open the link that relmo printed.", 401)
 
 
-def _no_token() -> Response:
-    return problem("open the link with the token that relmo printed", 401)
-
-
-async def answered(make: Callable[[], Any]) -> Response:
-    """What a function gives, made in a thread; mistakes of users in one line."""
+async def respond(function: Callable[[], Any]) -> Response:
+    """Run a function in a thread and return its result as JSON; users' errors are answered in one line."""
     try:
-        return JSONResponse(await run_in_threadpool(make))
+        return JSONResponse(await run_in_threadpool(function))
     except RelmoError as error:
-        return problem(str(error))
+        return error_response(str(error))
     except Exception:
-        logging.getLogger("relmo.explorer").exception("a request failed")
-        return problem(OURS, 500)
-
-
-def _static_files() -> dict[str, tuple[bytes, str]]:
-    """What the page is made of, by name, with the kind of each."""
-    folder = resources.files("relmo.explorer") / "static"
-    kinds = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
-    found = {}
-    for file in folder.iterdir():
-        suffix = "." + file.name.rpartition(".")[2]
-        kind = kinds.get(suffix) or mimetypes.guess_type(file.name)[0] or "application/octet-stream"
-        found[file.name] = (file.read_bytes(), kind)
-    return found
+        logging.getLogger("relmo.explorer").exception("A request failed.")
+        return error_response(INTERNAL_ERROR, 500)
 
 
 class Site:
-    """The routes."""
+    """Routes of the server."""
 
     def __init__(self, models: Models):
-        self.models, self.jobs, self.files = models, Jobs(), _static_files()
+        self.models, self.jobs = models, Jobs()
+        self.files: dict[str, tuple[bytes, str]] = {}
+        for file in (resources.files("relmo.explorer") / "static").iterdir():
+            media_type = MEDIA_TYPES.get("." + file.name.rpartition(".")[2]) or mimetypes.guess_type(file.name)[0]
+            self.files[file.name] = (file.read_bytes(), media_type or "application/octet-stream")
 
     def routes(self) -> list[Route]:
-        """What can be asked for."""
+        """Return the routes."""
         return [
             Route("/", self.file),
             Route("/static/{name}", self.file),
@@ -153,61 +149,63 @@ class Site:
             Route("/api/jobs", self.add_job, methods=["POST"]),
             Route("/api/jobs/{name}", self.job, methods=["GET", "DELETE"]),
             Route("/api/shell", self.shell),
-            Route("/api/{what}", self.answer),
+            Route("/api/{endpoint}", self.answer),
         ]
 
     async def file(self, request: Request) -> Response:
-        """A part of the page."""
+        """Send a file of the page."""
         name = request.path_params.get("name", "index.html")
         if name not in self.files:
-            return problem("there is nothing here", 404)
-        content, kind = self.files[name]
-        return Response(content, media_type=kind)
+            return error_response("Not found.", 404)
+        content, media_type = self.files[name]
+        return Response(content, media_type=media_type)
 
     async def answer(self, request: Request) -> Response:
-        """A question to a session."""
-        asked = dict(request.query_params)
-        what = request.path_params["what"]
-        return await answered(lambda: self.models.get(asked.pop("model", "")).answer(what, asked))
+        """Send an answer of a session."""
+        params, endpoint = dict(request.query_params), request.path_params["endpoint"]
+        return await respond(lambda: self.models.get(params.pop("model", "")).answer(endpoint, params))
 
     async def shell(self, request: Request) -> Response:
-        """The page in one piece, without its numbers, for the browser to put them in."""
+        """Send the page in one piece, without answers, for the browser to add them."""
         from relmo.explorer.page import shell
 
-        return await answered(lambda: {"html": shell()})
+        return await respond(lambda: {"html": shell()})
 
     async def add_text(self, request: Request) -> Response:
-        """A text of the user's."""
+        """Add a text of the user."""
+        content = await request.body()
 
-        def make() -> Any:
-            given = body_of(request_body)
-            language = None if given.get("language") is None else string(given, "language")
-            return self.models.get(string(given, "model")).add(string(given, "text"), language)
+        def add() -> Any:
+            from relmo.explorer.params import get_string
 
-        request_body = await request.body()
-        return await answered(make)
+            body = parse_body(content)
+            language = None if body.get("language") is None else get_string(body, "language")
+            return self.models.get(get_string(body, "model")).add(get_string(body, "text"), language)
+
+        return await respond(add)
 
     async def add_job(self, request: Request) -> Response:
-        """Long work."""
+        """Start a long computation."""
+        content = await request.body()
 
-        def make() -> Any:
-            from relmo.explorer.work import WORK
+        def add() -> Any:
+            from relmo.explorer.params import get_string
+            from relmo.explorer.work import JOBS
 
-            given = body_of(request_body)
-            what = string(given, "what")
-            if what not in WORK:
-                raise SettingError(f"there is no work of this name; there is {', '.join(WORK)}")
-            worker = self.models.worker(string(given, "model"))
-            return self.jobs.add(lambda progress: worker.do(what, given, progress)).as_dict()
+            body = parse_body(content)
+            kind = get_string(body, "what")
+            if kind not in JOBS:
+                raise SettingError(f"Unknown job {kind[:40]!r}; available are {', '.join(JOBS)}.")
+            worker = self.models.worker(get_string(body, "model"))
+            return self.jobs.add(lambda progress: worker.run(kind, body, progress)).as_dict()
 
-        request_body = await request.body()
-        return await answered(make)
+        return await respond(add)
 
     async def job(self, request: Request) -> Response:
-        """How far it is; or to stop it."""
+        """Send the state of a job, or cancel it."""
         name = request.path_params["name"]
-        do = self.jobs.cancel if request.method == "DELETE" else self.jobs.get
-        return await answered(lambda: do(name).as_dict())
+        get_job = self.jobs.cancel if request.method == "DELETE" else self.jobs.get
+        return await respond(lambda: get_job(name).as_dict())
 
 
 def make_app(
@@ -216,10 +214,9 @@ def make_app(
     token: str | None = None,
     hosts: Sequence[str] | None = LOOPBACK,
     seconds: float = SECONDS,
-    largest: int = LARGEST,
+    max_bytes: int = MAX_BYTES,
 ) -> ASGIApp:
-    """The application: for this machine's own names where `hosts` are given, for those who have the token where there
-    is one; a request must have come within some `seconds`, and has at most so many bytes."""
+    """Return the application; the options are those of `relmo.web.guard.Guard`."""
     site = Site(models)
 
     @asynccontextmanager
@@ -229,5 +226,5 @@ def make_app(
         for worker in list(models.workers.values()):
             worker.close()
 
-    inner = Starlette(routes=site.routes(), lifespan=lifespan)
-    return PageGuard(inner, token=token, hosts=hosts, seconds=seconds, largest=largest, headers=HEADERS)
+    app = Starlette(routes=site.routes(), lifespan=lifespan)
+    return PageGuard(app, token=token, hosts=hosts, seconds=seconds, max_bytes=max_bytes, headers=HEADERS)

@@ -1,180 +1,189 @@
-"""Words in context: their nearest occurrences, all their occurrences on a plane, and how well the vectors of each layer
-tell their tags."""
+"""Words in context: their nearest occurrences, a projection of all occurrences, and tag probes by layer."""
 
 import shutil
 import tempfile
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from relmo.analysis.core.effects import wilson
 from relmo.analysis.core.features import Document
-from relmo.analysis.core.intervals import wilson
 from relmo.analysis.core.progress import split_progress
 from relmo.analysis.core.untrained import untrained
 from relmo.analysis.meaning.lookup import meaning
-from relmo.analysis.meaning.neighbours import unit
+from relmo.analysis.meaning.neighbours import normalize
 from relmo.analysis.meaning.occurrences import OccurrenceIndex, build_index
-from relmo.analysis.meaning.probe import linear_probe, usual_labels
+from relmo.analysis.meaning.probe import linear_probe, most_frequent_labels
 from relmo.errors import SettingError
-from relmo.explorer.given import Given, number, string
+from relmo.explorer.params import Body, get_int, get_string
 from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.settings.arguments import Progress
 
-WORDS = 50_000  # of a text that an index has
-KEPT = 4  # indexes
-POINTS = 300  # occurrences that are drawn
-AROUND = 8  # words on each side
-SAME = 1e-3  # mean square of distances below which vectors differ by rounding alone
-TAGGED = 8000  # words that a classifier of tags is fitted to and asked about
-SENTENCES = 64  # embedded together
+if TYPE_CHECKING:
+    from relmo.explorer.work import Worker
+
+MAX_INDEX_WORDS = 50_000
+MAX_INDEXES = 4  # cached
+MAX_POINTS = 300  # occurrences that are drawn
+NUM_NEIGHBOURS = 8  # words on each side of an occurrence
+MIN_VARIANCE = 1e-3  # below which vectors differ by rounding alone
+MAX_TAGGED_WORDS = 8000  # for training and testing a probe
+BATCH_SENTENCES = 64
 
 
-class Indexes:
-    """Indexes of texts: each is built once, and kept until the explorer ends or others have come."""
+class IndexCache:
+    """Occurrence indexes of texts, in a temporary folder; the most recently used are kept."""
 
     def __init__(self) -> None:
         self.scratch: tempfile.TemporaryDirectory[str] | None = None
-        self.kept: OrderedDict[Any, OccurrenceIndex] = OrderedDict()
-        self.built = 0
+        self.indexes: OrderedDict[Any, OccurrenceIndex] = OrderedDict()
+        self.num_built = 0
 
-    def of(self, key: Any, model: BiLM, document: Document, progress: Progress) -> OccurrenceIndex:
-        """The index of a text, built where there is none yet."""
-        if key not in self.kept:
-            self.scratch = self.scratch or tempfile.TemporaryDirectory(
-                prefix="relmo-explore-", ignore_cleanup_errors=True
-            )
-            folder, total = Path(self.scratch.name) / str(self.built), max(len(document), 1)
-            self.built += 1
-            self.kept[key] = build_index(folder, model, document.texts, progress=lambda count: progress(count / total))
-        self.kept.move_to_end(key)
-        while len(self.kept) > KEPT:
-            shutil.rmtree(self.kept.popitem(last=False)[1].folder, ignore_errors=True)
-        return self.kept[key]
+    def get(self, key: Any, model: BiLM, document: Document, progress: Progress) -> OccurrenceIndex:
+        """Return the index of a text; build it if it is not cached."""
+        if key not in self.indexes:
+            if self.scratch is None:
+                self.scratch = tempfile.TemporaryDirectory(prefix="relmo-explore-", ignore_cleanup_errors=True)
+            folder, total = Path(self.scratch.name) / str(self.num_built), max(len(document), 1)
+            self.num_built += 1
+            report = lambda count: progress(min(count / total, 1.0))  # noqa: E731
+            self.indexes[key] = build_index(folder, model, document.texts, progress=report)
+        self.indexes.move_to_end(key)
+        while len(self.indexes) > MAX_INDEXES:
+            shutil.rmtree(self.indexes.popitem(last=False)[1].folder, ignore_errors=True)
+        return self.indexes[key]
 
     def close(self) -> None:
-        """Removes them all."""
-        self.kept.clear()
+        """Remove all indexes."""
+        self.indexes.clear()
         if self.scratch is not None:
             self.scratch.cleanup()
             self.scratch = None
 
 
-def _both_ways(worker: Any) -> BiLM:
-    """Returns the model where it is bidirectional; else raises."""
+def _check_bidirectional(worker: "Worker") -> BiLM:
     if not isinstance(worker.model, BiLM):
-        raise SettingError("words in context are looked up with a model that reads both ways, such as small")
+        raise SettingError("Words in context need a bidirectional model, such as small.")
     return worker.model
 
 
-def mean(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
-    """The nearest occurrences in the text of a word of a sentence, layer by layer; its static neighbours; and all its
-    occurrences on a plane."""
-    model, sentence, text = _both_ways(worker), string(given, "sentence")[:2000], string(given, "text")
-    words = sentence.split()  # as the page offers them to choose from
-    place = number(given, "position", 0, 0, max(len(words) - 1, 0))
+def mean(worker: "Worker", body: Body, progress: Progress) -> dict[str, Any]:
+    """Return the nearest occurrences of a word by layer, its static neighbours, and a projection of its occurrences."""
+    model, text = _check_bidirectional(worker), get_string(body, "text")
+    words = get_string(body, "sentence")[:2000].split()  # as the page offers them
+    position = get_int(body, "position", 0, 0, max(len(words) - 1, 0))
     if not words:
-        raise SettingError("the sentence is empty; write one")
-    document = worker.document(text, WORDS)
-    building, looking = split_progress(progress, [0.85, 0.15])
-    index = worker.indexes.of(worker.session.passage(text), model, document, lambda share: building(min(share, 1.0)))
+        raise SettingError("The sentence is empty.")
+    document = worker.document(text, MAX_INDEX_WORDS)
+    building, searching = split_progress(progress, [0.85, 0.15])
+    index = worker.indexes.get(worker.session.texts.get_passage(text), model, document, building)
     building(1.0)
     vectors = load("words", kinds="skipgram", device="cpu")
-    same = given.get("same_word") is True
-    found = meaning(model, index, words, place, k=number(given, "k", 10, 1, 50), same_word=same, vectors=vectors)
-    looking(0.66)
-    static = [[word, round(float(cosine), 3)] for word, cosine in found.static or []]
-    answer = {"words": words, "position": place, "layers": found.as_dict()["layers"], "static": static}
-    return answer | {"symbols": len(document), "plane": _plane(model, index, words, place, tags_of(document))}
+    k, same_word = get_int(body, "k", 10, 1, 50), body.get("same_word") is True
+    neighbours = meaning(model, index, words, position, k=k, same_word=same_word, vectors=vectors)
+    searching(0.66)
+    return {
+        "words": words,
+        "position": position,
+        "layers": neighbours.as_dict()["layers"],
+        "static": [[word, round(float(cosine), 3)] for word, cosine in neighbours.static or []],
+        "symbols": len(document),
+        "plane": _project_occurrences(model, index, words, position, get_tags(document)),
+    }
 
 
-def tags_of(document: Document) -> list[str] | None:
-    """The universal tag of every word of a text from a CoNLL-U file; None of any other."""
+def get_tags(document: Document) -> list[str] | None:
+    """Return the universal tag of every word of a text from a CoNLL-U file; None for other texts."""
     if document.words is None:
         return None
     tags = [word.upos for sentence in document.words for word in sentence]
-    inside = np.searchsorted(document.word_spans[:, 0], document.spans[:, 0], side="right") - 1
-    return [tags[word] for word in inside.tolist()]  # a word with a space in it is read as several
+    indices = np.searchsorted(document.word_spans[:, 0], document.spans[:, 0], side="right") - 1
+    return [tags[index] for index in indices.tolist()]  # a word with a space in it is read as several
 
 
-def _plane(model: BiLM, index: OccurrenceIndex, words: list[str], place: int, tags: list[str] | None) -> dict[str, Any]:
-    """The occurrences of a word in each layer, on the two directions in which their vectors differ most (principal
-    components), and the word that was asked about among them."""
-    places = index.places_of(words[place])
-    count = len(places)
-    if count > POINTS:
-        places = np.sort(np.random.default_rng(0).choice(places, POINTS, replace=False))
+def _project_occurrences(
+    model: BiLM, index: OccurrenceIndex, words: list[str], position: int, tags: list[str] | None
+) -> dict[str, Any]:
+    """Project the occurrences of a word, and the queried one, in each layer."""
+    occurrences = index.places_of(words[position])
+    count = len(occurrences)
+    if count > MAX_POINTS:
+        occurrences = np.sort(np.random.default_rng(0).choice(occurrences, MAX_POINTS, replace=False))
     points = []
-    for at in places.tolist():
-        sentence, here = index.sentence(at)
-        before, after = sentence[max(0, here - AROUND) : here], sentence[here + 1 : here + 1 + AROUND]
-        point = {"before": " ".join(before), "word": sentence[here], "after": " ".join(after)}
-        points.append(point | ({"tag": tags[at]} if tags else {}))
-    own = model.embed([words])[0][:, place]  # (layers, D)
-    layers = [projected(index.vectors(k, places), unit(own[k][None])) for k in range(index.layers)] if count else []
-    return {"word": words[place], "count": count, "points": points, "layers": layers}
+    for occurrence in occurrences.tolist():
+        sentence, i = index.sentence(occurrence)
+        before, after = sentence[max(0, i - NUM_NEIGHBOURS) : i], sentence[i + 1 : i + 1 + NUM_NEIGHBOURS]
+        point = {"before": " ".join(before), "word": sentence[i], "after": " ".join(after)}
+        points.append(point | ({"tag": tags[occurrence]} if tags else {}))
+    query = model.embed([words])[0][:, position]  # (layers, D)
+    layers = []
+    if count:
+        layers = [project(index.vectors(k, occurrences), normalize(query[k][None])) for k in range(index.layers)]
+    return {"word": words[position], "count": count, "points": points, "layers": layers}
 
 
-def projected(vectors: np.ndarray, own: np.ndarray) -> dict[str, Any]:
-    """Vectors (n, D) and one's own (1, D), all of length 1, on their first two principal components; the share of the
-    variance that each component has, None where all vectors are the same; and the cosine of each to one's own."""
-    rows = unit(np.concatenate([own, vectors]).astype(np.float64))  # eight bits leave a length of nearly 1
+def project(vectors: np.ndarray, query: np.ndarray) -> dict[str, Any]:
+    """Project unit vectors, the query (1, D) before the others (n, D), on their first two principal components.
+
+    Returns the coordinates, the share of the variance of each component (None if all vectors are equal), and cosines.
+    """
+    rows = normalize(np.concatenate([query, vectors]).astype(np.float64))  # eight bits leave a length of nearly 1
     centred = rows - rows.mean(axis=0)
     total = float(np.square(centred).sum())
     cosines = np.round((rows[1:] @ rows[0]).astype(float), 3).tolist()
-    if total / len(rows) < SAME:
+    if total / len(rows) < MIN_VARIANCE:
         return {"x": [0.0] * len(rows), "y": [0.0] * len(rows), "shares": None, "cosines": cosines}
     _, sizes, axes = np.linalg.svd(centred, full_matrices=False)
-    axes = axes[:2] * np.where(axes[:2].sum(axis=1) < 0, -1.0, 1.0)[:, None]  # the same picture each time
-    flat = np.zeros((len(rows), 2))
-    flat[:, : len(axes)] = centred @ axes.T
+    axes = axes[:2] * np.where(axes[:2].sum(axis=1) < 0, -1.0, 1.0)[:, None]  # signs that do not depend on the solver
+    plane = np.zeros((len(rows), 2))
+    plane[:, : len(axes)] = centred @ axes.T
     shares = np.square(sizes[:2]) / total
-    x, y = np.round(flat, 4).T.tolist()
+    x, y = np.round(plane, 4).T.tolist()
     return {"x": x, "y": y, "shares": np.round(shares, 3).tolist(), "cosines": cosines}
 
 
-def tag_layers(worker: Any, given: Given, progress: Progress) -> dict[str, Any]:
-    """How often a linear classifier of each layer's vectors finds a word's universal tag, on sentences that it has not
-    seen. The same is asked of the network untrained, and of each word's most frequent tag."""
-    model = _both_ways(worker)
-    document = worker.document(string(given, "text"), TAGGED)
-    tags = tags_of(document)
+def tag_layers(worker: "Worker", body: Body, progress: Progress) -> dict[str, Any]:
+    """Return the held-out accuracy of a linear probe for universal tags by layer.
+
+    Baselines are the untrained network and each word's most frequent tag.
+    """
+    model, document = _check_bidirectional(worker), worker.document(get_string(body, "text"), MAX_TAGGED_WORDS)
+    tags = get_tags(document)
     if tags is None:
-        raise SettingError("this text has no tags; open a .conllu file: relmo explore small dev.conllu")
-    number_of = np.searchsorted(document.starts, np.arange(len(document)), side="right") - 1  # each word's sentence
-    test, held = number_of % 5 == 4, number_of % 5 == 3
-    if len({*np.array(tags)[held]}) < 2 or not test.any() or len(document.starts) < 10:
-        raise SettingError("the text is too short to learn tags from; ten sentences are needed, and better hundreds")
-    models = {"": model, "the same untrained": untrained(model)}
-    layers = model.network.layer_count
-    tell = iter(split_progress(progress, [1.0] * len(models) * (layers + 1)))
-    labels, rows = np.array(tags), []
-    for name, each in models.items():
-        vectors = _embedded(each, document.texts, next(tell))
-        for layer in range(layers):
-            probe = linear_probe(
-                vectors[layer][~test], labels[~test].tolist(), held_out=held[~test], device=model.device
-            )
-            right = probe.right(vectors[layer][test], labels[test].tolist())
-            rows.append({"name": name, "layer": layer, **_share_of(right)})
-            next(tell)(1.0)
-    symbols = np.array(document.symbols)
-    usual = np.array(usual_labels(symbols[~test].tolist(), labels[~test].tolist(), symbols[test].tolist()))
-    floor = _share_of(usual == labels[test])
-    return {"rows": rows, "most_frequent": floor, "words": int((~test).sum()), "asked": int(test.sum())}
+        raise SettingError("This text has no tags; open a .conllu file: relmo explore small dev.conllu.")
+    labels, symbols = np.array(tags), np.array(document.symbols)
+    sentence_index = np.searchsorted(document.starts, np.arange(len(document)), side="right") - 1
+    test, held_out = sentence_index % 5 == 4, sentence_index % 5 == 3
+    if len({*labels[held_out]}) < 2 or not test.any() or len(document.starts) < 10:
+        raise SettingError("The text is too short to train a probe; it needs ten sentences, better hundreds.")
+    models, num_layers = {"": model, "the same untrained": untrained(model)}, model.network.layer_count
+    reports = iter(split_progress(progress, [1.0] * len(models) * (num_layers + 1)))
+    rows = []
+    for name, bilm in models.items():
+        vectors = _embed(bilm, document.texts, next(reports))
+        for layer in range(num_layers):
+            train_vectors, train_labels = vectors[layer][~test], labels[~test].tolist()
+            probe = linear_probe(train_vectors, train_labels, held_out=held_out[~test], device=model.device)
+            is_correct = probe.mark_correct(vectors[layer][test], labels[test].tolist())
+            rows.append({"name": name, "layer": layer, **_accuracy(is_correct)})
+            next(reports)(1.0)
+    frequent = most_frequent_labels(symbols[~test].tolist(), labels[~test].tolist(), symbols[test].tolist())
+    baseline = _accuracy(np.array(frequent) == labels[test])
+    return {"rows": rows, "most_frequent": baseline, "words": int((~test).sum()), "asked": int(test.sum())}
 
 
-def _embedded(model: BiLM, sentences: list[list[str]], progress: Progress) -> np.ndarray:
-    """The vectors of all words, (layers, N, D), some sentences at a time."""
-    found = []
-    for begin in range(0, len(sentences), SENTENCES):
-        found += model.embed(sentences[begin : begin + SENTENCES])
-        progress(min(1.0, (begin + SENTENCES) / len(sentences)))
-    return np.concatenate(found, axis=1)
+def _embed(model: BiLM, sentences: list[list[str]], progress: Progress) -> np.ndarray:
+    """Embed all words, in batches; (layers, N, D)."""
+    arrays = []
+    for begin in range(0, len(sentences), BATCH_SENTENCES):
+        arrays += model.embed(sentences[begin : begin + BATCH_SENTENCES])
+        progress(min(1.0, (begin + BATCH_SENTENCES) / len(sentences)))
+    return np.concatenate(arrays, axis=1)
 
 
-def _share_of(right: np.ndarray) -> dict[str, float]:
-    share = wilson(float(right.sum()), len(right))
+def _accuracy(is_correct: np.ndarray) -> dict[str, float]:
+    share = wilson(float(is_correct.sum()), len(is_correct))
     return {"value": 100 * share.value, "low": 100 * share.low, "high": 100 * share.high}

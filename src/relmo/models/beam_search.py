@@ -1,18 +1,18 @@
-"""Beam search: the most probable texts that a network can write, for any number of texts side by side.
+"""Beam search for the most probable texts of a network, for any number of texts in one batch.
 
-Language models and sequence-to-sequence models are searched by the same function. A network is a `step`: it reads one
-symbol of each row and gives the log-probabilities of the next. Rows of a state are the beams of the first search, then
+Language models and sequence-to-sequence models use the same function. A network is a `step`: it reads one symbol of
+each row and returns the log-probabilities of the next. The rows of a state are the beams of the first search, then
 those of the second, …
 
-Each step looks at the 2K best continuations of a search's K open texts. One that ends and is among the best K leaves
-the beam; the best K that do not end stay in it. So one beam is greedy: it takes the most probable symbol until that is
-the end. A search is over when no open text can beat its K finished ones, since log-probabilities only fall, or at its
-limit. What it has found then does not depend on the searches beside it.
+Each step considers the 2K best continuations of a search's K open texts. One that ends and is among the best K leaves
+the beam; the best K that do not end remain. With one beam the search is greedy: it takes the most probable symbol until
+that is the end. A search is over when no open text can beat its K finished ones, since log-probabilities only decrease,
+or at its limit. Its results do not depend on the other searches of the batch.
 
     score(text) = log p(text) / ((5 + length) / 6)^alpha + beta * sum_j log(min(1, sum_t a_tj))
 
-The length counts the end. The last term, coverage, is of finished texts of networks with attention: `bonus`. With an
-alpha, an open text is compared as if it had no more symbols to come; that is a guess, and saves most of the steps.
+The length includes the end. The last term, coverage, applies to finished texts of networks with attention: `bonus`.
+With alpha > 0 an open text is scored as if it ended now, a heuristic that saves most of the steps.
 
     Sutskever et al. 2014 (beams);  Wu et al. 2016, Google's neural machine translation system (length and coverage)
 """
@@ -28,13 +28,12 @@ from relmo.errors import check_cancelled
 from relmo.nn.cells import State
 
 Step = Callable[[Tensor, State], tuple[Tensor, State]]
-FEW = 0.75  # where so many of the searches or fewer are left, the others are put aside
+NARROW_SHARE = 0.75  # finished searches leave the batch when at most this share is open
 
 
 @dataclass(frozen=True)
 class Beam:
-    """A finished or cut-off text of a beam search: its ids (the end left out), their log-probability and, where that is
-    something else, the score it is ranked by."""
+    """Text found by a beam search: its ids without the end, their log-probability, whether it ended, and its score."""
 
     ids: list[int]
     log_prob: float
@@ -44,7 +43,7 @@ class Beam:
 
 @dataclass(frozen=True)
 class BeamOptions:
-    """How to search: how many beams, up to how many symbols, alpha."""
+    """Options of a beam search: number of beams, id of the end, ids that are never chosen, alpha."""
 
     beams: int
     end: int
@@ -53,12 +52,11 @@ class BeamOptions:
 
 
 class BeamStep(NamedTuple):
-    """What a step of B searches has done, for whoever watches. What is not there has a log-probability of -inf.
+    """One step of B searches, for the `watch` callback. Missing texts have a log-probability of -inf.
 
-    symbols, parents, log_probs   (B, K): the open texts' last symbols, the numbers of the texts before that they
-                                  continue, and their log-probabilities
-    ending, ended                 (B, N): of texts that end now, the numbers of the texts before, and their
-                                  log-probabilities with the end
+    symbols, parents, log_probs   (B, K): last symbols of the open texts, indices of the texts that they continue, and
+                                  their log-probabilities
+    ending, ended                 (B, N): indices of the texts that end now, and their log-probabilities with the end
     """
 
     symbols: Tensor
@@ -70,7 +68,7 @@ class BeamStep(NamedTuple):
 
 @dataclass
 class _Texts:
-    """K texts of each of B searches; those that are not there have a score of -inf."""
+    """K texts of each of B searches; missing ones have a score of -inf."""
 
     ids: Tensor  # (B, K, limit)
     lengths: Tensor  # (B, K)
@@ -78,26 +76,38 @@ class _Texts:
     scores: Tensor  # (B, K)
     ended: Tensor  # (B, K)
 
-    def best(self, other: "_Texts", count: int) -> "_Texts":
-        """The best of both."""
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        both = _Texts(*(torch.cat([a, b], dim=1) for a, b in pairs))
-        return both.take(both.scores.topk(count, dim=1).indices)
+    def merge_best(self, candidates: "_Texts", count: int) -> "_Texts":
+        """Return the best `count` of both per search."""
+        pairs = zip(vars(self).values(), vars(candidates).values(), strict=True)
+        ids, *columns = (torch.cat([a, b], dim=1) for a, b in pairs)
+        best = columns[2].topk(count, dim=1).indices  # by score
+        return _Texts(_gather_texts(ids, best), *(column.gather(1, best) for column in columns))
 
-    def take(self, which: Tensor) -> "_Texts":
-        """Those of these numbers (B, K)."""
-        return _Texts(
-            _chosen(self.ids, which), *(tensor.gather(1, which) for name, tensor in vars(self).items() if name != "ids")
-        )
-
-    def of(self, searches: Tensor) -> "_Texts":
-        """Those of these searches (N,)."""
+    def select(self, searches: Tensor) -> "_Texts":
+        """Return the texts of these searches (N,)."""
         return _Texts(*(tensor[searches] for tensor in vars(self).values()))
 
-    def where(self, mask: Tensor, other: "_Texts") -> "_Texts":
-        """These where the mask (B,) is true, the other's elsewhere."""
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+    def where(self, mask: Tensor, alternative: "_Texts") -> "_Texts":
+        """Return these texts where the mask (B,) is true, the alternative elsewhere."""
+        pairs = zip(vars(self).values(), vars(alternative).values(), strict=True)
         return _Texts(*(torch.where(mask.view(-1, *[1] * (a.dim() - 1)), a, b) for a, b in pairs))
+
+    def to_beams(self) -> list[list[Beam]]:
+        """Convert to Python values, without missing texts."""
+        columns = (tensor.tolist() for tensor in vars(self).values())
+        return [
+            [
+                Beam(ids[:length], log_prob, ended, score)
+                for ids, length, log_prob, score, ended in zip(*rows, strict=True)
+                if score > -float("inf")
+            ]
+            for rows in zip(*columns, strict=True)
+        ]
+
+
+def _gather_texts(texts: Tensor, indices: Tensor) -> Tensor:
+    """Select texts (B, K, T) by their indices (B, N)."""
+    return texts.gather(1, indices.unsqueeze(2).expand(-1, -1, texts.shape[2]))
 
 
 @torch.no_grad()
@@ -112,126 +122,105 @@ def beam_search(
     narrow: Callable[[Tensor], object] | None = None,
     watch: Callable[[BeamStep], object] | None = None,
 ) -> list[list[Beam]]:
-    """The best texts of each of B searches, at most K each, best first.
+    """Return the best texts of each of B searches, at most K each, best first.
 
-    log_probs, state    of the first symbol, (B, V), and what is known then, (B, …); `step` reads B * K rows
-    limits              (B,): the most symbols of each search's texts
-    bonus               what is added to the score of a text that ends in a state: (rows,)
-    narrow              is told which searches of those before go on (N,), where many are over; from then on `step` and
-                        `bonus` are given their rows alone. Without it all rows are read to the end
-    watch               is told what each step has done
+    log_probs, state    log-probabilities (B, V) of the first symbol, and the state (B, …); `step` reads B * K rows
+    limits              (B,): maximum number of symbols per text
+    bonus               function from a state to a term (rows,) that is added to the score of a text that ends there
+    narrow              callback with the indices (N,) of the searches that continue, called when many are over; from
+                        then on `step` and `bonus` get their rows only. Without it all rows are read to the end
+    watch               callback for each step
     """
     searches = _Searches(limits.to(log_probs.device), options)
-    found: dict[int, list[Beam]] = {}
+    beams_by_search: dict[int, list[Beam]] = {}
     log_probs = log_probs.repeat_interleave(options.beams, dim=0)  # (B * K, V)
     state = tuple(tensor.repeat_interleave(options.beams, dim=0) for tensor in state)
     while True:
         check_cancelled()
-        done = searches.advance(log_probs, None if bonus is None else bonus(state))
+        beam_step = searches.advance(log_probs, None if bonus is None else bonus(state))
         if watch is not None:
-            watch(done)
-        symbols, rows = done.symbols, searches.rows(done.parents)
+            watch(beam_step)
+        symbols = beam_step.symbols
+        offsets = torch.arange(len(symbols), device=symbols.device).unsqueeze(1) * options.beams
+        rows = offsets + beam_step.parents
         searches.close()
-        going = searches.open.nonzero().squeeze(1)
-        if not len(going) or (narrow is not None and len(going) <= FEW * len(searches.open)):
-            found |= searches.results()
-            if not len(going):
-                return [found[number] for number in range(len(limits))]
-            searches.keep(going)
-            symbols, rows = (tensor[going] for tensor in (symbols, rows))
+        is_open = searches.open.nonzero().squeeze(1)
+        if not len(is_open) or (narrow is not None and len(is_open) <= NARROW_SHARE * len(searches.open)):
+            beams_by_search |= searches.results()
+            if not len(is_open):
+                return [beams_by_search[index] for index in range(len(limits))]
+            searches.narrow(is_open)
+            symbols, rows = symbols[is_open], rows[is_open]
             if narrow is not None:
-                narrow(going)
+                narrow(is_open)
         log_probs, state = step(symbols.flatten(), tuple(tensor[rows.flatten()] for tensor in state))
 
 
 class _Searches:
-    """B searches side by side.
+    """B searches in one batch.
 
-    numbers, limits  (B,): of each search, and the most symbols of its texts
-    texts, totals    (B, K, longest), (B, K): the open texts and their log-probabilities; -inf where there is none
-    finished         the best K texts so far that have ended
-    open             (B,): which searches go on
+    indices, limits  (B,): index of each search, and maximum length of its texts
+    texts, totals    (B, K, limit), (B, K): open texts and their log-probabilities; -inf if missing
+    finished         the best K texts that have ended
+    open             (B,): mask of the searches that continue
     length           of the open texts
     """
 
     def __init__(self, limits: Tensor, options: BeamOptions):
         self.options, K = options, options.beams
         self.length, self.limits = 0, limits
-        count, longest, device = len(limits), int(limits.max()), limits.device
-        self.numbers = torch.arange(count, device=device)
-        self.texts = torch.zeros(count, K, longest, dtype=torch.int64, device=device)
+        count, max_length, device = len(limits), int(limits.max()), limits.device
+        self.indices = torch.arange(count, device=device)
+        self.texts = torch.zeros(count, K, max_length, dtype=torch.int64, device=device)
         self.totals = torch.full((count, K), -torch.inf, device=device)
-        self.finished = self._of_length(self.texts, self.totals, ended=True)
+        self.finished = self._score_texts(self.texts, self.totals, ended=True)
         self.totals[:, 0] = 0.0  # the beams of a search begin as one
         self.open = torch.ones(count, dtype=torch.bool, device=device)
         self.banned = torch.tensor(options.banned, dtype=torch.int64, device=device)
-        self.places = torch.arange(2 * K, device=device)
-
-    def rows(self, beams: Tensor) -> Tensor:
-        """The rows of texts (B, K) by their numbers in their searches."""
-        return torch.arange(len(beams), device=beams.device).unsqueeze(1) * self.options.beams + beams
+        self.ranks = torch.arange(2 * K, device=device)
 
     def advance(self, log_probs: Tensor, bonus: Tensor | None) -> BeamStep:
-        """Adds a symbol to the open texts."""
+        """Add a symbol to the open texts."""
         (B, K), end = self.totals.shape, self.options.end
         log_probs[:, self.banned] = -torch.inf
-        best = log_probs.topk(min(2 * K, log_probs.shape[1]), dim=1)  # of each row first, which is faster than of all
-        every = self.totals.unsqueeze(2) + best.values.view(B, K, -1)
-        values, which = every.flatten(1).topk(2 * K, dim=1)
-        beams = which // every.shape[2]  # (B, 2K)
-        symbols = best.indices.view(B, -1).gather(1, which)
-        texts = _chosen(self.texts, beams)
-        ends = values.masked_fill((symbols != end) | (self.places >= K), -torch.inf)
-        more = 0.0 if bonus is None else bonus.view(B, K).gather(1, beams)
-        ended = self._of_length(texts, ends, ended=True, more=more)
-        self.finished = self.finished.best(ended, K).where(self.open, self.finished)
-        self.totals, kept = values.masked_fill(symbols == end, -torch.inf).topk(K, dim=1)
-        self.texts, symbols = _chosen(texts, kept), symbols.gather(1, kept)
+        best = log_probs.topk(min(2 * K, log_probs.shape[1]), dim=1)  # per row first, which is faster
+        totals = self.totals.unsqueeze(2) + best.values.view(B, K, -1)
+        values, flat = totals.flatten(1).topk(2 * K, dim=1)
+        beams = flat // totals.shape[2]  # (B, 2K)
+        symbols = best.indices.view(B, -1).gather(1, flat)
+        texts = _gather_texts(self.texts, beams)
+        ends = values.masked_fill((symbols != end) | (self.ranks >= K), -torch.inf)
+        coverage = 0.0 if bonus is None else bonus.view(B, K).gather(1, beams)
+        ended = self._score_texts(texts, ends, ended=True, bonus=coverage)
+        self.finished = self.finished.merge_best(ended, K).where(self.open, self.finished)
+        self.totals, ranks = values.masked_fill(symbols == end, -torch.inf).topk(K, dim=1)
+        self.texts, symbols = _gather_texts(texts, ranks), symbols.gather(1, ranks)
         self.texts[:, :, self.length] = symbols
         self.length += 1
-        return BeamStep(symbols, beams.gather(1, kept), self.totals, beams, ends)
+        return BeamStep(symbols, beams.gather(1, ranks), self.totals, beams, ends)
 
     def close(self) -> None:
-        """Closes the searches whose open texts cannot win, and those at their limit, whose open texts are cut off."""
-        K = self.options.beams
-        cut = self._of_length(self.texts, self.totals, ended=False)
-        hope = cut.scores[:, 0]
-        lost = (self.finished.scores[:, -1] >= hope) | ~hope.isfinite()
-        over = self.limits == self.length
-        self.finished = self.finished.best(cut, K).where(self.open & over & ~lost, self.finished)
-        self.open &= ~(over | lost)
+        """Close searches whose open texts cannot win, and those at their limit, whose open texts are cut off."""
+        cut = self._score_texts(self.texts, self.totals, ended=False)
+        best_open = cut.scores[:, 0]
+        is_lost = (self.finished.scores[:, -1] >= best_open) | ~best_open.isfinite()
+        at_limit = self.limits == self.length
+        merged = self.finished.merge_best(cut, self.options.beams)
+        self.finished = merged.where(self.open & at_limit & ~is_lost, self.finished)
+        self.open &= ~(at_limit | is_lost)
 
     def results(self) -> dict[int, list[Beam]]:
-        """What the searches that are over have found, by their numbers."""
-        over = (~self.open).nonzero().squeeze(1)
-        return dict(zip(self.numbers[over].tolist(), _listed(self.finished.of(over)), strict=True))
+        """Return the texts of closed searches by index."""
+        closed = (~self.open).nonzero().squeeze(1)
+        return dict(zip(self.indices[closed].tolist(), self.finished.select(closed).to_beams(), strict=True))
 
-    def keep(self, which: Tensor) -> None:
-        """From now on there are these searches only."""
-        self.finished = self.finished.of(which)
-        for name in ("numbers", "limits", "texts", "totals", "open"):
-            setattr(self, name, getattr(self, name)[which])
+    def narrow(self, searches: Tensor) -> None:
+        """Drop all but these searches."""
+        self.finished = self.finished.select(searches)
+        for name in ("indices", "limits", "texts", "totals", "open"):
+            setattr(self, name, getattr(self, name)[searches])
 
-    def _of_length(self, ids: Tensor, log_probs: Tensor, *, ended: bool, more: Tensor | float = 0.0) -> _Texts:
-        """Texts as long as the open ones, with their scores; their end is counted where they have one."""
-        scores = log_probs / ((5 + self.length + ended) / 6) ** self.options.alpha + more
+    def _score_texts(self, ids: Tensor, log_probs: Tensor, *, ended: bool, bonus: Tensor | float = 0.0) -> _Texts:
+        scores = log_probs / ((5 + self.length + ended) / 6) ** self.options.alpha + bonus
         lengths = torch.full_like(log_probs, self.length, dtype=torch.int64)
         return _Texts(ids, lengths, log_probs, scores, torch.full_like(lengths, ended, dtype=torch.bool))
-
-
-def _chosen(texts: Tensor, which: Tensor) -> Tensor:
-    """Of the texts (B, K, T) of each search those of these numbers (B, N)."""
-    return texts.gather(1, which.unsqueeze(2).expand(-1, -1, texts.shape[2]))
-
-
-def _listed(texts: _Texts) -> list[list[Beam]]:
-    """As Python values; only what is there."""
-    columns = (tensor.tolist() for tensor in vars(texts).values())
-    return [
-        [
-            Beam(ids[:length], log_prob, ended, score)
-            for ids, length, log_prob, score, ended in zip(*rows, strict=True)
-            if score > -float("inf")
-        ]
-        for rows in zip(*columns, strict=True)
-    ]

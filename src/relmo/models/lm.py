@@ -1,4 +1,4 @@
-"""Language models as a user has them: a network with its vocabulary and its way of reading text.
+"""Language models: a network with its vocabulary and its text settings.
 
 model = LanguageModel.from_pretrained("models/shakespeare")
 model.generate("ROMEO:", limit=200)
@@ -18,32 +18,30 @@ from torch import Tensor
 from relmo.errors import ModelError, SettingError
 from relmo.models.beam_search import BeamStep
 from relmo.models.evaluate import Score, total_nll
-from relmo.models.generate import Draws, Sampling, search_texts, step_together
-from relmo.models.predictors import StreamPredictor
-from relmo.models.saved import About, SavedFolder, SavedModel, layers_of
-from relmo.models.surprisal import Texts, WordSurprisal, given_texts, surprisal_rows
+from relmo.models.generate import SampleBatch, Sampling, search_texts, step_batch
+from relmo.models.saved import CardText, SavedFolder, SavedModel, describe_layers
+from relmo.models.surprisal import StreamPredictor, Texts, WordSurprisal, parse_texts, surprisal_rows
 from relmo.models.word_tables import SurprisalTable
 from relmo.networks import make_language_model
 from relmo.networks.language_model import Encoder, NeuralLM, RecurrentLM
 from relmo.networks.ngram import NGramLM
 from relmo.nn.cells import State
-from relmo.settings.arguments import check_seed, check_text, check_whole
+from relmo.settings.arguments import check_integer, check_seed, check_text
 from relmo.settings.lm import LMSettings
-from relmo.settings.surprisal import SurprisalOptions
+from relmo.settings.options import SurprisalOptions
 from relmo.store.folder import pick_device
 from relmo.text.encode import encode_file, encode_text
 from relmo.text.sources import SourceText
 from relmo.text.tokenize import join
 from relmo.text.vocabulary import Vocabulary
 
-SIDE_BY_SIDE = 4 << 30  # bytes that texts may take while they are made
-FLOAT, KEPT = 4, 1000  # bytes of a number, and of a text's own lists and strings
+MAX_BATCH_BYTES = 4 << 30  # for texts that are generated in parallel
+FLOAT_BYTES, TEXT_BYTES = 4, 1000  # of a number, and of the Python objects of a text
 
 
 @dataclass(frozen=True)
 class Text:
-    """A generated text with its prompt. `log_prob` and `symbols` are of what was added; `ended` says whether the text
-    ended by itself."""
+    """Generated text with its prompt. `log_prob` and `symbols` refer to the added part; `ended`: it ended by itself."""
 
     text: str
     log_prob: float
@@ -52,7 +50,7 @@ class Text:
 
 
 class LanguageModel(SavedModel):
-    """A network, its vocabulary and its settings; one method per verb of the command line."""
+    """Language model: a network, its vocabulary and its settings, with one method per command."""
 
     kind = "lm"
     network: NeuralLM | NGramLM
@@ -76,11 +74,10 @@ class LanguageModel(SavedModel):
         settings, vocabulary = saved.settings(cls.kind), saved.vocabulary(Vocabulary)
         network = saved.network(lambda: make_language_model(settings.model, len(vocabulary), saved.config.get("sizes")))
         if isinstance(network, NGramLM) and not network.is_sound:
-            raise ModelError(f"{saved.path}: the tables of its n-grams hold no probabilities; restore it from a copy")
+            raise ModelError(f"{saved.path}: its n-gram tables are not probabilities; restore it from a copy")
         return cls(network, vocabulary, settings, pick_device(device))
 
     def config(self) -> dict[str, Any]:
-        """Of an n-gram model, the sizes of its tables too."""
         return super().config() | ({"sizes": self.network.sizes} if isinstance(self.network, NGramLM) else {})
 
     def geometry(self) -> str:
@@ -90,11 +87,11 @@ class LanguageModel(SavedModel):
         elif model.cell == "feedforward":
             network = f"feedforward network of {model.hidden} units that reads {model.order - 1} symbols"
         else:
-            network = f"{model.cell}, {layers_of(model.layers, model.hidden)}"
+            network = f"{model.cell}, {describe_layers(model.layers, model.hidden)}"
         return f"{network}, {len(self.vocabulary):,} {unit}"
 
-    def about(self, name: str) -> About:
-        return About(
+    def card_text(self, name: str) -> CardText:
+        return CardText(
             f"A {self.settings.model.cell} language model over {self.settings.text.unit}s, made with relmo.",
             [f"- vocabulary: {len(self.vocabulary):,} symbols", f"- parameters: {self.parameter_count():,}"],
             ["```", f"relmo generate {name}", "```"],
@@ -102,38 +99,43 @@ class LanguageModel(SavedModel):
 
     @property
     def encoder(self) -> Encoder:
-        """The embedding and the recurrent layers with their trained weights. Another network can start from them (Dai &
-        Le 2015)."""
+        """Embedding and recurrent layers with their weights, from which another network can start (Dai & Le 2015)."""
         if not isinstance(self.network, RecurrentLM):
             raise ModelError(f"a {self.settings.model.cell} model has no recurrent encoder; train one with --cell lstm")
         return self.network.encoder
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a text's symbols."""
+        """Return the ids of the symbols of a text."""
         check_text(text)
         return self.vocabulary.ids(encode_text(text, self.settings.text))
 
     def count_symbols(self, sentence: str | Sequence[str]) -> int:
-        """Return how many symbols (characters or tokens) the model reads for a string or a list of words."""
+        """Return the number of symbols (characters or tokens) of a string or a list of words."""
         if isinstance(sentence, str):
             return len(encode_text(sentence, self.settings.text))
         return sum(map(len, sentence)) + len(sentence) if self.settings.text.unit == "char" else len(sentence)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids; words are joined as they are written."""
+        """Return the text of ids; words are joined with the usual spacing."""
         symbols = [self.vocabulary.symbols[i] for i in ids]
         if self.settings.text.unit == "char":
             return "".join(symbols)
-        put = join if self.settings.text.tokenizer == "words" else " ".join
-        return "\n".join(put(line) for line in _split_lines(symbols))
+        lines: list[list[str]] = [[]]
+        for symbol in symbols:
+            if symbol == "\n":
+                lines.append([])
+            else:
+                lines[-1].append(symbol)
+        join_words = join if self.settings.text.tokenizer == "words" else " ".join
+        return "\n".join(join_words(line) for line in lines)
 
     def step(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Reads one symbol of each row (B,). -> log-probabilities (B, V) of the next symbol, and the new state."""
+        """Read one symbol of each row (B,); return log-probabilities (B, V) of the next symbol, and the new state."""
         with torch.no_grad():
             return self.network.step(ids, self.network.initial_state(len(ids)) if state is None else state)
 
     def perplexity(self, text: str) -> float:
-        """The perplexity of a text, read from its beginning; its end is predicted too."""
+        """Return the perplexity of a text, including its end."""
         ids = np.concatenate([[self.vocabulary.end], self.encode(text), [self.vocabulary.end]])
         nll = total_nll(self.network, ids, lanes=1, device=self.device)
         return Score(len(ids) - 1, len(text), 0, nll).perplexity
@@ -141,12 +143,13 @@ class LanguageModel(SavedModel):
     def evaluate(
         self, file: str | Path, *, lanes: int = 16, watch: Callable[[int, int], object] | None = None
     ) -> Score:
-        """The score of a file. Every symbol is predicted once, with the state carried through; `lanes` changes the
-        speed only. `watch` is told, as it goes, how many more symbols were scored and how many there are."""
+        """Return the score of a file. Every symbol is predicted once, with the state carried throughout.
+
+        `lanes` affects the speed only. `watch` is called with the symbols scored since the last call and the total."""
         with tempfile.TemporaryDirectory() as scratch:
             stream = encode_file(str(file), self.settings.text, self.vocabulary, Path(scratch))
-            told = None if watch is None else lambda scored: watch(scored, stream.predictions)
-            nll = total_nll(self.network, stream.ids, lanes=lanes, device=self.device, watch=told)
+            progress = None if watch is None else lambda count: watch(count, stream.predictions)
+            nll = total_nll(self.network, stream.ids, lanes=lanes, device=self.device, progress=progress)
             return Score(stream.predictions, stream.characters, stream.unknown, nll)
 
     def surprisal(
@@ -158,21 +161,19 @@ class LanguageModel(SavedModel):
         space: Literal["after", "before"] | None = None,
         ends: bool = False,
     ) -> SurprisalTable:
-        """A row a word: where it stands, its surprisal in bits, the entropy before it, whether it is unknown.
+        """Return one row per word: its position, its surprisal and preceding entropy in bits, whether it is unknown.
 
-        text      a string, whose lines are sentences; or sentences in a list, each a string or a list of words
-        context   "text": the state is carried from line to line; "sentence": each is read by itself
-        rows      what a row is: "words" as relmo's tokenizer splits text, or what stands between "whitespace"; the
-                  model's own tokenizer where it is not given
-        space     of models of characters: the white space "after" a word counts to it (where it is not given), or that
-                  "before" it
-        ends      whether the ends of lines and texts are rows, too
+        text      a string, whose lines are sentences; or a list of sentences, each a string or a list of words
+        context   "text": the state is carried from line to line; "sentence": each is read independently
+        rows      unit of a row: "words" of relmo's tokenizer, or "whitespace"; by default the model's tokenizer
+        space     for character models: a word includes the whitespace "after" it (default) or "before" it
+        ends      include rows for the ends of lines and texts
         """
         options = SurprisalOptions(context=context, rows=rows, space=space, ends=ends)
-        return SurprisalTable.of(self.surprisal_rows(given_texts(text), options), ends=ends)
+        return SurprisalTable.from_rows(self.surprisal_rows(parse_texts(text), options), ends=ends)
 
     def surprisal_rows(self, texts: Iterable[SourceText], options: SurprisalOptions) -> Iterator[WordSurprisal]:
-        """The rows of texts of any size as they come, those of ends always."""
+        """Yield the rows of texts of any size, including ends."""
         predictor = StreamPredictor(self.network, self.vocabulary, self.settings.text, options, self.device)
         return surprisal_rows(predictor, texts, options)
 
@@ -188,21 +189,21 @@ class LanguageModel(SavedModel):
         seed: int = 0,
         unknown: bool = False,
     ) -> str:
-        """One text that begins with the prompt.
+        """Generate a text that begins with the prompt.
 
-        limit         the most symbols to add, characters or words; the text may end by itself before that
-        temperature   below 1 the probable becomes more probable, above 1 everything evens out; 0 is greedy
-        top_k, top_p  choose among the k most probable symbols; among those that together hold probability p
-        beams         look for the most probable text with so many beams, and sample nothing
-        seed          the same seed gives the same text
-        unknown       let <unk> come up, too
+        limit         maximum number of symbols to add; the text may end earlier
+        temperature   below 1 favours probable symbols, above 1 flattens the distribution; 0 is greedy
+        top_k, top_p  sample from the k most probable symbols; from those that together have probability p
+        beams         search for the most probable text with this many beams instead of sampling
+        seed          seed of the random numbers; the same seed gives the same text
+        unknown       allow <unk>
         """
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
         if beams is None:
             *_, texts = self.stream(prompt, limit=limit, seed=seed, unknown=unknown, **vars(sampling))
             return texts[0].text
         if sampling != Sampling():
-            raise SettingError("beam search does not sample; leave out temperature, top_k and top_p")
+            raise SettingError("beam search does not sample; omit temperature, top_k and top_p")
         return self.search(prompt, beams=beams, limit=limit, unknown=unknown)[0].text
 
     def stream(
@@ -215,25 +216,28 @@ class LanguageModel(SavedModel):
         unknown: bool = False,
         **sampling: Any,
     ) -> Iterator[list[Text]]:
-        """Yields all samples as they grow, one symbol at a time. `sampling` is temperature, top_k and top_p. <unk> is
-        drawn only with `unknown`."""
-        return self._grow(self.growing(prompt, limit=limit, samples=samples, seed=seed, unknown=unknown, **sampling))
+        """Yield all samples after each new symbol. `sampling` is temperature, top_k and top_p.
 
-    def _grow(self, growing: "GrowingTexts") -> Iterator[list[Text]]:
-        while not growing.draws.done:
-            (texts,) = grow_together(self, [growing])
+        <unk> is sampled only with `unknown`."""
+        return self._extend(
+            self.start_samples(prompt, limit=limit, samples=samples, seed=seed, unknown=unknown, **sampling)
+        )
+
+    def _extend(self, samples: "SampledTexts") -> Iterator[list[Text]]:
+        while not samples.batch.done:
+            (texts,) = extend_samples(self, [samples])
             if texts is not None:
                 yield texts
 
-    def growing(
+    def start_samples(
         self, prompt: str, *, limit: int, samples: int = 1, seed: int = 0, unknown: bool = False, **sampling: Any
-    ) -> "GrowingTexts":
-        """Samples that are about to grow, for `grow_together`; the options are those of `stream`."""
+    ) -> "SampledTexts":
+        """Return samples at their start, for `extend_samples`; the options are those of `stream`."""
         ids = self.encode(prompt).tolist()
-        check_whole("limit", limit)
+        check_integer("limit", limit)
         check_seed(seed)
         self._check_rows("samples", samples)
-        draws = Draws(
+        batch = SampleBatch(
             self.network,
             [self.vocabulary.end, *ids],
             rows=samples,
@@ -243,18 +247,17 @@ class LanguageModel(SavedModel):
             sampling=Sampling(**sampling),
             generator=torch.Generator(self.device).manual_seed(seed),
         )
-        return GrowingTexts(self, ids, draws)
+        return SampledTexts(self, ids, batch)
 
     def _check_rows(self, name: str, rows: int) -> None:
-        """An error where so many texts do not fit into memory side by side: a few numbers for every symbol of the
-        vocabulary, and what Python keeps, for each text."""
-        check_whole(name, rows)
+        # a text needs a few numbers per symbol of the vocabulary, its state, and its Python objects
+        check_integer(name, rows)
         state = sum(tensor.numel() for tensor in self.network.initial_state(1))
-        most = max(1, SIDE_BY_SIDE // (FLOAT * (4 * len(self.vocabulary) + 2 * state) + KEPT))
-        if rows > most:
+        max_rows = max(1, MAX_BATCH_BYTES // (FLOAT_BYTES * (4 * len(self.vocabulary) + 2 * state) + TEXT_BYTES))
+        if rows > max_rows:
             raise SettingError(
-                f"{name} is {rows:,}; this model makes at most {most:,} texts side by side; ask for fewer, and for "
-                "more with another seed"
+                f"{name} is {rows:,}; this model generates at most {max_rows:,} texts at once; generate the others "
+                "with another seed"
             )
 
     def search(
@@ -266,12 +269,13 @@ class LanguageModel(SavedModel):
         unknown: bool = False,
         watch: Callable[[BeamStep], object] | None = None,
     ) -> list[Text]:
-        """The most probable texts that begin with the prompt, by beam search, best first. `watch` is told what each
-        step of the search has done."""
+        """Return the most probable texts that begin with the prompt, by beam search, best first.
+
+        `watch` is called for each step."""
         ids = self.encode(prompt).tolist()
-        check_whole("limit", limit)
+        check_integer("limit", limit)
         self._check_rows("beams", beams)
-        found = search_texts(
+        results = search_texts(
             self.network,
             [self.vocabulary.end, *ids],
             beams=beams,
@@ -281,43 +285,31 @@ class LanguageModel(SavedModel):
             device=self.device,
             watch=watch,
         )
-        return [Text(self.decode([*ids, *beam.ids]), beam.log_prob, len(beam.ids), beam.ended) for beam in found]
+        return [Text(self.decode([*ids, *beam.ids]), beam.log_prob, len(beam.ids), beam.ended) for beam in results]
 
 
-class GrowingTexts:
-    """Samples from one prompt while they grow."""
+class SampledTexts:
+    """Samples from one prompt while they are generated."""
 
-    def __init__(self, model: LanguageModel, prompt: list[int], draws: Draws):
-        self.model, self.prompt, self.draws = model, prompt, draws
-        self.added: list[list[int]] = [[] for _ in range(draws.rows)]
-        self.log_probs, self.ended = [0.0] * draws.rows, [False] * draws.rows
+    def __init__(self, model: LanguageModel, prompt: list[int], batch: SampleBatch):
+        self.model, self.prompt, self.batch = model, prompt, batch
+        self.added: list[list[int]] = [[] for _ in range(batch.rows)]
+        self.log_probs, self.ended = [0.0] * batch.rows, [False] * batch.rows
 
     def add(self) -> list[Text]:
-        """Draws a symbol for each. -> the texts as they are now"""
-        for row, (symbol, score) in enumerate(zip(*self.draws.draw(), strict=True)):
+        """Sample a symbol for each text; return the texts."""
+        for row, (symbol, score) in enumerate(zip(*self.batch.draw(), strict=True)):
             if not self.ended[row]:
                 self.log_probs[row] += score
-                self.ended[row] = symbol == self.draws.end
+                self.ended[row] = symbol == self.batch.end
                 self.added[row] += [] if self.ended[row] else [symbol]
         return [
-            Text(self.model.decode([*self.prompt, *new]), log_prob, len(new), end)
-            for new, log_prob, end in zip(self.added, self.log_probs, self.ended, strict=True)
+            Text(self.model.decode([*self.prompt, *added]), log_prob, len(added), ended)
+            for added, log_prob, ended in zip(self.added, self.log_probs, self.ended, strict=True)
         ]
 
 
-def grow_together(model: LanguageModel, several: Sequence[GrowingTexts]) -> list[list[Text] | None]:
-    """Lets the texts of several prompts grow by a symbol, all in one batch. -> the texts of each as they are now; None
-    where a prompt is still being read"""
-    step_together(model.network, [each.draws for each in several])
-    return [None if each.draws.log_probs is None else each.add() for each in several]
-
-
-def _split_lines(symbols: list[str]) -> Iterator[list[str]]:
-    line: list[str] = []
-    for symbol in symbols:
-        if symbol == "\n":
-            yield line
-            line = []
-        else:
-            line.append(symbol)
-    yield line
+def extend_samples(model: LanguageModel, samples: Sequence[SampledTexts]) -> list[list[Text] | None]:
+    """Extend the texts of several prompts by a symbol, in one batch; None while a prompt is still being read."""
+    step_batch(model.network, [texts.batch for texts in samples])
+    return [None if texts.batch.log_probs is None else texts.add() for texts in samples]

@@ -1,9 +1,8 @@
-"""Layers put together into networks. They get sizes and ids, never vocabularies or paths."""
+"""Networks, built from layers, sizes and settings; they know ids, no vocabularies and no paths."""
 
 from collections.abc import Sequence
 
-from relmo.networks.feedforward import FeedforwardLM
-from relmo.networks.language_model import NeuralLM, RecurrentLM
+from relmo.networks.language_model import FeedforwardLM, NeuralLM, RecurrentLM
 from relmo.networks.ngram import NGramLM
 from relmo.settings.lm import LanguageModelSettings
 
@@ -11,7 +10,7 @@ from relmo.settings.lm import LanguageModelSettings
 def make_language_model(
     settings: LanguageModelSettings, vocab_size: int, sizes: Sequence[int] | None = None
 ) -> NeuralLM | NGramLM:
-    """The network that the settings describe; `sizes` are those of an n-gram model's tables."""
+    """Build the language model of these settings; `sizes` are those of the tables of an n-gram model."""
     if settings.cell == "ngram":
         return NGramLM(vocab_size=vocab_size, order=settings.order, sizes=sizes)
     network = FeedforwardLM if settings.cell == "feedforward" else RecurrentLM

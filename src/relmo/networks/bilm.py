@@ -1,10 +1,10 @@
 """ELMo's bidirectional language model: a token encoder, two stacks of LSTMs, one output layer for both directions.
 
-    characters -> convolutions -> highway layers -> projection = token vector       (or one vector a word)
-    forward LSTMs predict the next word, backward LSTMs the one before, from the same token vectors
+    characters -> convolutions -> highway layers -> projection = token vector       (or one embedding per word)
+    forward LSTMs predict the next word, backward LSTMs the previous one, from the same token vectors
 
-A sentence has these layers: the token vector, twice, and for each LSTM layer its forward and backward output side by
-side.
+The layers of a sentence are the token vectors, twice, and for each LSTM layer its forward and backward output,
+concatenated.
 
     Peters et al. 2018, Deep contextualized word representations
 """
@@ -20,24 +20,25 @@ from torch.nn.functional import embedding
 from relmo.networks.language_model import Loss
 from relmo.nn.cells import State
 from relmo.nn.char_cnn import CharCNN
+from relmo.nn.distillation import LayerMaps
 from relmo.nn.dropout import drop
 from relmo.nn.elmo_lstm import ElmoLSTM, ElmoLSTMOutput
 from relmo.nn.highway import Highway
 from relmo.nn.kernels import linear_cpu
-from relmo.nn.softmax import FullSoftmax, SampledSoftmax
+from relmo.nn.softmax import FullSoftmax, Lesson, SampledSoftmax
 from relmo.settings.bilm import BiLMModelSettings
-from relmo.settings.bounds import parse_filters
+from relmo.settings.fields import parse_filters
 from relmo.text.characters import CHARACTERS, END_OF_WORD
 
 Words = Tensor | Sequence[Tensor]
-LARGEST_TABLE = 128 << 20  # bytes
+MAX_TABLE_BYTES = 128 << 20
 
 
 class BiWindow(NamedTuple):
-    """A piece of text for truncated back-propagation, read both ways; [0] forward, [1] backward.
+    """Window of truncated back-propagation in both directions; [0] forward, [1] backward.
 
-    words      distinct words: character ids (U, C), in one or several groups of their own C; or word ids (U,)
-    inputs     (2, T, B): which of `words`, counted through the groups, is read at each step
+    words      distinct words: character ids (U, C), in one or several groups with different C; or word ids (U,)
+    inputs     (2, T, B): indices into `words`, counted through the groups
     targets    (2, T, B): the id of the word that follows in reading
     """
 
@@ -47,14 +48,38 @@ class BiWindow(NamedTuple):
 
 
 class BiLMOutput(NamedTuple):
-    """Every layer (K, B, T, 2P), zero past a sentence's end; the state at each sentence's end."""
+    """All layers (K, B, T, 2P), zero in the padding, and the state at the end of each sentence."""
 
     layers: Tensor
     state: State
 
 
-class CharacterEncoder(nn.Module):
-    """Words by their characters: convolutions, highway layers, projection (none where the sizes agree)."""
+class ConvolutionalEncoder(nn.Module):
+    """Base class of encoders of characters by convolutions, highway layers and a projection."""
+
+    cnn: CharCNN
+    highways: nn.ModuleList
+    projection: nn.Linear | None
+    fast: bool
+
+    def convolve(self, groups: Sequence[Tensor]) -> Tensor:
+        """Apply convolutions and highway layers to groups of character ids (N_i, C_i), from 1 on; (N, F)."""
+        x = self.cnn(*groups)
+        for highway in self.highways:
+            x = highway(x)
+        return x
+
+    def project(self, x: Tensor) -> Tensor:
+        """Apply the projection, if there is one; (N, P)."""
+        if self.projection is None:
+            return x
+        if self.fast and linear_cpu.supports(x, self.projection.weight):
+            return linear_cpu.linear(x, self.projection.weight, self.projection.bias)
+        return self.projection(x)
+
+
+class CharacterEncoder(ConvolutionalEncoder):
+    """Token encoder from characters; there is no projection if the sizes agree."""
 
     def __init__(self, settings: BiLMModelSettings, *, fast: bool = True):
         super().__init__()
@@ -76,19 +101,13 @@ class CharacterEncoder(nn.Module):
             nn.init.zeros_(self.projection.bias)
 
     def forward(self, words: Words) -> Tensor:
-        """Character ids (N, C), from 1 on, or groups (N_i, C_i) of them: short words need few columns -> (N, P)."""
-        x = self.cnn(words) if isinstance(words, Tensor) else self.cnn(*words)
-        for highway in self.highways:
-            x = highway(x)
-        if self.projection is None:
-            return x
-        if self.fast and linear_cpu.suits(x, self.projection.weight):
-            return linear_cpu.linear(x, self.projection.weight, self.projection.bias)
-        return self.projection(x)
+        """Encode character ids (N, C), from 1 on, or groups of them (N_i, C_i), so that short words have few columns;
+        (N, P)."""
+        return self.project(self.convolve([words] if isinstance(words, Tensor) else words))
 
 
 class WordEncoder(nn.Module):
-    """Words by their number in the vocabulary."""
+    """Token encoder from word ids."""
 
     def __init__(self, vocab_size: int, size: int):
         super().__init__()
@@ -96,13 +115,12 @@ class WordEncoder(nn.Module):
         nn.init.normal_(self.embedding.weight, std=1 / math.sqrt(size))
 
     def forward(self, words: Words) -> Tensor:
-        """Word ids (N,), or groups of them -> (N, P)."""
+        """Encode word ids (N,), or groups of them; (N, P)."""
         return self.embedding(words if isinstance(words, Tensor) else torch.cat(list(words)))
 
 
 class DictionarySizes(NamedTuple):
-    """How many characters there are, and the id of the mark that ends a word; how many words, and the size of a word's
-    own vector (0 where it has none)."""
+    """Number of characters, id of the end-of-word mark, number of words, size of word embeddings (0 for none)."""
 
     characters: int
     end: int
@@ -110,20 +128,19 @@ class DictionarySizes(NamedTuple):
     word_dim: int
 
 
-class DictionaryEncoder(nn.Module):
-    """Words as ELMoForManyLangs reads them: a vector of the word's own beside what the convolutions and highway layers
-    make of its characters; then a projection.
+class DictionaryEncoder(ConvolutionalEncoder):
+    """Token encoder of ELMoForManyLangs: a word embedding and the encoding of its characters, then a projection.
 
         x = W [e_word; highway(cnn(characters))] + b
 
-    Che et al. 2018, Towards better UD parsing. The kernel that looks convolutions up has a table as large as the number
-    of characters: it is taken where that is small.
+    Che et al. 2018, Towards better UD parsing. The kernel that looks convolutions up needs a table proportional to the
+    number of characters: it is used if that is small.
     """
 
     def __init__(self, settings: BiLMModelSettings, sizes: DictionarySizes, *, fast: bool = True):
         super().__init__()
         filters = parse_filters(settings.filters)
-        table = 4 * sizes.characters * sum(width * count for width, count in filters)
+        table_bytes = 4 * sizes.characters * sum(width * count for width, count in filters)
         self.cnn = CharCNN(
             filters,
             char_dim=settings.char_dim,
@@ -131,7 +148,7 @@ class DictionaryEncoder(nn.Module):
             max_characters=settings.max_characters,
             end=sizes.end,
             activation=settings.activation,
-            fast=fast and table <= LARGEST_TABLE,
+            fast=fast and table_bytes <= MAX_TABLE_BYTES,
         )
         self.fast = fast
         self.words = nn.Embedding(sizes.words, sizes.word_dim) if sizes.word_dim else None
@@ -140,24 +157,23 @@ class DictionaryEncoder(nn.Module):
         self.projection = nn.Linear(size + sizes.word_dim, settings.projection)
 
     def forward(self, words: Words) -> Tensor:
-        """Ids from 1 on, (N, 1 + C): the word's, then its characters'; or groups of them -> (N, P)."""
+        """Encode ids from 1 on, (N, 1 + C): that of the word, then those of its characters; or groups; (N, P)."""
         groups = [words] if isinstance(words, Tensor) else list(words)
-        x = self.cnn(*(ids[:, 1:] for ids in groups))
-        for highway in self.highways:
-            x = highway(x)
+        x = self.convolve([ids[:, 1:] for ids in groups])
         if self.words is not None:
             x = torch.cat([self.words(torch.cat([ids[:, 0] for ids in groups]) - 1), x], dim=1)
-        if self.fast and linear_cpu.suits(x, self.projection.weight):
-            return linear_cpu.linear(x, self.projection.weight, self.projection.bias)
-        return self.projection(x)
+        return self.project(x)
 
 
 class BiLMNetwork(nn.Module):
-    """The network. Without a `vocab_size` it has no output layer: like the original files it embeds but does not
-    predict. With `fast=False` convolutions and LSTMs are computed by their readable definitions. `dictionaries` are the
-    sizes of those that a model with such input has."""
+    """Bidirectional language model.
 
-    graphs = True  # its training steps can be recorded: nothing in them waits for the device
+    vocab_size     None for a network without an output layer, which embeds but does not predict, like original files
+    dictionaries   sizes of the dictionaries of a model with such input
+    fast           False computes convolutions and LSTMs by their readable definitions
+    """
+
+    graphs = True  # training steps can be recorded: nothing in them waits for the device
 
     def __init__(
         self,
@@ -190,6 +206,8 @@ class BiLMNetwork(nn.Module):
             dropout=settings.dropout,
             fast=fast,
         )
+        self.layer_count = 1 + settings.layers  # the token layer and the LSTMs
+        self.size = 2 * self.lstm.output_size  # both directions
         self.softmax: FullSoftmax | None = None
         if vocab_size is not None:
             bottleneck = settings.softmax_dim
@@ -199,22 +217,12 @@ class BiLMNetwork(nn.Module):
             if settings.tied and isinstance(self.encoder, WordEncoder):
                 self.softmax.weight = self.encoder.embedding.weight  # type: ignore[assignment]
 
-    @property
-    def layer_count(self) -> int:
-        """How many layers a sentence's vectors have: the token layer and the LSTMs."""
-        return 1 + len(self.lstm.layers)
-
-    @property
-    def size(self) -> int:
-        """The size of a vector: both directions side by side."""
-        return 2 * self.lstm.output_size
-
     def initial_state(self, batch: int) -> State:
-        """The state before a text: zeros."""
+        """Return the state before a text: zeros."""
         return self.lstm.initial_state(batch)
 
     def forward(self, tokens: Tensor, lengths: Tensor, state: State | None = None) -> BiLMOutput:
-        """Token vectors (B, T, P), boundaries included, and how many of them are real (B,)."""
+        """Run the LSTMs over token vectors (B, T, P), including boundaries, with lengths (B,)."""
         batch, steps, _ = tokens.shape
         device = tokens.device
         lengths = lengths.to(device)
@@ -224,39 +232,85 @@ class BiLMNetwork(nn.Module):
         sizes = (lengths.cpu().unsqueeze(0) > torch.arange(steps).unsqueeze(1)).sum(dim=1).tolist()
         t, rows = torch.arange(steps, device=device), torch.arange(batch, device=device).unsqueeze(1)
         inside = t < lengths.unsqueeze(1)  # (B, T)
-        mirrored = torch.where(inside, lengths.unsqueeze(1) - 1 - t, t)  # (B, T): the place as seen from the end
+        mirrored = torch.where(inside, lengths.unsqueeze(1) - 1 - t, t)  # (B, T): the position from the end
         tokens = torch.where(inside.unsqueeze(2), tokens, 0.0)
         x = torch.stack([tokens, tokens[rows, mirrored]]).transpose(1, 2)  # (2, T, B, P)
         run = self.lstm(x, state, sizes)
-        back = torch.argsort(order)
+        inverse = torch.argsort(order)
         layers = [torch.cat([tokens, tokens], dim=-1)]
         for layer in run.layers:
             forward, backward = layer.transpose(1, 2)  # each (B, T, P)
             layers.append(torch.cat([forward, backward[rows, mirrored]], dim=-1))
-        return BiLMOutput(torch.stack(layers)[:, back], tuple(tensor[back] for tensor in run.state))
+        return BiLMOutput(torch.stack(layers)[:, inverse], tuple(tensor[inverse] for tensor in run.state))
 
     def read(self, window: BiWindow, state: State | None) -> ElmoLSTMOutput:
-        """Runs the LSTMs over a window."""
+        """Run the LSTMs over a window."""
         return self.lstm(embedding(window.inputs.int(), self.encoder(window.words)), state)
 
-    def forget_some(self, carry: State | None) -> State | None:
-        """In training, the carried state with that of some streams zero."""
+    def drop_states(self, carry: State | None) -> State | None:
+        """Return the carried state; in training that of some lanes is set to zero."""
         if carry is None or not self.training or not self.state_dropout:
             return carry
-        kept = torch.rand(len(carry[0]), 1, 1, device=carry[0].device) >= self.state_dropout  # (B, 1, 1)
-        return tuple(tensor * kept for tensor in carry)
+        mask = torch.rand(len(carry[0]), 1, 1, device=carry[0].device) >= self.state_dropout  # (B, 1, 1)
+        return tuple(tensor * mask for tensor in carry)
 
     def loss(self, window: BiWindow, carry: State | None) -> Loss:
-        """The mean of both directions' training losses. `carry` is the state in which the window before ended."""
+        """Return the mean of the training losses of both directions; `carry` is the final state of the last window."""
         assert self.softmax is not None
-        run = self.read(window, self.forget_some(carry))
+        run = self.read(window, self.drop_states(carry))
         top = drop(run.layers[-1], self.dropout, self.training)
         mean = self.softmax.loss(top.flatten(0, 2), window.targets.flatten())
         return Loss(mean, window.targets[0].numel(), tuple(tensor.detach() for tensor in run.state))
 
     def nll(self, window: BiWindow, state: State | None) -> tuple[Tensor, State]:
-        """Exact negative log-likelihoods (2, T, B) of the targets, and the state after them."""
+        """Return the exact negative log-likelihoods (2, T, B) of the targets, and the state after them."""
         assert self.softmax is not None
         run = self.read(window, state)
         nll = self.softmax.nll(run.layers[-1].flatten(0, 2), window.targets.flatten())
         return nll.view(window.targets.shape), run.state
+
+
+class DistilledBiLM(nn.Module):
+    """Distillation: a student whose loss is in part on the predictions of a teacher with the same vocabulary.
+
+    share    share of the loss on the predictions of the teacher
+    layers   weight of the distance between the layers of teacher and student
+
+    Both read the same windows; the state of the teacher is carried with that of the student. The teacher is frozen.
+    """
+
+    graphs = True
+
+    def __init__(self, student: BiLMNetwork, teacher: BiLMNetwork, *, share: float, layers: float = 0.0):
+        super().__init__()
+        self.student = student
+        self.share, self.layers = share, layers
+        self.teachers = (teacher,)  # in a tuple, so that it is neither trained nor saved
+        for module in teacher.modules():
+            if isinstance(module, BiLMNetwork | ElmoLSTM):
+                module.dropout = 0.0
+        teacher.train()
+        teacher.requires_grad_(False)
+        self.maps = None
+        if layers:
+            sizes = student.lstm.output_size, teacher.lstm.output_size
+            self.maps = LayerMaps(min(len(student.lstm.layers), len(teacher.lstm.layers)), *sizes)
+
+    def loss(self, window: BiWindow, carry: State | None) -> Loss:
+        """Return the loss as `BiLMNetwork.loss` does; the state is that of the student, then that of the teacher."""
+        student, (teacher,) = self.student, self.teachers
+        assert student.softmax is not None
+        assert teacher.softmax is not None
+        carry, num_states = student.drop_states(carry), 2 * len(student.lstm.layers)
+        student_state, teacher_state = (None, None) if carry is None else (carry[:num_states], carry[num_states:])
+        with torch.no_grad():
+            teacher_run = teacher.read(window, teacher_state)
+        run = student.read(window, student_state)
+        top = drop(run.layers[-1], student.dropout, self.training)
+        lesson = Lesson(teacher_run.layers[-1].flatten(0, 2), teacher.softmax, self.share) if self.share else None
+        mean = student.softmax.loss(top.flatten(0, 2), window.targets.flatten(), lesson)
+        if self.maps is not None:
+            count = len(self.maps.weight)  # from the top down
+            mean = mean + self.layers * self.maps.distance(run.layers[-count:], teacher_run.layers[-count:])
+        state = tuple(tensor.detach() for tensor in (*run.state, *teacher_run.state))
+        return Loss(mean, window.targets[0].numel(), state)

@@ -1,22 +1,17 @@
-"""Language models: p(next symbol | all symbols before it), the past held in an explicit state.
+"""Language models: p(next symbol | all previous symbols), with the past in an explicit state.
 
-All of them (recurrent, fixed-window, n-gram) share one face, in ids and never in text:
-
-    initial_state(batch)               the state before anything was read, a tuple of tensors with the batch first
-    nll(inputs, targets, state)        exact negative log-likelihoods (B, T) of the targets, and the state after them
-    step(ids, state)                   reads one symbol (B,), gives the log-probabilities (B, V) of the next
-    features(inputs, state)            what the distribution after each symbol depends on (B, T, D), and the state
-    log_probs(features)                that distribution, (N, D) -> (N, V)
-
-Those that are trained by gradients are `NeuralLM`s and have `loss(window, carry)` too.
+Recurrent, fixed-window and n-gram models share one interface (`Network`), over ids. Those that are trained by gradient
+descent are `NeuralLM`s, which also have `loss(window, carry)`.
 
     Mikolov et al. 2010, Recurrent neural network based language model;  Press & Wolf 2017 (tied embeddings)
     Merity et al. 2018, Regularizing and optimizing LSTM language models
-    Dai & Le 2015, Semi-supervised sequence learning (an LM's encoder starts a classifier)
+    Dai & Le 2015, Semi-supervised sequence learning (initialisation of a classifier)
+    Bengio et al. 2003, A neural probabilistic language model (fixed window)
 """
 
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
@@ -30,16 +25,14 @@ from relmo.settings.lm import LanguageModelSettings
 
 
 class Window(NamedTuple):
-    """A piece of text for truncated back-propagation: targets[b, t] is the symbol that follows inputs[b, t]; both (B,
-    T)."""
+    """Window of truncated back-propagation: targets[b, t] is the symbol after inputs[b, t]; both (B, T)."""
 
     inputs: Tensor
     targets: Tensor
 
 
 class Loss(NamedTuple):
-    """The mean loss to go down, how many predictions it averages, and the state to carry into the next batch
-    (detached)."""
+    """Mean training loss, the number of predictions it averages, and the state (detached) for the next batch."""
 
     mean: Tensor
     predictions: int
@@ -47,65 +40,64 @@ class Loss(NamedTuple):
 
 
 class Network(Protocol):
-    """The face that scoring and generation need."""
+    """Interface of language models for scoring and generation; a state is a tuple of tensors, batch first."""
 
     vocab_size: int
 
     def initial_state(self, batch: int) -> State:
-        """The state before anything was read."""
+        """Return the state before a text."""
 
     def nll(self, inputs: Tensor, targets: Tensor, state: State) -> tuple[Tensor, State]:
-        """Exact negative log-likelihoods (B, T) of the targets, and the state after them."""
+        """Return the exact negative log-likelihoods (B, T) of the targets, and the state after them."""
 
     def step(self, ids: Tensor, state: State) -> tuple[Tensor, State]:
-        """Reads one symbol (B,): log-probabilities (B, V) of the next, and the new state."""
+        """Read one symbol (B,); return log-probabilities (B, V) of the next, and the new state."""
 
     def features(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
-        """What the distribution after each symbol depends on: (B, T) ids -> (B, T, D), and the state after the last."""
+        """Return the input of `log_probs` after each symbol, (B, T) ids -> (B, T, D), and the state after the last."""
 
     def log_probs(self, features: Tensor) -> Tensor:
-        """The distribution over the next symbol: (N, D) -> (N, V)."""
+        """Return the distribution over the next symbol, (N, D) -> (N, V)."""
 
 
 class NeuralLM(nn.Module):
-    """A language model made of features of the past (`features`, a subclass's own) and an output layer (`softmax`)."""
+    """Language model of features of the past (`features`, in subclasses) and an output layer (`softmax`)."""
 
     vocab_size: int
     softmax: FullSoftmax | AdaptiveSoftmax
 
     def initial_state(self, batch: int) -> State:
-        """The state before anything was read."""
+        """Return the state before a text."""
         raise NotImplementedError
 
     def features(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
-        """What the output layer sees at each position: (B, T) ids -> (B, T, D), and the state after the last one."""
+        """Return the input of the output layer at each position, (B, T) ids -> (B, T, D), and the final state."""
         raise NotImplementedError
 
     def loss(self, window: Window, carry: State | None) -> Loss:
-        """The training loss of a window, going on from the state in which the window before it ended."""
+        """Return the training loss of a window; `carry` is the final state of the previous one."""
         state = self.initial_state(len(window.inputs)) if carry is None else carry
         x, state = self.features(window.inputs, state)
         mean = self.softmax.loss(x.flatten(0, 1), window.targets.flatten())
         return Loss(mean, window.targets.numel(), tuple(tensor.detach() for tensor in state))
 
     def nll(self, inputs: Tensor, targets: Tensor, state: State) -> tuple[Tensor, State]:
-        """Exact negative log-likelihoods (B, T) of the targets, and the state after them."""
+        """Return the exact negative log-likelihoods (B, T) of the targets, and the state after them."""
         x, state = self.features(inputs, state)
         return self.softmax.nll(x.flatten(0, 1), targets.flatten()).view(targets.shape), state
 
     def step(self, ids: Tensor, state: State) -> tuple[Tensor, State]:
-        """Reads one symbol (B,): log-probabilities (B, V) of the next, and the new state."""
+        """Read one symbol (B,); return log-probabilities (B, V) of the next, and the new state."""
         x, state = self.features(ids.unsqueeze(1), state)
         return self.log_probs(x[:, 0]), state
 
     def log_probs(self, features: Tensor) -> Tensor:
-        """The distribution over the next symbol: (N, D) -> (N, V)."""
+        """Return the distribution over the next symbol, (N, D) -> (N, V)."""
         return self.softmax.log_probs(features)
 
 
 class Encoder(nn.Module):
-    """Ids to contextual features: embedding, then recurrent layers. The part of a language model that other networks
-    reuse."""
+    """Embedding and recurrent layers, the part of a language model that other networks reuse."""
 
     def __init__(
         self, recurrent: Recurrent, *, vocab_size: int, size: int, word_dropout: float, input_dropout: SequenceDropout
@@ -118,13 +110,13 @@ class Encoder(nn.Module):
         self.recurrent = recurrent
 
     def forward(self, ids: Tensor, state: State | None = None, lengths: Tensor | None = None) -> RecurrentOutput:
-        """ids (B, T), lengths (B,) where the rows are padded -> outputs (B, T, H) and the state after each row."""
+        """Encode ids (B, T), with lengths (B,) if they are padded: outputs (B, T, H) and the final states."""
         x = embedding(ids, drop_words(self.embedding.weight, self.word_dropout, self.training))
         return self.recurrent(self.input_dropout(x), state, lengths)
 
 
 class RecurrentLM(NeuralLM):
-    """embedding -> recurrent layers -> dropout -> (bottleneck, where tied sizes differ) -> output layer."""
+    """embedding -> recurrent layers -> dropout -> (bottleneck, if tied sizes differ) -> output layer."""
 
     def __init__(self, settings: LanguageModelSettings, *, vocab_size: int):
         super().__init__()
@@ -160,11 +152,42 @@ class RecurrentLM(NeuralLM):
         return (x if self.bottleneck is None else self.bottleneck(x)), run.state
 
 
+class FeedforwardLM(NeuralLM):
+    """Fixed-window model of Bengio et al. 2003, a baseline for recurrent ones:   y = b + W x + U tanh(d + H x)
+
+    x is the concatenation of the embeddings of the last order - 1 symbols; W, the direct connections, and U share one
+    output layer over the features (x, tanh(d + H x)). The state is the last order - 2 symbols, (B, order - 2), which
+    form the window with the next one.
+    """
+
+    def __init__(self, settings: LanguageModelSettings, *, vocab_size: int):
+        super().__init__()
+        self.vocab_size = vocab_size
+        self.window = settings.order - 1
+        size = settings.embedding or settings.hidden
+        self.embedding = nn.Embedding(vocab_size + 1, size)  # the last row is that of positions before the text
+        self.input_dropout = SequenceDropout(settings.input_dropout)
+        self.hidden = nn.Linear(self.window * size, settings.hidden)
+        self.dropout = SequenceDropout(settings.dropout if settings.output_dropout is None else settings.output_dropout)
+        self.softmax = make_softmax(settings, self.window * size + settings.hidden, vocab_size)
+
+    def initial_state(self, batch: int) -> State:
+        return (torch.full((batch, self.window - 1), self.vocab_size, device=self.embedding.weight.device),)
+
+    def features(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
+        (past,) = state
+        ids = torch.cat([past, inputs], dim=1)  # (B, window - 1 + T)
+        x = self.input_dropout(self.embedding(ids)).unfold(1, self.window, 1)  # (B, T, size, window)
+        x = x.transpose(2, 3).flatten(2)  # one embedding after the other
+        hidden = self.dropout(torch.tanh(self.hidden(x)))
+        return torch.cat([x, hidden], dim=-1), (ids[:, inputs.shape[1] :],)
+
+
 def make_softmax(settings: LanguageModelSettings, size: int, vocab_size: int) -> FullSoftmax | AdaptiveSoftmax:
-    """The settings' output layer over features of `size`."""
+    """Build the output layer of these settings over features of `size`."""
     if settings.softmax == "adaptive":
         if max(settings.cutoffs, default=0) >= vocab_size:
-            raise SettingError(f"cutoffs must be below the size of the vocabulary, {vocab_size}; leave out the rest")
+            raise SettingError(f"cutoffs must be below the size of the vocabulary, {vocab_size}")
         return AdaptiveSoftmax(size, vocab_size, cutoffs=settings.cutoffs)
     if settings.softmax == "sampled":
         return SampledSoftmax(size, vocab_size, samples=settings.samples)

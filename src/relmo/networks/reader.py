@@ -1,18 +1,18 @@
-"""BiDAF++: a network that finds the answer to a question in a passage.
+"""BiDAF++: extraction of the answer to a question from a passage.
 
-    p, q  = dropout(BiGRU(dropout(x))) [; again]              of the passage and of the question, one BiGRU for both
-    m     = relu(W [p; a; p * a; p * h] + b)                  passage and question beside each other
+    p, q  = dropout(BiGRU(dropout(x))) [; ELMo]               passage and question, one BiGRU for both
+    m     = relu(W [p; a; p * a; p * h] + b)                  passage attends to question, and back
     g     = dropout(BiGRU(dropout(m)))
-    m     = dropout(m + relu(V [g; b; g * b] + c))            the passage beside itself
+    m     = dropout(m + relu(V [g; b; g * b] + c))            self-attention of the passage
     start = softmax_i(u . f_i),    f = BiGRU(m)
     end   = softmax_i(v . e_i),    e = BiGRU([f; m])
 
 a, h and b are attentions (`nn/trilinear.py`). Dropout is variational: one mask for all words of a text. The loss is
--log start_i - log end_j of the right span. The answer is the span with the greatest start_i * end_j among those that
-are not too long.
+-log start_i - log end_j of the right span. The answer is the span with the greatest start_i * end_j up to a maximal
+length.
 
     Clark & Gardner 2017, Simple and effective multi-paragraph reading comprehension
-    Peters et al. 2018, Deep contextualized word representations (ELMo at the input and beside the first BiGRU's output)
+    Peters et al. 2018, Deep contextualized word representations (ELMo at input and output of the first BiGRU)
 """
 
 from typing import NamedTuple
@@ -22,49 +22,44 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from relmo.networks.inputs import TaskNetwork, WordBatch
-from relmo.networks.sentence_encoder import Encoded, SentenceEncoder, with_again
+from relmo.networks.sentence_encoder import Encoded, SentenceEncoder, append_elmo
+from relmo.nn.attention import PassageQuestionAttention, PassageSelfAttention
+from relmo.nn.cells import initialise
 from relmo.nn.dropout import SequenceDropout
-from relmo.nn.initialise import initialise
-from relmo.nn.pooling import blank, inside
-from relmo.nn.trilinear import PassageQuestionAttention, PassageSelfAttention
-from relmo.settings.cells import CellName
+from relmo.nn.pooling import length_mask, mask_padding
+from relmo.settings.reader import ReaderModelSettings
 
 
 class ReadingBatch(NamedTuple):
-    """Questions side by side, each distinct passage once, which of those a question is about (B,), and in training the
-    first and the last word of each answer (B, 2)."""
+    """Questions, their distinct passages, the passage index of each question (B,), and in training the first and last
+    word of each answer (B, 2)."""
 
     passages: WordBatch
     questions: WordBatch
-    which: Tensor
+    passage_index: Tensor
     targets: Tensor | None = None
     predictions: int = 0
 
 
 class SpanScores(NamedTuple):
-    """The log probability of each word of the passage to be an answer's first one, and its last one; (B, T) each. Past
-    a passage's end they are the lowest number."""
+    """Log-probabilities of each word to be the first and the last one of the answer, (B, T) each; the lowest number in
+    the padding."""
 
     start: Tensor
     end: Tensor
 
 
 class SpanReader(nn.Module):
-    """The network behind the words' vectors.
+    """Network behind the word inputs; `elmo_size` is that of ELMo vectors at the output of the shared encoder."""
 
-    hidden      units of each recurrent layer in each direction
-    again_size  the size of the ELMo vectors beside the shared encoder's output; 0 where there are none
-    """
-
-    def __init__(
-        self, *, input_size: int, hidden: int = 90, cell: CellName = "gru", again_size: int = 0, dropout: float = 0.2
-    ):
+    def __init__(self, settings: ReaderModelSettings, *, input_size: int, elmo_size: int = 0):
         super().__init__()
+        hidden, cell, dropout = settings.hidden, settings.cell, settings.dropout
         size = 2 * hidden
-        self.again_size = again_size
+        self.elmo_size = elmo_size
         self.dropout = SequenceDropout(dropout, variational=True)
         self.encoder = SentenceEncoder(input_size=input_size, hidden=hidden, cell=cell, dropout=dropout)
-        self.attention = PassageQuestionAttention(size + again_size)
+        self.attention = PassageQuestionAttention(size + elmo_size)
         self.merge = nn.Linear(self.attention.output_size, size)
         self.passage = SentenceEncoder(input_size=size, hidden=hidden, cell=cell, dropout=dropout)
         self.self_attention = PassageSelfAttention(size)
@@ -74,46 +69,46 @@ class SpanReader(nn.Module):
         self.start, self.end = nn.Linear(size, 1, bias=False), nn.Linear(size, 1, bias=False)
         initialise(self)
 
-    def forward(self, passages: Encoded, questions: Encoded, which: Tensor) -> SpanScores:
-        """P passages, B questions, and which passage each of those is about (B,)."""
-        p, q = self.encode(passages)[which], self.encode(questions)  # (B, T, 2H + E), (B, Q, 2H + E)
-        lengths = passages.lengths[which]
+    def forward(self, passages: Encoded, questions: Encoded, passage_index: Tensor) -> SpanScores:
+        """Score the answers to B questions about P passages; `passage_index` (B,) is the passage of each question."""
+        p, q = self.encode(passages)[passage_index], self.encode(questions)  # (B, T, 2H + E), (B, Q, 2H + E)
+        lengths = passages.lengths[passage_index]
         m = relu(self.merge(self.attention(p, q, lengths, questions.lengths)))  # (B, T, 2H)
         g = self.dropout(self.passage(m, lengths))
         m = self.dropout(m + relu(self.residual(self.self_attention(g, lengths))))
         f = self.first(m, lengths)
-        e = self.last(torch.cat([f, blank(m, lengths)], dim=2), lengths)
-        return SpanScores(_log_shares(self.start(f), lengths), _log_shares(self.end(e), lengths))
+        e = self.last(torch.cat([f, mask_padding(m, lengths)], dim=2), lengths)
+        return SpanScores(_log_softmax(self.start(f), lengths), _log_softmax(self.end(e), lengths))
 
     def encode(self, texts: Encoded) -> Tensor:
-        """Words that know their text, ELMo beside them; (B, T, 2H + E)."""
+        """Return contextual word vectors with ELMo vectors appended, (B, T, 2H + E)."""
         y = self.dropout(self.encoder(texts.x, texts.lengths))
-        return with_again(y, texts.lengths, texts.again, self.again_size)
+        return append_elmo(y, texts.lengths, texts.elmo, self.elmo_size)
 
     def loss(self, scores: SpanScores, targets: Tensor) -> Tensor:
-        """The mean of -log start_i - log end_j; targets (B, 2)."""
+        """Return the mean of -log start_i - log end_j for targets (B, 2)."""
         start, end = (log.gather(1, word.unsqueeze(1)) for log, word in zip(scores, targets.unbind(1), strict=True))
         return -(start + end).mean()
 
 
 class ReadingNetwork(TaskNetwork):
-    """A task's network whose batches hold each passage once."""
+    """Task network whose batches contain each passage once."""
 
     def forward(self, batch: ReadingBatch) -> SpanScores:
-        """Where answers begin and end."""
-        return self.body(self.inputs(batch.passages), self.inputs(batch.questions), batch.which)
+        """Score the first and last words of answers."""
+        return self.body(self.inputs(batch.passages), self.inputs(batch.questions), batch.passage_index)
 
 
-def _log_shares(scores: Tensor, lengths: Tensor) -> Tensor:
-    """The log softmax over a passage's words of scores (B, T, 1); (B, T)."""
+def _log_softmax(scores: Tensor, lengths: Tensor) -> Tensor:
+    """Return the log-softmax of scores (B, T, 1) over the words of a passage, (B, T)."""
     scores = scores.squeeze(2).float()
-    words = inside(lengths.to(scores.device), scores.shape[1])
+    words = length_mask(lengths.to(scores.device), scores.shape[1])
     return torch.log_softmax(scores.masked_fill(~words, torch.finfo(scores.dtype).min), dim=1)
 
 
 class BestSpans(NamedTuple):
-    """The best spans of B passages, the best first: the first and the last word, and the log of start_i * end_j, which
-    is -inf where a passage has no further span; (B, N) each."""
+    """Best spans of B passages, best first: first word, last word and log(start_i * end_j), (B, N) each; the latter is
+    -inf if a passage has no further span."""
 
     first: Tensor
     last: Tensor
@@ -121,19 +116,19 @@ class BestSpans(NamedTuple):
 
 
 def best_spans(scores: SpanScores, lengths: Tensor, *, longest: int, count: int = 1) -> BestSpans:
-    """The spans i to j of at most `longest` words with the greatest start_i * end_j, no two of which share a word."""
+    """Return the non-overlapping spans of at most `longest` words with the greatest start_i * end_j."""
     steps = scores.start.shape[1]
     width = min(longest, steps)
-    first = torch.arange(steps, device=scores.start.device).unsqueeze(1)  # (T, 1)
-    last = first + torch.arange(width, device=first.device)  # (T, W)
-    sums = scores.start.unsqueeze(2) + scores.end[:, last.clamp(max=steps - 1)]  # (B, T, W)
-    sums = sums.masked_fill(last >= lengths.to(first.device).view(-1, 1, 1), -torch.inf)
-    found = []
+    start = torch.arange(steps, device=scores.start.device).unsqueeze(1)  # (T, 1)
+    end = start + torch.arange(width, device=start.device)  # (T, W)
+    sums = scores.start.unsqueeze(2) + scores.end[:, end.clamp(max=steps - 1)]  # (B, T, W)
+    sums = sums.masked_fill(end >= lengths.to(start.device).view(-1, 1, 1), -torch.inf)
+    spans = []
     for _ in range(count):
-        score, place = sums.flatten(1).max(dim=1)
-        i = place // width
-        j = i + place % width
-        found.append((i, j, score))
-        shares = (first <= j.view(-1, 1, 1)) & (last >= i.view(-1, 1, 1))  # a word with this span
-        sums = sums.masked_fill(shares, -torch.inf)
-    return BestSpans(*(torch.stack(parts, dim=1) for parts in zip(*found, strict=True)))
+        score, flat_index = sums.flatten(1).max(dim=1)
+        i = flat_index // width
+        j = i + flat_index % width
+        spans.append((i, j, score))
+        overlaps = (start <= j.view(-1, 1, 1)) & (end >= i.view(-1, 1, 1))
+        sums = sums.masked_fill(overlaps, -torch.inf)
+    return BestSpans(*(torch.stack(parts, dim=1) for parts in zip(*spans, strict=True)))

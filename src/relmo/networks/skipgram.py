@@ -1,12 +1,12 @@
-"""Skip-gram with negative sampling: a vector for each word, that tells the words around it from words drawn at random.
+"""Skip-gram with negative sampling: a vector for each word that tells its neighbours from random words.
 
     Mikolov et al. 2013, Distributed representations of words and phrases and their compositionality
     Ji et al. 2016, Parallelizing word2vec in shared and distributed memory: neighbouring words share their negatives
 
-The text comes in groups of consecutive words. One matrix product scores all words of a group against all words in and
-around it and against the negatives that they share; scores that belong to no pair get weight zero. These are several
-times more scores than needed, but this is much faster than gathering the vectors of each pair. Gradients are sparse:
-the cost of a step depends on its words, not on the size of the vocabulary.
+The text is split into groups of consecutive words. One matrix product scores all words of a group against all words in
+and around it and against shared negatives; scores of no pair have weight zero. These are several times more scores than
+needed, but this is much faster than gathering the vectors of each pair. Gradients are sparse: the cost of a step
+depends on its words, not on the size of the vocabulary.
 """
 
 from typing import NamedTuple
@@ -17,41 +17,43 @@ from torch.nn.functional import softplus
 
 from relmo.networks.language_model import Loss
 from relmo.nn.cells import State
+from relmo.settings.skipgram import SkipgramModelSettings
 
 
 class Groups(NamedTuple):
-    """G groups of S consecutive words, each with the C words in and around it and K negatives.
+    """G groups of S consecutive words, with the C words in and around each and K negatives.
 
-    pairs[g, s, c] says whether contexts[g, c] is one of the words that centres[g, s] should predict.
+    pairs[g, s, c] is true if centres[g, s] should predict contexts[g, c].
     """
 
     centres: Tensor  # (G, S)
     contexts: Tensor  # (G, C)
     pairs: Tensor  # (G, S, C), bool
     negatives: Tensor  # (G, K)
-    predictions: int  # how many pairs there are
+    predictions: int  # number of pairs
 
 
 class SkipGram(nn.Module):
-    """Two vectors for each word: u as a centre (the word vectors that are kept), v as a context."""
+    """Two vectors for each word: u as a centre (the word vectors that are saved), v as a context."""
 
-    def __init__(self, *, vocab_size: int, dimensions: int, negatives: int):
+    def __init__(self, settings: SkipgramModelSettings, *, vocab_size: int):
         super().__init__()
-        self.words = nn.Embedding(vocab_size, dimensions, sparse=True)
-        self.contexts = nn.Embedding(vocab_size, dimensions, sparse=True)
-        self.negatives = negatives
-        nn.init.uniform_(self.words.weight, -0.5 / dimensions, 0.5 / dimensions)
+        size = settings.dimensions
+        self.words = nn.Embedding(vocab_size, size, sparse=True)
+        self.contexts = nn.Embedding(vocab_size, size, sparse=True)
+        self.negatives = settings.negatives
+        nn.init.uniform_(self.words.weight, -0.5 / size, 0.5 / size)
         nn.init.zeros_(self.contexts.weight)
 
     def loss(self, groups: Groups, carry: State | None) -> Loss:
-        """The mean over the pairs (w, c) of
+        """Return the mean over the pairs (w, c) of
 
             -log s(u_w . v_c) - k E_n [log s(-u_w . v_n)],    n ~ count(n)^0.75,    s the logistic function
 
-        where the mean over the K negatives of the pair's group stands for the expectation, and k is `negatives`.
+        where the mean over the K negatives of the group estimates the expectation, and k is `negatives`.
 
-        Its gradient is that of the sum over the pairs, as in word2vec: a rare word learns as much from one of its pairs
-        in a large batch as in a small one.
+        Its gradient is that of the sum over the pairs, as in word2vec: a rare word learns as much from a pair in a
+        large batch as in a small one.
         """
         u = self.words(groups.centres)  # (G, S, D)
         v = self.contexts(torch.cat([groups.contexts, groups.negatives], dim=1))  # (G, C + K, D)

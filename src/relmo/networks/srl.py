@@ -1,18 +1,18 @@
-"""Semantic roles: for each predicate of a sentence, a tag for each word that says which role it plays.
+"""Semantic role labelling: for each predicate of a sentence, a tag for each word that says which role it plays.
 
-x_t = [word; m]        m is one of two learned vectors: of the predicate, or of any other word
+x_t = [word; m]        m is one of two learned embeddings: of the predicate, or of any other word
 h   = AlternatingLSTM(x)  [; ELMo]                               (`nn/highway_lstm.py`)
 p(y_t) = softmax(W h_t + b)                                      tags in BIO
 y   = the legal sequence with the greatest sum of log p(y_t)     at prediction (Viterbi)
 
-Beside it a small biLSTM, which reads the words once, finds the predicates:
+A separate small biLSTM, which reads the words once, finds the predicates:
 
 u   = biLSTM(word)  [; ELMo],   p(t is a predicate) = sigmoid(w . u_t + b)
 
 Choices:
-- A sentence's words become vectors once, and each of its predicates is a row of the deep network's batch.
-- Where nothing is to be learned, the roles of all predicates that are given or found are read.
-- The predicate's own word is tagged B-V, and no other word is.
+- The words of a sentence are embedded once, and each of its predicates is a row of the deep network's batch.
+- Without targets, the roles of all given and all detected predicates are predicted.
+- The word of the predicate is tagged B-V, and no other word is.
 
     He et al. 2017, Deep semantic role labeling: what works and what's next
     Zhou & Xu 2015, End-to-end learning of semantic role labeling using recurrent neural networks
@@ -25,33 +25,33 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from relmo.networks.inputs import IGNORED, TaskNetwork, WordBatch
-from relmo.networks.sentence_encoder import Encoded, SentenceEncoder, with_again
+from relmo.networks.sentence_encoder import Encoded, SentenceEncoder, append_elmo
+from relmo.nn.cells import initialise
 from relmo.nn.crf import NEVER, best_legal
 from relmo.nn.dropout import SequenceDropout
 from relmo.nn.highway_lstm import AlternatingLSTM
-from relmo.nn.initialise import initialise
-from relmo.nn.pooling import inside
+from relmo.nn.pooling import length_mask
+from relmo.settings.srl import SRLModelSettings
 
-AT_ONCE = 8192  # words, those of each predicate counted, whose roles are predicted together; it bounds memory only
+MAX_WORDS = 8192  # per forward pass in evaluation, counted for each predicate; bounds the memory
 
 
 class Predicates(NamedTuple):
-    """P predicates of a batch: the number of their sentence (P,) and of their word (P,)."""
+    """P predicates of a batch: the index of the sentence (P,) and of the word (P,)."""
 
     rows: Tensor
-    places: Tensor
+    positions: Tensor
 
 
 class RoleTargets(NamedTuple):
-    """What is to be learned: the tags for each predicate (P, T), IGNORED past the end, and which words are predicates
-    (B, T)."""
+    """Tags for each predicate (P, T), IGNORED in the padding, and which words are predicates (B, T)."""
 
     tags: Tensor
     predicates: Tensor
 
 
 class RoleBatch(NamedTuple):
-    """Sentences, the predicates that are given, and in training what is to be learned, and how many tags that is."""
+    """Sentences, the given predicates, and in training the targets and the number of tags."""
 
     words: WordBatch
     predicates: Predicates
@@ -60,8 +60,8 @@ class RoleBatch(NamedTuple):
 
 
 class RoleScores(NamedTuple):
-    """Scores of the tags (P, T, K) for each predicate, the lengths of its sentence (P,), and the logarithm of the odds
-    that a word is a predicate (B, T), -inf past the end; None where the network does not look for them."""
+    """Scores of the tags (P, T, K) for each predicate, the lengths of its sentence (P,), and the log-odds of each word
+    to be a predicate (B, T), -inf in the padding; None without a detector."""
 
     predicates: Predicates
     tags: Tensor
@@ -70,119 +70,105 @@ class RoleScores(NamedTuple):
 
 
 class PredicateDetector(nn.Module):
-    """A biLSTM that finds the predicates of a sentence."""
+    """biLSTM that finds the predicates of a sentence."""
 
-    def __init__(self, *, input_size: int, hidden: int, again_size: int, dropout: float):
+    def __init__(self, *, input_size: int, hidden: int, elmo_size: int, dropout: float):
         super().__init__()
-        self.encoder = SentenceEncoder(input_size=input_size, hidden=hidden, dropout=dropout, again_size=again_size)
+        self.encoder = SentenceEncoder(input_size=input_size, hidden=hidden, dropout=dropout, elmo_size=elmo_size)
         self.dropout = SequenceDropout(dropout, variational=True)
         self.output = nn.Linear(self.encoder.output_size, 1)
 
     def forward(self, sentences: Encoded) -> Tensor:
-        """B sentences -> the logarithm of the odds for each word, (B, T), -inf past the end."""
+        """Return the log-odds of each word, (B, T), -inf in the padding."""
         odds = self.output(self.dropout(self.encoder(*sentences))).squeeze(2)
-        return odds.masked_fill(~inside(sentences.lengths.to(odds.device), odds.shape[1]), -torch.inf)
+        return odds.masked_fill(~length_mask(sentences.lengths.to(odds.device), odds.shape[1]), -torch.inf)
 
 
 class SRLNetwork(nn.Module):
-    """The network.
+    """Network of a semantic role labeller.
 
-    layers, hidden   of the deep LSTM; dropout is its z
-    mark_dim         the size of the vectors that tell the predicate from other words
-    detector         units, in each direction, of the network that finds predicates; 0 for none
-    legal            which tags may follow each other: bool (K + 2, K + 2)
-    verb             the number of the tag B-V
+    legal   which tags may follow each other: bool (K + 2, K + 2)
+    verb    index of the tag B-V
     """
 
     legal: Tensor
 
-    def __init__(
-        self,
-        *,
-        input_size: int,
-        legal: Tensor,
-        verb: int,
-        hidden: int = 300,
-        layers: int = 8,
-        mark_dim: int = 100,
-        dropout: float = 0.1,
-        detector: int = 100,
-        again_size: int = 0,
-    ):
+    def __init__(self, settings: SRLModelSettings, *, input_size: int, legal: Tensor, verb: int, elmo_size: int = 0):
         super().__init__()
-        self.verb, self.again_size = verb, again_size
-        self.detector = (
-            PredicateDetector(input_size=input_size, hidden=detector, again_size=again_size, dropout=dropout)
-            if detector
-            else None
-        )
-        self.marks = nn.Parameter(torch.empty(2, mark_dim))
+        self.verb, self.elmo_size = verb, elmo_size
+        self.detector = None
+        if settings.detector:
+            self.detector = PredicateDetector(
+                input_size=input_size, hidden=settings.detector, elmo_size=elmo_size, dropout=settings.dropout
+            )
+        self.marks = nn.Parameter(torch.empty(2, settings.mark_dim))
         nn.init.xavier_uniform_(self.marks)
-        self.encoder = AlternatingLSTM(input_size=input_size + mark_dim, hidden=hidden, layers=layers, dropout=dropout)
-        self.output = nn.Linear(hidden + again_size, len(legal) - 2)
+        self.encoder = AlternatingLSTM(
+            input_size=input_size + settings.mark_dim,
+            hidden=settings.hidden,
+            layers=settings.layers,
+            dropout=settings.dropout,
+        )
+        self.output = nn.Linear(settings.hidden + elmo_size, len(legal) - 2)
         self.register_buffer("legal", legal, persistent=False)
         initialise(self)
 
-    def find(self, sentences: Encoded) -> Tensor | None:
-        """The logarithm of the odds that a word is a predicate, (B, T)."""
-        return None if self.detector is None else self.detector(sentences)
-
     def label(self, sentences: Encoded, predicates: Predicates) -> Tensor:
-        """The scores of the tags of all words for each predicate, (P, T, K)."""
-        rows, places = predicates
+        """Return the scores of the tags of all words for each predicate, (P, T, K)."""
+        rows, positions = predicates
         x = sentences.x[rows]  # (P, T, D)
-        marked = torch.arange(x.shape[1], device=x.device) == places.unsqueeze(1)  # (P, T)
-        marks = torch.where(marked.unsqueeze(2), self.marks[1], self.marks[0])
+        is_predicate = torch.arange(x.shape[1], device=x.device) == positions.unsqueeze(1)  # (P, T)
+        marks = torch.where(is_predicate.unsqueeze(2), self.marks[1], self.marks[0])
         lengths = sentences.lengths.to(x.device)[rows]
         h = self.encoder(torch.cat([x, marks.to(x.dtype)], dim=2), lengths)
-        again = None if sentences.again is None else sentences.again[rows]
-        return self.output(with_again(h, lengths, again, self.again_size))
+        elmo = None if sentences.elmo is None else sentences.elmo[rows]
+        return self.output(append_elmo(h, lengths, elmo, self.elmo_size))
 
     def loss(self, scores: RoleScores, targets: RoleTargets) -> Tensor:
-        """The mean of -log p of the tags, and of -log p of being a predicate or none."""
-        tags = (targets.tags != IGNORED).sum().clamp(min=1)  # a batch may have no predicate
+        """Return the mean of -log p over tags, plus the mean of -log p over words of being a predicate or not."""
+        num_tags = (targets.tags != IGNORED).sum().clamp(min=1)  # a batch may have no predicate
         total = cross_entropy(scores.tags.flatten(0, 1), targets.tags.flatten(), ignore_index=IGNORED, reduction="sum")
-        loss = total / tags
+        loss = total / num_tags
         if scores.odds is None:
             return loss
         words = scores.odds > -torch.inf
         odds = scores.odds.masked_fill(~words, 0.0)
-        found = binary_cross_entropy_with_logits(odds, targets.predicates.to(odds.dtype), words, reduction="sum")
-        return loss + found / words.sum().clamp(min=1)
+        detection = binary_cross_entropy_with_logits(odds, targets.predicates.to(odds.dtype), words, reduction="sum")
+        return loss + detection / words.sum().clamp(min=1)
 
     @torch.no_grad()
     def decode(self, scores: RoleScores) -> list[list[int]]:
-        """The tags of each predicate's sentence."""
+        """Return the best legal tags for each predicate."""
         tags = scores.tags.float().clone()
-        at = torch.arange(tags.shape[1], device=tags.device) == scores.predicates.places.unsqueeze(1)  # (P, T)
+        is_predicate = torch.arange(tags.shape[1], device=tags.device) == scores.predicates.positions.unsqueeze(1)
         is_verb = torch.arange(tags.shape[2], device=tags.device) == self.verb  # (K,)
-        tags.masked_fill_(at.unsqueeze(2) ^ is_verb, NEVER)
+        tags.masked_fill_(is_predicate.unsqueeze(2) ^ is_verb, NEVER)  # (P, T, K)
         return best_legal(tags, scores.lengths, self.legal)
 
 
 class RoleNetwork(TaskNetwork):
-    """A task's network whose batches hold predicates."""
+    """Task network whose batches contain predicates."""
 
     body: SRLNetwork
 
     def forward(self, batch: RoleBatch) -> RoleScores:
-        """The scores for the predicates of the batch; where nothing is to be learned, for those that are found too."""
+        """Score the predicates of the batch; without targets, also those that are detected."""
         sentences = self.inputs(batch.words)
-        odds = self.body.find(sentences)
-        predicates = batch.predicates if batch.targets is not None else with_found(batch.predicates, odds)
+        odds = None if self.body.detector is None else self.body.detector(sentences)
+        predicates = batch.predicates if batch.targets is not None else add_detected(batch.predicates, odds)
         if torch.is_grad_enabled():
             tags = self.body.label(sentences, predicates)
         else:
-            some = max(1, AT_ONCE // max(sentences.x.shape[1], 1))
-            portions = zip(*(part.split(some) for part in predicates), strict=True)
-            tags = torch.cat([self.body.label(sentences, Predicates(*each)) for each in portions])
+            batch_size = max(1, MAX_WORDS // max(sentences.x.shape[1], 1))
+            chunks = zip(*(part.split(batch_size) for part in predicates), strict=True)
+            tags = torch.cat([self.body.label(sentences, Predicates(*chunk)) for chunk in chunks])
         return RoleScores(predicates, tags, batch.words.lengths.to(tags.device)[predicates.rows], odds)
 
 
-def with_found(given: Predicates, odds: Tensor | None) -> Predicates:
-    """The predicates that are given and those that are more probable than not, each once, sentence by sentence."""
+def add_detected(predicates: Predicates, odds: Tensor | None) -> Predicates:
+    """Return the given predicates and those with positive log-odds, each once, sentence by sentence."""
     if odds is None:
-        return given
-    chosen = odds > 0
-    chosen[given.rows, given.places] = True
-    return Predicates(*chosen.nonzero(as_tuple=True))
+        return predicates
+    is_predicate = odds > 0
+    is_predicate[predicates.rows, predicates.positions] = True
+    return Predicates(*is_predicate.nonzero(as_tuple=True))

@@ -1,4 +1,4 @@
-"""Words from their characters: embeddings, convolutions of several widths, the maximum over the word.
+"""Word vectors from characters: embeddings, convolutions of several widths, the maximum over the word.
 
 y_w = activation(max_t (sum_k x[t + k] W_w[k] + b_w))          for each filter width w, side by side
 
@@ -15,12 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, pad
 
-from relmo.nn.kernels import char_cnn_cpu, maximum_triton
+from relmo.nn.kernels import char_cnn_cpu, elementwise_triton
 
 
 class CharCNN(nn.Module):
-    """Character ids to one vector a word. `filters` are pairs (width, how many). `end` is the id of the mark that ends
-    a word; only padding follows it. With `fast` a compiled twin may be used."""
+    """Character CNN with one vector per word.
+
+    `filters` are pairs (width, count). Only padding follows the id `end`. `fast` permits the compiled kernel.
+    """
 
     def __init__(
         self,
@@ -53,13 +55,13 @@ class CharCNN(nn.Module):
             self.biases.append(nn.Parameter(torch.zeros(count)))
 
     def forward(self, *groups: Tensor) -> Tensor:
-        """Words as ids (N, C), from 1 on, in one or several groups of their own C -> (N, F), all groups' words.
+        """Encode groups of words, character ids (N, C) from 1 with a C for each group, to vectors (N, F) of all words.
 
         C is `max_characters`. It may be less if the last columns, as many as the widest filter has, are padding: one
-        window that sees nothing but padding is enough. All filters are one product: each is filled up with zeros to the
-        widest. The maximum is taken before the bias and the activation; the result is the same, as both are monotone.
+        window of padding only is enough. All filters are one product, padded with zeros to the widest. The maximum is
+        taken before the bias and the activation, which does not change the result, as both are monotone.
         """
-        if self.fast and char_cnn_cpu.suits(groups, self.embedding):
+        if self.fast and char_cnn_cpu.supports(groups, self.embedding):
             y = char_cnn_cpu.maxima(groups, self.embedding, list(self.weights), self.end)
         else:
             weight = torch.cat([pad(w, (0, self.widest - w.shape[2])) for w in self.weights])  # (F, E, W)
@@ -69,24 +71,25 @@ class CharCNN(nn.Module):
         return torch.relu(y) if self.activation == "relu" else torch.tanh(y)
 
     def _maxima(self, ids: Tensor, weight: Tensor) -> Tensor:
-        """The largest product of each filter with a window of each word; (N, F)."""
         x = embedding(ids - 1, self.embedding)  # (N, C, E)
-        beyond = self.widest - 1 if ids.shape[1] == self.max_characters else 0
-        x = pad(x, (0, 0, 0, beyond)) if beyond else x  # where narrow filters see windows that wide ones do not
+        num_padding = self.widest - 1 if ids.shape[1] == self.max_characters else 0
+        x = pad(x, (0, 0, 0, num_padding)) if num_padding else x  # narrow filters have more windows than wide ones
         count = x.shape[1] - self.widest + 1
         windows = torch.cat([x[:, k : k + count] for k in range(self.widest)], dim=2)  # (N, count, W E)
         y = linear(windows, weight)  # (N, count, F)
         maximum = Maximum.apply if self.fast else partial(torch.amax, dim=1)
-        if not beyond:
+        if not num_padding:
             return maximum(y)
         parts = y.split([len(w) for w in self.weights], dim=2)
-        seen = [ids.shape[1] - w.shape[2] + 1 for w in self.weights]
-        return torch.cat([maximum(part[:, :n]) for part, n in zip(parts, seen, strict=True)], dim=1)
+        counts = [ids.shape[1] - w.shape[2] + 1 for w in self.weights]
+        return torch.cat([maximum(part[:, :n]) for part, n in zip(parts, counts, strict=True)], dim=1)
 
 
 class Maximum(torch.autograd.Function):
-    """The maximum over the middle dimension; its gradient is shared evenly among equal elements. (torch's own does the
-    same, several times slower on a CPU.)"""
+    """Maximum over the middle dimension, its gradient shared evenly among equal elements.
+
+    torch's own does the same, several times slower on a CPU.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -97,7 +100,7 @@ class Maximum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Tensor:
         x, y = ctx.saved_tensors
-        if maximum_triton.available(x):
-            return maximum_triton.backward(x, y, dy)
+        if elementwise_triton.triton is not None and x.is_cuda:
+            return elementwise_triton.maximum_backward(x, y, dy)
         equal = x.clone().eq_(y.unsqueeze(1))  # ones and zeros
         return equal.mul_((dy / equal.sum(dim=1)).unsqueeze(1))

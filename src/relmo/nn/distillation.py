@@ -1,9 +1,9 @@
-"""A network whose layers are drawn to those of another.
+"""Distillation of layers: a student network whose layers approximate those of a teacher.
 
     |M h - g|^2 / |g|^2        Romero et al. 2015, FitNets: hints for thin deep nets
 
-h and g are outputs of a layer of the student and of the teacher; M is a matrix that is learned on the way. What the
-student learns from the teacher's predictions is in `softmax.py`.
+h and g are outputs of a layer of the student and of the teacher; M is a learned matrix. Distillation of predictions is
+in `softmax.py`.
 """
 
 import math
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class LayerMaps(nn.Module):
-    """A matrix for each layer and direction, from the student's outputs to the teacher's."""
+    """Matrices from the student's outputs to the teacher's, one for each layer and direction."""
 
     def __init__(self, layers: int, size: int, teacher_size: int):
         super().__init__()
@@ -22,10 +22,10 @@ class LayerMaps(nn.Module):
         nn.init.normal_(self.weight, std=1 / math.sqrt(size))
 
     def distance(self, student: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
-        """The mean over layers (each (2, T, B, P)) of |M h - g|^2 / |g|^2."""
-        parts = []
+        """Return the mean over layers (each (2, T, B, P)) of |M h - g|^2 / |g|^2."""
+        distances = []
         for weight, h, g in zip(self.weight, student, teacher, strict=True):
             mapped = torch.bmm(h.flatten(1, 2), weight.to(h.dtype))
             g = g.flatten(1, 2).detach()
-            parts.append((mapped - g).float().square().mean() / g.float().square().mean())
-        return torch.stack(parts).mean()
+            distances.append((mapped - g).float().square().mean() / g.float().square().mean())
+        return torch.stack(distances).mean()

@@ -3,7 +3,7 @@
 g  = sigmoid(W_carry x + b_carry)
 x' = g * relu(W_transform x + b_transform) + (1 - g) * x
 
-Srivastava et al. 2015, Highway networks. The names are those of the original ELMo files, whose "carry" gate in truth
+Srivastava et al. 2015, Highway networks. The names are those of the original ELMo files, whose "carry" gate in fact
 lets the transform through; it starts nearly closed (b_carry = -2).
 """
 
@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relmo.nn.kernels import highway_triton, linear_cpu
+from relmo.nn.kernels import elementwise_triton, linear_cpu
 
 
 class Highway(nn.Module):
-    """One highway layer over vectors of `size`. With `fast` a compiled twin may be used where no gradients are
-    wanted."""
+    """One highway layer over vectors of `size`; `fast` permits the compiled kernel where no gradients are needed."""
 
     def __init__(self, size: int, *, fast: bool = True):
         super().__init__()
@@ -30,8 +29,8 @@ class Highway(nn.Module):
             nn.init.constant_(linear.bias, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (N, F) -> x' (N, F)."""
-        if self.fast and linear_cpu.suits(x, self.carry.weight):
+        """Transform x (N, F) to x' (N, F)."""
+        if self.fast and linear_cpu.supports(x, self.carry.weight):
             return linear_cpu.highway(x, self.carry, self.transform)
         if self.fast:
             return Mixture.apply(self.carry(x), self.transform(x), x)
@@ -40,29 +39,28 @@ class Highway(nn.Module):
 
 
 class Mixture(torch.autograd.Function):
-    """sigmoid(carry) * relu(transform) + (1 - sigmoid(carry)) * x, all of one shape, in fewer passes over memory than
-    autograd takes; on a GPU in one each way."""
+    """sigmoid(carry) * relu(transform) + (1 - sigmoid(carry)) * x, in fewer passes over memory than autograd takes."""
 
     @staticmethod
     def forward(ctx: Any, carry: Tensor, transform: Tensor, x: Tensor) -> Tensor:
-        if highway_triton.available(carry, transform, x):
+        if elementwise_triton.supports_mixture(carry, transform, x):
             saved = (carry.contiguous(), transform.contiguous(), x.contiguous())  # the kernel activates them again
-            y = highway_triton.forward(*saved)
+            y = elementwise_triton.mix(*saved)
         else:
             saved = (torch.sigmoid(carry).to(x.dtype), torch.relu(transform).to(x.dtype), x)
             y = torch.lerp(x, saved[1], saved[0])
         ctx.save_for_backward(*saved)
-        ctx.types = carry.dtype, transform.dtype
+        ctx.dtypes = carry.dtype, transform.dtype
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, ...]:
-        gate, made, x = ctx.saved_tensors
-        if highway_triton.available(gate, made, x):
-            return highway_triton.backward(gate, made, x, dy)
-        through = dy * gate
-        dx = dy - through
-        d_carry = (made - x).mul_(through)
+        gate, transform, x = ctx.saved_tensors
+        if elementwise_triton.supports_mixture(gate, transform, x):
+            return elementwise_triton.mix_backward(gate, transform, x, dy)
+        d_transform = dy * gate
+        dx = dy - d_transform
+        d_carry = (transform - x).mul_(d_transform)
         d_carry.addcmul_(d_carry, gate, value=-1)
-        torch.ops.aten.threshold_backward.grad_input(through, made, 0, grad_input=through)
-        return d_carry.to(ctx.types[0]), through.to(ctx.types[1]), dx
+        torch.ops.aten.threshold_backward.grad_input(d_transform, transform, 0, grad_input=d_transform)
+        return d_carry.to(ctx.dtypes[0]), d_transform.to(ctx.dtypes[1]), dx

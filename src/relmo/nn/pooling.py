@@ -1,7 +1,6 @@
-"""One vector of a padded sentence: its mean, maximum, minimum, or where its reading ended.
+"""Pooling of padded sentences: mean, maximum, minimum, or the final state.
 
-Vectors x (B, T, D) and lengths (B,) in, (B, D) out. Whatever stands past a sentence's end has no influence. An empty
-sentence gives zeros.
+Vectors x (B, T, D) and lengths (B,) are reduced to (B, D). Padding has no influence. An empty sentence gives zeros.
 """
 
 import torch
@@ -9,36 +8,35 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 
-def inside(lengths: Tensor, steps: int) -> Tensor:
-    """The mask (B, T), true where there is a word; on the device of `lengths`."""
+def length_mask(lengths: Tensor, steps: int) -> Tensor:
+    """Return the mask (B, T), true where there is a token, on the device of `lengths`."""
     return torch.arange(steps, device=lengths.device) < lengths.unsqueeze(1)
 
 
-def blank(x: Tensor, lengths: Tensor, value: float = 0.0) -> Tensor:
-    """x (B, T, D) with `value` past each sentence's end."""
-    return x.masked_fill(~inside(lengths.to(x.device), x.shape[1]).unsqueeze(2), value)
+def mask_padding(x: Tensor, lengths: Tensor, value: float = 0.0) -> Tensor:
+    """Set x (B, T, D) to `value` past each sentence's end."""
+    return x.masked_fill(~length_mask(lengths.to(x.device), x.shape[1]).unsqueeze(2), value)
 
 
 def mean(x: Tensor, lengths: Tensor) -> Tensor:
-    """The average of a sentence's vectors."""
-    return blank(x, lengths).sum(dim=1) / lengths.to(x.device).clamp(min=1).unsqueeze(1)
+    """Return the mean of a sentence's vectors."""
+    return mask_padding(x, lengths).sum(dim=1) / lengths.to(x.device).clamp(min=1).unsqueeze(1)
 
 
 def maximum(x: Tensor, lengths: Tensor) -> Tensor:
-    """The largest value in each dimension."""
+    """Return the largest value in each dimension."""
     lengths = lengths.to(x.device)
-    x = pad(x, (0, 0, 0, 1)) if x.shape[1] == 0 else x  # torch knows no maximum of nothing
-    return torch.where((lengths > 0).unsqueeze(1), blank(x, lengths, -torch.inf).amax(dim=1), 0.0)
+    x = pad(x, (0, 0, 0, 1)) if x.shape[1] == 0 else x  # torch has no maximum of an empty tensor
+    return torch.where((lengths > 0).unsqueeze(1), mask_padding(x, lengths, -torch.inf).amax(dim=1), 0.0)
 
 
 def minimum(x: Tensor, lengths: Tensor) -> Tensor:
-    """The smallest value in each dimension."""
+    """Return the smallest value in each dimension."""
     return -maximum(-x, lengths)
 
 
 def final(x: Tensor, lengths: Tensor, *, directions: int = 1) -> Tensor:
-    """Where reading ended: the vector of the last word. With two directions side by side in x, the second half is that
-    of the first word, where reading backwards ends."""
+    """Return the vector of the last token; with two directions, the second half is that of the first token."""
     lengths = lengths.to(x.device)
     x = pad(x, (0, 0, 0, 1)) if x.shape[1] == 0 else x
     last = x[torch.arange(len(x), device=x.device), (lengths - 1).clamp(min=0)]  # (B, D)

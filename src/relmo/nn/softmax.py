@@ -1,16 +1,16 @@
 """Output layers: from features (N, D) to a distribution over V symbols.
 
-Each has the same three methods: `loss(x, targets)`, the mean training loss; `nll(x, targets)`, the exact negative
-log-likelihood of each target (N,); and `log_probs(x)`, the whole distribution (N, V).
+All have three methods: `loss(x, targets)`, the mean training loss; `nll(x, targets)`, the exact negative log-likelihood
+of each target (N,); and `log_probs(x)`, the distribution (N, V).
 
     full       exact
     sampled    trains against a sample of the vocabulary (Jean et al. 2015), scores exactly
     adaptive   clusters by frequency, the rarer in fewer dimensions (Grave et al. 2017)
 
-Sampled and adaptive softmax need symbols sorted by falling frequency.
+Sampled and adaptive softmax need symbols sorted by decreasing frequency.
 
-The loss of the first two may be taught (Hinton et al. 2015, Distilling the knowledge in a neural network): with a
-teacher's distribution q and its share a it is (1 - a) * -log p(y) + a * sum_k q(k) * -log p(k), where y is the target.
+Full and sampled softmax support distillation (Hinton et al. 2015, Distilling the knowledge in a neural network): with a
+teacher's distribution q of weight a the loss is (1 - a) * -log p(y) + a * sum_k q(k) * -log p(k), y being the target.
 """
 
 import math
@@ -24,8 +24,8 @@ from torch.nn.functional import cross_entropy, embedding, linear, log_softmax
 
 from relmo.nn.kernels import softmax_triton
 
-LOGITS_AT_ONCE = {"cuda": 1 << 26, "cpu": 1 << 22}  # logits held in memory at a time; on a CPU they fit its cache
-FEWEST_ROWS = 128  # with fewer rows of logits products get slow
+MAX_LOGITS = {"cuda": 1 << 26, "cpu": 1 << 22}  # in memory at a time; on a CPU they fit its cache
+MIN_ROWS = 128  # products of fewer rows of logits are slow
 
 
 class FullSoftmax(nn.Module):
@@ -42,46 +42,45 @@ class FullSoftmax(nn.Module):
             nn.init.normal_(self.bottleneck.weight, std=1 / math.sqrt(size))
 
     def reduced(self, x: Tensor) -> Tensor:
-        """What W is multiplied with: x (N, D), or R x."""
+        """Return the factor of W: x (N, D), or R x."""
         return x if self.bottleneck is None else self.bottleneck(x)
 
     def vectors(self, symbols: Tensor) -> Tensor:
-        """What x is multiplied with for the logits of these symbols: their rows of W, or of W R; (…, D)."""
+        """Return the rows of W, or of W R, of these symbols; (…, D)."""
         rows = self.weight[symbols]
         return rows if self.bottleneck is None else rows @ self.bottleneck.weight
 
     def logits(self, x: Tensor) -> Tensor:
-        """(N, D) -> (N, V)."""
+        """Return the logits (N, V) of x (N, D)."""
         return linear(self.reduced(x), self.weight, self.bias)
 
     def loss(self, x: Tensor, targets: Tensor, lesson: "Lesson | None" = None) -> Tensor:
-        """The mean training loss of the targets (N,)."""
+        """Return the mean training loss of the targets (N,)."""
         if lesson is None and not torch.is_grad_enabled():
             return self.nll(x, targets).mean()
-        taught = None if lesson is None else lesson.of_all()
-        return SoftmaxLoss.apply(autocast(self.reduced(x)), self.weight, self.bias, None, None, targets, taught)
+        teacher = None if lesson is None else lesson.logits()
+        return SoftmaxLoss.apply(autocast(self.reduced(x)), self.weight, self.bias, None, None, targets, teacher)
 
     def nll(self, x: Tensor, targets: Tensor) -> Tensor:
-        """The exact negative log-likelihood of each target; (N,)."""
-        rows = _rows_at_once(self.weight)
+        """Return the exact negative log-likelihood of each target; (N,)."""
+        rows = _max_rows(self.weight)
         chunks = zip(x.split(rows), targets.split(rows), strict=True)
         return torch.cat([cross_entropy(self.logits(a).float(), b, reduction="none") for a, b in chunks])
 
     def log_probs(self, x: Tensor) -> Tensor:
-        """The whole distribution; (N, V)."""
+        """Return the log-probabilities of all symbols; (N, V)."""
         return log_softmax(self.logits(x).float(), dim=-1)
 
 
 class SampledSoftmax(FullSoftmax):
-    """Trains on the target and `samples` other symbols, drawn log-uniformly without replacement; the vocabulary must be
-    sorted by frequency.
+    """Softmax trained on the target and `samples` other symbols, drawn log-uniformly without replacement.
 
-    The logit of every symbol is lowered by the log of its expected count in the sample, so that the estimate's gradient
-    approaches the full softmax's; a sampled symbol that is the target itself is taken out.
+    The vocabulary must be sorted by frequency. The logit of every symbol is lowered by the log of its expected count in
+    the sample, so that the gradient approximates that of the full softmax; the target is removed from the sample.
 
-    Drawing until `samples` distinct symbols have come up is the same as keeping the `samples` largest of log p + Gumbel
-    noise, which needs no loop. The expected count of symbol k is 1 - (1 - p_k)^T, T being the number of draws after
-    which `samples` distinct symbols are expected.
+    Drawing until there are `samples` distinct symbols is equivalent to selecting the `samples` largest of log p +
+    Gumbel noise, which needs no loop. The expected count of symbol k is 1 - (1 - p_k)^T, T being the number of draws
+    after which `samples` distinct symbols are expected.
     """
 
     def __init__(self, size: int, vocab_size: int, *, samples: int, bottleneck: int | None = None):
@@ -100,33 +99,33 @@ class SampledSoftmax(FullSoftmax):
             return super().loss(x, targets, lesson)
         noise = -torch.log(torch.empty_like(self.log_p).exponential_())  # Gumbel
         sample = torch.topk(self.log_p + noise, self.samples, sorted=False).indices  # (S,)
-        place = torch.full_like(self.log_p, -1, dtype=torch.int64)
-        place[sample] = torch.arange(len(sample), device=sample.device)
-        symbols, sizes = torch.cat([sample, targets]), (len(sample), len(targets))  # looked up at once: one gradient
-        weight, own = autocast(embedding(symbols.int(), self.weight)).split(sizes)  # (S, D), (N, D)
-        bias, own_bias = (self.bias - self.log_count)[symbols].split(sizes)
-        taught = None if lesson is None else lesson.of_sample(sample, targets, self.log_count)
-        return SoftmaxLoss.apply(autocast(self.reduced(x)), weight, bias, own, own_bias, place[targets], taught)
+        column = torch.full_like(self.log_p, -1, dtype=torch.int64)
+        column[sample] = torch.arange(len(sample), device=sample.device)
+        symbols, sizes = torch.cat([sample, targets]), (len(sample), len(targets))  # one lookup: one gradient
+        weight, target_weight = autocast(embedding(symbols.int(), self.weight)).split(sizes)  # (S, D), (N, D)
+        bias, target_bias = (self.bias - self.log_count)[symbols].split(sizes)
+        teacher = None if lesson is None else lesson.sampled_logits(sample, targets, self.log_count)
+        reduced, columns = autocast(self.reduced(x)), column[targets]
+        return SoftmaxLoss.apply(reduced, weight, bias, target_weight, target_bias, columns, teacher)
 
 
 class Lesson(NamedTuple):
-    """What a teacher says at the same places: its features (N, E), its output layer over the same symbols, and its
-    share of the loss."""
+    """A teacher's features (N, E) at the same positions, its output layer, and its weight in the loss."""
 
     x: Tensor
     softmax: FullSoftmax
     share: float
 
-    def of_all(self) -> "TeacherLogits":
-        """Of all symbols."""
+    def logits(self) -> "TeacherLogits":
+        """Return the teacher's logits of all symbols."""
         softmax = self.softmax
         return TeacherLogits(self._reduced(), autocast(softmax.weight), softmax.bias.float(), None, self.share)
 
-    def of_sample(self, sample: Tensor, targets: Tensor, log_count: Tensor) -> "TeacherLogits":
-        """Of a sample (S,) and of the targets (N,), all lowered."""
+    def sampled_logits(self, sample: Tensor, targets: Tensor, log_count: Tensor) -> "TeacherLogits":
+        """Return the teacher's logits of a sample (S,) and the targets (N,), lowered by the log counts."""
         x, weight, bias = self._reduced(), autocast(self.softmax.weight), self.softmax.bias - log_count
-        own = (x * weight[targets]).sum(dim=1, dtype=torch.float32) + bias[targets]
-        return TeacherLogits(x, weight[sample], bias[sample].float(), own, self.share)
+        target = (x * weight[targets]).sum(dim=1, dtype=torch.float32) + bias[targets]
+        return TeacherLogits(x, weight[sample], bias[sample].float(), target, self.share)
 
     def _reduced(self) -> Tensor:
         with torch.no_grad():
@@ -134,32 +133,34 @@ class Lesson(NamedTuple):
 
 
 class TeacherLogits(NamedTuple):
-    """A teacher's z = W x + b for W (S, E) and b (S,); with `own` (N,) the target's own."""
+    """A teacher's logits z = W x + b for W (S, E) and b (S,), and those of the targets (N,) if not among them."""
 
     x: Tensor
     weight: Tensor
     bias: Tensor
-    own: Tensor | None
+    target: Tensor | None
     share: float
 
-    def shares(self, part: slice, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q - [y] of some rows (n, S), its column of the target's own symbol (n,), and the sums of its columns (S,)."""
+    def shares(self, part: slice, column: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return q - [y] of some rows (n, S), that of a separate target (n,), and the column sums (S,)."""
         q = torch.mm(self.x[part], self.weight.t())
-        _, d_own, columns = _shares(q, self.bias, None if self.own is None else self.own[part], place[part])
-        return q, d_own, columns
+        target = None if self.target is None else self.target[part]
+        _, d_target, sums = _shares(q, self.bias, target, column[part])
+        return q, d_target, sums
 
 
 class SoftmaxLoss(torch.autograd.Function):
     """mean(log sum_s e^z_s - z_target), z = W x + b for x (N, D), W (S, D), b (S,).
 
-    `place` (N,) is the symbol that is each row's target. With `own` (N, D) and `own_bias` (N,) the target is a further
-    symbol with these weights; then the symbol `place` is left out (-1: none is).
+    `column` (N,) is the symbol that is each row's target. With `target_weight` (N, D) and `target_bias` (N,) the target
+    is an additional symbol with these weights; then the symbol `column` is excluded (-1: none is).
 
-    Taught, its gradient by z is p - (1 - a) * [y] - a * q = (p - [y]) - a * (q - [y]), and the loss itself is lower by
+    With a teacher, the gradient by z is p - (1 - a) * [y] - a * q = (p - [y]) - a * (q - [y]), and the loss is lower by
     a * sum_k (q - [y])_k z_k. Autograd does not look into tuples: the teacher gets no gradient.
 
     The gradients are computed in the forward pass, some rows at a time, so that the N x S logits are never all in
-    memory."""
+    memory.
+    """
 
     @staticmethod
     def forward(
@@ -167,47 +168,47 @@ class SoftmaxLoss(torch.autograd.Function):
         x: Tensor,
         weight: Tensor,
         bias: Tensor,
-        own: Tensor | None,
-        own_bias: Tensor | None,
-        place: Tensor,
+        target_weight: Tensor | None,
+        target_bias: Tensor | None,
+        column: Tensor,
         teacher: TeacherLogits | None,
     ) -> Tensor:
-        rows = _rows_at_once(weight)
+        rows = _max_rows(weight)
         total = x.new_zeros((), dtype=torch.float32)
         dx, dw = torch.empty_like(x), torch.zeros_like(weight, dtype=torch.float32)
-        db, d_own = torch.zeros_like(bias, dtype=torch.float32), torch.empty_like(place, dtype=torch.float32)
-        low, bias32 = weight.to(x.dtype), bias.float()
-        buffer = x.new_empty(min(rows, len(x)), len(weight))  # one for all: new memory costs as much as a product
-        z_own = (
-            None if own is None or own_bias is None else (x * own).sum(dim=1, dtype=torch.float32) + own_bias
-        )  # (N,)
+        db, d_target = torch.zeros_like(bias, dtype=torch.float32), torch.empty_like(column, dtype=torch.float32)
+        cast_weight, bias32 = weight.to(x.dtype), bias.float()
+        buffer = x.new_empty(min(rows, len(x)), len(weight))  # reused: new memory costs as much as a product
+        z_target: Tensor | None = None  # (N,)
+        if target_weight is not None and target_bias is not None:
+            z_target = (x * target_weight).sum(dim=1, dtype=torch.float32) + target_bias
         with torch.autocast(x.device.type, enabled=False):
-            for begin in range(0, len(x), rows):
-                part = slice(begin, begin + rows)
-                share = torch.mm(x[part], low.t(), out=buffer[: len(x) - begin])
-                own_part = None if z_own is None else z_own[part]
+            for start in range(0, len(x), rows):
+                part = slice(start, start + rows)
+                share = torch.mm(x[part], cast_weight.t(), out=buffer[: len(x) - start])
+                target = None if z_target is None else z_target[part]
                 if teacher is not None:
-                    q, d_teacher, teacher_columns = teacher.shares(part, place)
-                    total -= teacher.share * _expected(q, d_teacher, share, bias32, own_part)
-                nll, d_own[part], columns = _shares(share, bias32, own_part, place[part])
+                    q, d_teacher, teacher_sums = teacher.shares(part, column)
+                    total -= teacher.share * _expected(q, d_teacher, share, bias32, target)
+                nll, d_target[part], sums = _shares(share, bias32, target, column[part])
                 total += nll.sum()
                 if teacher is not None:
                     share.sub_(q, alpha=teacher.share)
-                    d_own[part] -= teacher.share * d_teacher
-                    columns = columns - teacher.share * teacher_columns
-                torch.mm(share, low, out=dx[part])
+                    d_target[part] -= teacher.share * d_teacher
+                    sums = sums - teacher.share * teacher_sums
+                torch.mm(share, cast_weight, out=dx[part])
                 if x.dtype == dw.dtype:
                     dw.addmm_(share.t(), x[part])
                 else:
                     dw += torch.mm(share.t(), x[part])
-                db += columns
-        d_row = None
-        if own is not None:
-            d_low = d_own.to(x.dtype).unsqueeze(1)
-            dx.addcmul_(d_low, own)
-            d_row = d_low * x
-        d_bias = None if own_bias is None else d_own.to(own_bias.dtype)
-        ctx.save_for_backward(dx, dw.to(weight.dtype), db.to(bias.dtype), d_row, d_bias)
+                db += sums
+        d_target_weight = None
+        if target_weight is not None:
+            d_cast = d_target.to(x.dtype).unsqueeze(1)
+            dx.addcmul_(d_cast, target_weight)
+            d_target_weight = d_cast * x
+        d_target_bias = None if target_bias is None else d_target.to(target_bias.dtype)
+        ctx.save_for_backward(dx, dw.to(weight.dtype), db.to(bias.dtype), d_target_weight, d_target_bias)
         return total / len(x)
 
     @staticmethod
@@ -217,92 +218,96 @@ class SoftmaxLoss(torch.autograd.Function):
         return *(None if g is None else g * d.to(g.dtype) for g in ctx.saved_tensors), None, None
 
 
-def _shares(logits: Tensor, bias: Tensor, own: Tensor | None, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _shares(logits: Tensor, bias: Tensor, target: Tensor | None, column: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     shares = softmax_triton.shares if softmax_triton.available(logits) else softmax_shares
-    return shares(logits, bias, own, place)
+    return shares(logits, bias, target, column)
 
 
-def _expected(d: Tensor, d_own: Tensor, z: Tensor, bias: Tensor, own: Tensor | None) -> Tensor:
-    """sum_k d_k (z_k + b_k), the target's own symbol included, over all rows."""
+def _expected(d: Tensor, d_target: Tensor, z: Tensor, bias: Tensor, target: Tensor | None) -> Tensor:
+    """Return sum_k d_k (z_k + b_k) over all rows, a separate target included."""
     inner = (d * z).sum(dtype=torch.float32) + torch.mv(d, bias.to(d.dtype)).sum(dtype=torch.float32)
-    return inner if own is None else inner + (d_own * own).sum()
+    return inner if target is None else inner + (d_target * target).sum()
 
 
-def softmax_shares(logits: Tensor, bias: Tensor, own: Tensor | None, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What `SoftmaxLoss` needs of some rows of W x (n, S): each one's negative log-likelihood (n,); and the gradients
-    of their sum, by z in the logits' own place, by the target's own z (n,) and by the bias (S,).
-    `softmax_triton.shares` is the same on a GPU."""
+def softmax_shares(
+    logits: Tensor, bias: Tensor, target: Tensor | None, column: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the loss and gradients of some rows of W x (n, S); `softmax_triton.shares` is the same on a GPU.
+
+    Return the negative log-likelihoods (n,), and the gradients of their sum by the target's z (n,) and by the bias
+    (S,); the gradient by z overwrites the logits.
+    """
     z = logits.float().add_(bias)
-    column = place.clamp(min=0).unsqueeze(1)
-    there = z.gather(1, column)
-    target = there.squeeze(1) if own is None else own.float()
-    z.scatter_(1, column, there.masked_fill(place.unsqueeze(1) >= 0, -torch.inf))
-    top = torch.maximum(z.amax(dim=1), target)  # (n,): taken out first, so that no exponential overflows
+    index = column.clamp(min=0).unsqueeze(1)
+    selected = z.gather(1, index)
+    z_target = selected.squeeze(1) if target is None else target.float()
+    z.scatter_(1, index, selected.masked_fill(column.unsqueeze(1) >= 0, -torch.inf))
+    top = torch.maximum(z.amax(dim=1), z_target)  # (n,): subtracted first, so that no exponential overflows
     share = z.sub_(top.unsqueeze(1)).exp_()
-    own_share = (target - top).exp_()
-    whole = share.sum(dim=1) + own_share
-    d_own = own_share / whole - 1
-    share.div_(whole.unsqueeze(1))
-    if own is None:
-        share.scatter_(1, column, d_own.unsqueeze(1))
+    target_share = (z_target - top).exp_()
+    partition = share.sum(dim=1) + target_share
+    d_target = target_share / partition - 1
+    share.div_(partition.unsqueeze(1))
+    if target is None:
+        share.scatter_(1, index, d_target.unsqueeze(1))
     if share is not logits:
         logits.copy_(share)
-    return torch.log(whole) + top - target, d_own, share.sum(dim=0)
+    return torch.log(partition) + top - z_target, d_target, share.sum(dim=0)
 
 
 def autocast(x: Tensor) -> Tensor:
-    """x in the precision of products under autocast."""
+    """Convert x to the type of products under autocast."""
     kind = x.device.type
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
-def _rows_at_once(weight: Tensor) -> int:
-    """How many rows of logits are held at a time."""
-    return max(FEWEST_ROWS, LOGITS_AT_ONCE["cuda" if weight.is_cuda else "cpu"] // len(weight))
+def _max_rows(weight: Tensor) -> int:
+    return max(MIN_ROWS, MAX_LOGITS["cuda" if weight.is_cuda else "cpu"] // len(weight))
 
 
 class AdaptiveSoftmax(nn.Module):
-    """torch's adaptive softmax. Each cluster of rarer symbols has a quarter of the dimensions of the cluster before it,
-    or more where the last cluster would have fewer than four."""
+    """torch's adaptive softmax, each cluster with a quarter of the dimensions of the more frequent one before it.
+
+    The factor is smaller if the last cluster would have fewer than four dimensions.
+    """
 
     def __init__(self, size: int, vocab_size: int, *, cutoffs: Sequence[int] = ()):
         super().__init__()
-        cutoffs = list(cutoffs) or [cut for cut in (2000, 10000, 50000, 200000) if cut < vocab_size]
+        cutoffs = list(cutoffs) or [cutoff for cutoff in (2000, 10000, 50000, 200000) if cutoff < vocab_size]
         cutoffs = cutoffs or [max(1, vocab_size // 4)]
         shrink = min(4.0, max(1.0, (size / 4) ** (1 / len(cutoffs))))
         self.clusters = nn.AdaptiveLogSoftmaxWithLoss(size, vocab_size, cutoffs, div_value=shrink)
 
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
-        """The mean training loss of the targets (N,)."""
-        with torch.autocast(x.device.type, enabled=False):  # under autocast torch's module fails on mixed precisions
-            return self.clusters(self._own_precision(x), targets).loss
+        """Return the mean training loss of the targets (N,)."""
+        with torch.autocast(x.device.type, enabled=False):  # torch's module fails on mixed types
+            return self.clusters(self._cast(x), targets).loss
 
     def nll(self, x: Tensor, targets: Tensor) -> Tensor:
-        """The exact negative log-likelihood of each target; (N,)."""
+        """Return the exact negative log-likelihood of each target; (N,)."""
         with torch.autocast(x.device.type, enabled=False):
-            return -self.clusters(self._own_precision(x), targets).output
+            return -self.clusters(self._cast(x), targets).output
 
     def log_probs(self, x: Tensor) -> Tensor:
-        """The whole distribution; (N, V)."""
+        """Return the log-probabilities of all symbols; (N, V)."""
         with torch.autocast(x.device.type, enabled=False):
-            return self.clusters.log_prob(self._own_precision(x))
+            return self.clusters.log_prob(self._cast(x))
 
-    def _own_precision(self, x: Tensor) -> Tensor:
+    def _cast(self, x: Tensor) -> Tensor:
         return x.to(self.clusters.head.weight.dtype)
 
 
 def log_uniform(size: int) -> Tensor:
-    """log p(k) = log(log((k + 2) / (k + 1)) / log(size + 1)), near Zipf's law for a vocabulary sorted by frequency;
-    (V,)."""
-    rank = torch.arange(size, dtype=torch.float64, device="cpu")  # numbers are needed even under torch.device("meta")
+    """Return log p(k) = log(log((k + 2) / (k + 1)) / log(size + 1)), close to Zipf's law, of all ranks; (V,)."""
+    rank = torch.arange(size, dtype=torch.float64, device="cpu")  # needed even under torch.device("meta")
     return torch.log(torch.log((rank + 2) / (rank + 1)) / math.log(size + 1))
 
 
 def expected_draws(p: Tensor, distinct: int) -> float:
-    """T such that sum_k 1 - (1 - p_k)^T = distinct, by bisection on log T; the sum grows with T."""
+    """Return T such that sum_k 1 - (1 - p_k)^T = distinct, by bisection on log T; the sum grows with T."""
     low, high = 0.0, 80.0
     for _ in range(100):
         middle = (low + high) / 2
-        found = -torch.expm1(math.exp(middle) * torch.log1p(-p)).sum()
-        low, high = (middle, high) if found < distinct else (low, middle)
+        expected = -torch.expm1(math.exp(middle) * torch.log1p(-p)).sum()
+        low, high = (middle, high) if expected < distinct else (low, middle)
     return math.exp(high)

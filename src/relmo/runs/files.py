@@ -1,5 +1,5 @@
-"""The files that a run reads, as a caller gives them: one or several, as strings or paths. A text that was given in
-place of a file is told from one, before anything is made on disk."""
+"""Files of a run as a caller gives them: one or several paths, or a DataFrame. A text that was given in place of a path
+is detected before anything is written."""
 
 import os
 import re
@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from relmo.disk.outputs import atomic
-from relmo.errors import SettingError, shown
+from relmo.errors import SettingError, quote
 from relmo.runs.folder import RUN
-from relmo.settings.arguments import typed
+from relmo.settings.arguments import describe_value
 from relmo.settings.kinds import TASKS
 
 
 @runtime_checkable
 class DataFrame(Protocol):
-    """Methods of `pandas.DataFrame` that are used here."""
+    """Interface of `pandas.DataFrame` that is used here."""
 
     columns: Any
 
@@ -26,43 +26,46 @@ class DataFrame(Protocol):
 
 Files: TypeAlias = str | Path | Iterable[str | Path]
 Data: TypeAlias = Files | DataFrame
-WORDS_OF_TEXT = 5  # a name with fewer words is taken for a file's
-ENDING = re.compile(r"\.\w{1,8}$")
+MIN_WORDS_OF_TEXT = 5  # a string with fewer words is taken for a path
+SUFFIX = re.compile(r"\.\w{1,8}$")
 
 
-def listed_files(files: Files | None) -> list[str]:
-    """The files in their order; an error where one of them is a text and not the path of a file."""
+def list_paths(files: Files | None) -> list[str]:
+    """Return the paths in order; raise `SettingError` if one of them is a text."""
     if files is None:
         return []
     if isinstance(files, bytes) or not isinstance(files, str | os.PathLike | Iterable):
-        raise SettingError(f"files must be a path or a list of paths, not {typed(files)}")
-    return [one_file(file) for file in ([files] if isinstance(files, str | os.PathLike) else files)]
+        raise SettingError(f"files must be a path or a list of paths, not {describe_value(files)}")
+    return [check_path(file) for file in ([files] if isinstance(files, str | os.PathLike) else files)]
 
 
-def one_file(file: Any) -> str:
-    """The path of a file as a string; an error where it is a text."""
+def check_path(file: Any) -> str:
+    """Return a path as a string; raise `SettingError` if it is a text.
+
+    A text has line ends, or is several words that name no file and have no suffix."""
     if not isinstance(file, str | os.PathLike) or not isinstance(path := os.fspath(file), str):
-        raise SettingError(f"a file is given by its path, a str or a Path, not {typed(file)}")
+        raise SettingError(f"a file is given by its path, a str or a Path, not {describe_value(file)}")
     if not path.strip():
-        raise SettingError("the name of a file is empty; give the path of a file")
-    if looks_like_text(path):
+        raise SettingError("the path of a file is empty")
+    is_long = len(path.split()) >= MIN_WORDS_OF_TEXT and not SUFFIX.search(path) and not os.path.lexists(path)
+    if "\n" in path or "\r" in path or is_long:
         raise SettingError(
-            f"{shown(path)} is a text and not the path of a file; write it to a file, one sentence or paragraph "
-            "a line, and give the path of that file"
+            f"{quote(path)} is a text, not the path of a file; write it to a file, one sentence or paragraph per "
+            "line, and give the path of that file"
         )
     return path
 
 
 def write_frame(data: Any, kind: str, out: Path, part: str) -> Any:
-    """Write a DataFrame beside the folder `out` as JSON lines and return the path; return anything else as it is.
+    """Write a DataFrame next to the folder `out` as JSON lines and return the path; return anything else unchanged.
 
-    If `out` holds a run, the rows that it began with are kept."""
+    If `out` holds a run, its original rows are kept."""
     if not isinstance(data, DataFrame):
         return data
     if kind not in TASKS:
         raise SettingError(
-            f"kind {kind} learns from plain text, not from a DataFrame; write the column with the text to a file, one "
-            "sentence or paragraph per line, and give the path of that file"
+            f"kind {kind} is trained on plain text, not on a DataFrame; write the text column to a file, one sentence "
+            "or paragraph per line, and give the path of that file"
         )
     path = _frame_file(out, part)
     if (out / RUN).exists() and path.exists():
@@ -84,12 +87,3 @@ def remove_frame_files(out: Path) -> None:
 def _frame_file(out: Path, part: str) -> Path:
     folder = out.absolute()
     return folder.with_name(f"{folder.name}.{part}-frame.jsonl")
-
-
-def looks_like_text(path: str) -> bool:
-    """Whether a string that should be a file's path is a text: it has line ends, or is several words that name no file
-    and do not end as the names of files do."""
-    if "\n" in path or "\r" in path:
-        return True
-    several = len(path.split()) >= WORDS_OF_TEXT
-    return several and not ENDING.search(path) and not os.path.lexists(path)

@@ -1,11 +1,11 @@
-"""How far a training run is, shown to whoever waits for it: a bar on a terminal, a bar in a notebook, plain lines
-elsewhere.
+"""Progress of a training run: a bar on a terminal or in a notebook, plain lines elsewhere.
 
-    TrainingReporter   of the command line, and of Python in a terminal or a script
-    NotebookReporter   of Python in a notebook; it needs nothing but IPython, which a notebook has
-    shown_progress     the one that fits where this runs
+    Reporter             the interface, whose methods do nothing; subclass it to observe a run
+    TrainingReporter     for the command line, and for Python in a terminal or a script
+    NotebookReporter     for Python in a notebook; needs only IPython
+    progress_reporter    the one that fits the environment
 
-Texts and names are the user's: nothing in them is markup, an emoji, or a number to be coloured.
+Texts and names come from the user: nothing in them is markup, an emoji, or a number to be coloured.
 """
 
 import os
@@ -20,144 +20,153 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from relmo.runs.reporter import Reporter
-
 if TYPE_CHECKING:
     from relmo.training.loop import Step
     from relmo.training.plan import Plan
 
-PLAIN_EVERY = 10.0  # seconds between lines of progress where there is no terminal
-NOTEBOOK_EVERY = 0.25  # seconds between changes of a bar in a notebook
-FEW = 100  # steps, in which a network that begins from nothing learns little
-LITTLE = ", which is few: it learns more with a smaller --batch or more --epochs"
+PLAIN_INTERVAL = 10.0  # seconds between lines of progress without a terminal
+NOTEBOOK_INTERVAL = 0.25  # seconds between updates of a bar in a notebook
+MIN_USEFUL_STEPS = 100
+FEW_STEPS_HINT = ", which is few: it learns more with a smaller --batch or more --epochs"
+
+
+class Reporter:
+    """Base class for progress reporters; ignores every event."""
+
+    def on_plan(self, plan: "Plan") -> None:
+        """Handle the plan of the run, before the first step."""
+
+    def on_log(self, record: dict[str, Any]) -> None:
+        """Handle a record of metrics.jsonl."""
+
+    def on_step(self, step: "Step", total: int) -> None:
+        """Handle the end of a step."""
+
+    def on_message(self, message: str) -> None:
+        """Handle any other message to the user."""
 
 
 class PlainConsole(Console):
-    """A console that says when nobody reads on; what is to be done then is `relmo.cli.main`'s to say."""
+    """Console that raises the error of a broken pipe, which `relmo.cli.main` handles."""
 
     def on_broken_pipe(self) -> None:
-        """Called where the error is handled: it goes on."""
+        """Raise the error again; called while it is being handled."""
         raise
 
 
 def make_console(*, stderr: bool = True, quiet: bool = False) -> Console:
-    """A console on standard error, for progress and words, or on standard output, for results."""
+    """Return a console on standard error, for progress and messages, or on standard output, for results."""
     return PlainConsole(stderr=stderr, quiet=quiet, markup=False, highlight=False, emoji=False)
 
 
 def make_bar(console: Console, *columns: ProgressColumn | str) -> Bar:
-    """A bar that is taken off the screen at its end; where there is no terminal, or it is to be quiet, none. Columns
-    that are strings are filled in, {task.description} and the like, and shown as they are."""
-    made = [TextColumn(column, markup=False) if isinstance(column, str) else column for column in columns]
-    return Bar(*made, console=console, transient=True, disable=console.quiet or not console.is_terminal)
+    """Return a transient progress bar, disabled if the console is quiet or not a terminal.
+
+    Columns that are strings are format strings, with {task.description} and the like."""
+    texts = [TextColumn(column, markup=False) if isinstance(column, str) else column for column in columns]
+    return Bar(*texts, console=console, transient=True, disable=console.quiet or not console.is_terminal)
 
 
-def speaks() -> bool:
-    """Of several processes that torchrun has started, only the first one prints."""
+def is_leader() -> bool:
+    """Return whether this process prints; of several processes started by torchrun, only the one of rank 0 does."""
     return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
 
 
-def in_notebook() -> bool:
-    """Whether this runs in a notebook: in IPython with a kernel, which a terminal's IPython has not."""
-    ipython = sys.modules.get("IPython")
-    return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
-
-
 class TrainingReporter(Reporter):
-    """A progress bar with rate and time left on a terminal, plain lines where there is none, nothing when quiet."""
+    """Progress bar with rate and remaining time on a terminal, plain lines elsewhere, nothing if quiet."""
 
     def __init__(self, *, quiet: bool = False):
         self.console = make_console(quiet=quiet)
         self.unit = ""
         self.bar: Bar | None = None
         self.last_line = 0.0
-        self.reading = self.console.status("reading the corpus")
+        self.status = self.console.status("reading the corpus")
         if self.console.is_terminal:
-            self.reading.start()
+            self.status.start()
 
-    def plan(self, plan: "Plan") -> None:
-        self.reading.stop()
+    def on_plan(self, plan: "Plan") -> None:
+        self.status.stop()
         self.unit = plan.unit
-        for line in plan_lines(plan):
-            self.said(line)
+        for line in format_plan(plan):
+            self.on_message(line)
 
-    def said(self, message: str) -> None:
+    def on_message(self, message: str) -> None:
         self.console.print(message, soft_wrap=True)
 
-    def logged(self, record: dict[str, Any]) -> None:
-        due = time.monotonic() - self.last_line > PLAIN_EVERY
+    def on_log(self, record: dict[str, Any]) -> None:
+        is_due = time.monotonic() - self.last_line > PLAIN_INTERVAL
         if self.console.is_terminal and self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], what=_describe(record, self.unit))
-        if "valid" in record or (due and not self.console.is_terminal):
-            self.said(_line_of(record, self.unit))
+            self.bar.update(self.bar.task_ids[0], metrics=_format_record(record, self.unit))
+        if "valid" in record or (is_due and not self.console.is_terminal):
+            self.on_message(_format_line(record, self.unit))
             self.last_line = time.monotonic()
 
-    def stepped(self, step: "Step", total: int) -> None:
+    def on_step(self, step: "Step", total: int) -> None:
         if not self.console.is_terminal or self.console.quiet:
             return
         if self.bar is None:
-            columns = (BarColumn(), MofNCompleteColumn(), "{task.fields[what]}", TimeRemainingColumn())
+            columns = (BarColumn(), MofNCompleteColumn(), "{task.fields[metrics]}", TimeRemainingColumn())
             self.bar = make_bar(self.console, *columns)
-            self.bar.add_task("", total=total, completed=step.number, what="")
+            self.bar.add_task("", total=total, completed=step.number, metrics="")
             self.bar.start()
         self.bar.update(self.bar.task_ids[0], completed=step.number)
 
     def close(self) -> None:
-        """Takes the bar off the screen."""
-        self.reading.stop()
+        """Remove the bar from the screen."""
+        self.status.stop()
         if self.bar is not None:
             self.bar.stop()
 
 
 class NotebookReporter(Reporter):
-    """A bar with rate and time left below a notebook's cell, and a line for each validation."""
+    """Bar with rate and remaining time below the cell of a notebook, and a line for each validation."""
 
     def __init__(self) -> None:
-        self.handle: Any = None  # of the bar, once it is there
-        self.began, self.shown, self.first = 0.0, 0.0, 0
-        self.what = self.unit = ""
+        self.handle: Any = None  # of the displayed bar
+        self.start_time, self.last_update, self.start_step = 0.0, 0.0, 0
+        self.metrics = self.unit = ""
 
-    def plan(self, plan: "Plan") -> None:
+    def on_plan(self, plan: "Plan") -> None:
         self.unit = plan.unit
-        for line in plan_lines(plan):
-            self.said(line)
+        for line in format_plan(plan):
+            self.on_message(line)
 
-    def said(self, message: str) -> None:
+    def on_message(self, message: str) -> None:
         print(message)
 
-    def logged(self, record: dict[str, Any]) -> None:
-        self.what = _describe(record, self.unit)
+    def on_log(self, record: dict[str, Any]) -> None:
+        self.metrics = _format_record(record, self.unit)
         if "valid" in record:
-            self.said(_line_of(record, self.unit))
+            self.on_message(_format_line(record, self.unit))
 
-    def stepped(self, step: "Step", total: int) -> None:
+    def on_step(self, step: "Step", total: int) -> None:
         from IPython.display import display
 
         now = time.monotonic()
         if self.handle is None:
-            self.began, self.first = now, step.number
-            self.handle = display(self._bar(step.number, total), raw=True, display_id=True)
-        elif now - self.shown < NOTEBOOK_EVERY and step.number < total:
+            self.start_time, self.start_step = now, step.number
+            self.handle = display(self._render(step.number, total), raw=True, display_id=True)
+        elif now - self.last_update < NOTEBOOK_INTERVAL and step.number < total:
             return
-        self.handle.update(self._bar(step.number, total), raw=True)
-        self.shown = now
+        self.handle.update(self._render(step.number, total), raw=True)
+        self.last_update = now
 
-    def _bar(self, done: int, total: int) -> dict[str, str]:
-        """The bar as HTML and, where that is not shown, as text."""
-        each = (time.monotonic() - self.began) / max(1, done - self.first)
-        left = f"  {duration(each * (total - done))} left" if self.first < done < total else ""
-        text = f"{done:,} of {total:,} steps  {self.what}{left}"
-        bar = f'<progress value="{done}" max="{total}" style="width:12em"></progress>'
-        html = f'<div style="font-size:85%">{bar} {escape(text)}</div>'
-        return {"text/html": html, "text/plain": text}
+    def _render(self, number: int, total: int) -> dict[str, str]:
+        seconds_per_step = (time.monotonic() - self.start_time) / max(1, number - self.start_step)
+        text = f"{number:,} of {total:,} steps  {self.metrics}"
+        if self.start_step < number < total:
+            text += f"  {duration(seconds_per_step * (total - number))} left"
+        bar = f'<progress value="{number}" max="{total}" style="width:12em"></progress>'
+        return {"text/html": f'<div style="font-size:85%">{bar} {escape(text)}</div>', "text/plain": text}
 
 
 @contextmanager
-def shown_progress(*, quiet: bool) -> Iterator[Reporter]:
-    """Who is told of a run that Python has begun: nobody who is quiet, nor any process but the first."""
-    if quiet or not speaks():
+def progress_reporter(*, quiet: bool) -> Iterator[Reporter]:
+    """Return the progress reporter for `relmo.train` (silent if `quiet` or rank > 0)."""
+    ipython = sys.modules.get("IPython")  # in a notebook it has a kernel, in a terminal it has not
+    if quiet or not is_leader():
         yield Reporter()
-    elif in_notebook():
+    elif ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None:
         yield NotebookReporter()
     else:
         reporter = TrainingReporter()
@@ -167,38 +176,39 @@ def shown_progress(*, quiet: bool) -> Iterator[Reporter]:
             reporter.close()
 
 
-def plan_lines(plan: "Plan") -> list[str]:
-    """What is known of a run before its first step, a line each."""
-    lines = [("device", plan.device), (f"{plan.unit} to learn from", f"{plan.predictions:,}")]
+def format_plan(plan: "Plan") -> list[str]:
+    """Return the plan of a run, one fact per line."""
+    facts = [("device", plan.device), (f"{plan.unit} to learn from", f"{plan.predictions:,}")]
     if plan.processes > 1:
-        lines.insert(1, ("processes", f"{plan.processes:,}"))
+        facts.insert(1, ("processes", f"{plan.processes:,}"))
     if plan.steps:
-        lines += [
+        facts += [
             ("parameters", f"{plan.parameters:,}"),
-            ("steps", f"{plan.steps:,}{LITTLE if plan.steps < FEW else ''}"),
-            ("time", f"about {duration(plan.seconds)}, validation aside"),
+            ("steps", f"{plan.steps:,}{FEW_STEPS_HINT if plan.steps < MIN_USEFUL_STEPS else ''}"),
+            ("time", f"about {duration(plan.seconds)}, without validation"),
         ]
     if plan.steps and plan.memory is not None:
-        lines.append(("memory", f"about {plan.memory / 2**30:.2f} GB{' each' if plan.processes > 1 else ''}"))
-    return [f"  {name:<30}{value}" for name, value in lines]
+        facts.append(("memory", f"about {plan.memory / 2**30:.2f} GB{' each' if plan.processes > 1 else ''}"))
+    return [f"  {name:<30}{value}" for name, value in facts]
 
 
-def _line_of(record: dict[str, Any], unit: str) -> str:
-    return f"step {record['step']:>7,}  {_describe(record, unit)}"
+def _format_line(record: dict[str, Any], unit: str) -> str:
+    return f"step {record['step']:>7,}  {_format_record(record, unit)}"
 
 
-def _describe(record: dict[str, Any], unit: str) -> str:
-    """A line of metrics in words. Of a task the scores are shown, in place of what should fall."""
+def _format_record(record: dict[str, Any], unit: str) -> str:
+    # a task has scores, which replace the validation loss
     scores = {name.removeprefix("valid_"): value for name, value in record.items() if name.startswith("valid_")}
-    shown = scores or {"valid": record["valid"]} if "valid" in record else {}
-    figures = "".join(f"  {name} {value:.4f}" for name, value in shown.items())
+    if not scores and "valid" in record:
+        scores = {"valid": record["valid"]}
+    figures = "".join(f"  {name} {value:.4f}" for name, value in scores.items())
     clipped = f"  clipped {record['clipped']:.0%}" if record["clipped"] else ""
     rate = f"  {record['symbols_per_second']:,.0f} {unit}/s"
     return f"epoch {record['epoch']:.2f}  loss {record['loss']:.4f}{figures}{clipped}{rate}"
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them."""
+    """Return a duration in seconds, minutes or hours."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

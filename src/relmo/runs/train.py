@@ -1,16 +1,16 @@
-"""`relmo.train`: a model of any kind from files, as `relmo train KIND` makes it, and loaded when it is done."""
+"""`relmo.train`: train a model of any kind on files, like `relmo train KIND`, and load it."""
 
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from relmo.errors import RelmoError, SettingError, StorageError
-from relmo.runs.files import Data, DataFrame, listed_files, one_file, remove_frame_files, write_frame
+from relmo.runs.files import Data, DataFrame, check_path, list_paths, remove_frame_files, write_frame
 from relmo.runs.folder import CHECKPOINT, RUN, read_run
-from relmo.runs.progress import shown_progress
-from relmo.runs.run import Stopped
+from relmo.runs.progress import progress_reporter
+from relmo.runs.run import TrainingInterrupted
 from relmo.runs.settings import check_kind, flags_of, keyword_settings, settings_layers
-from relmo.settings.arguments import typed
+from relmo.settings.arguments import describe_value
 from relmo.settings.kinds import model_class, training_function
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from relmo.tasks.tagger import Tagger
 
 SWITCHES = ("resume", "overwrite")
-OWN = ("out", "valid", "preset", "config", *SWITCHES, "progress")
+RESERVED_KEYWORDS = ("out", "valid", "preset", "config", *SWITCHES, "progress")
 FLAG = re.compile(r"(?<!\S)--([a-z][a-z-]*)")
 COMMAND = re.compile(r"\b(relmo [a-z]|torchrun )")
 
@@ -73,66 +73,65 @@ def train(
     progress: bool = True,
     **settings: Any,
 ) -> Any:
-    """Trains a model on files and returns it, as the class of its kind; the same as `relmo train KIND FILES --out OUT`.
+    """Train a model on files and return it; equivalent to `relmo train KIND FILES --out OUT`.
 
         model = relmo.train("lm", "corpus.txt", preset="word", epochs=3, out="models/mine")
         tagger = relmo.train("tagger", "train.conllu", valid="dev.conllu", elmo="small", out="models/pos")
 
     kind       lm, bilm, skipgram, classifier, pairs, tagger, reader, srl, coref or seq2seq
-    files      the path of a file to train on, or several; for tasks also a pandas DataFrame with the columns of a
-               table file (text and label for a classifier); a run that goes on needs none
-    out        the folder to write the model to
-    valid      the file or DataFrame to validate on; a part of the training files is held out where it is not given
-    preset     begin from the settings of this name that ship with relmo
-    config     a TOML file of settings, over the preset's
-    resume     go on with the run in `out` from its last checkpoint
-    overwrite  begin anew where `out` holds a model or a run already, in its place
-    progress   show how far the run is: a bar in a terminal or a notebook, lines elsewhere; False is silent
+    files      path of a training file, or several; for tasks also a pandas DataFrame with the columns of a table file
+               (text and label for a classifier); not needed to resume a run
+    out        folder of the model
+    valid      validation file or DataFrame; by default a part of the training files is held out
+    preset     name of bundled settings to start from
+    config     TOML file of settings, which override the preset
+    resume     resume the run in `out` from its last checkpoint
+    overwrite  replace the model or run in `out`
+    progress   show a progress bar in a terminal or a notebook, lines elsewhere; False is silent
     settings   every flag of `relmo train KIND` is a keyword of the same name, with underscores, and the same default;
-               `relmo train KIND --help` lists them. They go over the preset and the file
+               `relmo train KIND --help` lists them. They override the preset and the file
 
     The model's `results` are the scores of the validation part. Ctrl-C writes a checkpoint and raises
-    KeyboardInterrupt; the same call with resume=True goes on from there.
+    KeyboardInterrupt; the same call with resume=True continues from there.
     """
     check_kind(kind)
     if not isinstance(out, str | Path):
-        raise SettingError(f"out is the path of a folder, not {typed(out)}")
+        raise SettingError(f"out must be the path of a folder, not {describe_value(out)}")
     if out == "":
         raise SettingError('out is empty; name a folder, for example out="models/mine"')
     out = Path(out)
-    go_on = f'relmo.train("{kind}", out="{out}", resume=True)'
+    resume_call = f'relmo.train("{kind}", out="{out}", resume=True)'
     try:
         valid = write_frame(valid, kind, out, "valid")
         layers = settings_layers(
             kind,
             resumed=out if resume else None,
             preset=preset,
-            config=None if config is None else Path(one_file(config)),
+            config=None if config is None else Path(check_path(config)),
         )
-        said = settings if valid is None else settings | {"valid": one_file(valid)}
-        made = keyword_settings(kind, layers, said, OWN)
-        listed = listed_files(write_frame(files, kind, out, "train")) or (read_run(out)["files"] if resume else [])
-        if not listed:
+        keywords = settings if valid is None else settings | {"valid": check_path(valid)}
+        run_settings = keyword_settings(kind, layers, keywords, RESERVED_KEYWORDS)
+        paths = list_paths(write_frame(files, kind, out, "train")) or (read_run(out)["files"] if resume else [])
+        if not paths:
             raise SettingError("no corpus: give one or more files")
-        with shown_progress(quiet=not progress) as reporter:
-            training_function(kind)(listed, made, out, resume=resume, overwrite=overwrite, reporter=reporter)
-            reporter.said(f"saved to {out}")
-    except (Stopped, KeyboardInterrupt):
-        how = f"; go on with {go_on}" if (out / RUN).exists() else ""
-        raise KeyboardInterrupt(f"stopped{how}") from None
+        with progress_reporter(quiet=not progress) as reporter:
+            training_function(kind)(paths, run_settings, out, resume=resume, overwrite=overwrite, reporter=reporter)
+            reporter.on_message(f"saved to {out}")
+    except (TrainingInterrupted, KeyboardInterrupt):
+        advice = f"; resume with {resume_call}" if (out / RUN).exists() else ""
+        raise KeyboardInterrupt(f"stopped{advice}") from None
     except RelmoError as error:
-        left = isinstance(error, StorageError) and (out / CHECKPOINT).exists()
-        error.args = (in_python(f"{error}; go on with {go_on}" if left else str(error), kind),)
+        can_resume = isinstance(error, StorageError) and (out / CHECKPOINT).exists()
+        error.args = (in_python(f"{error}; resume with {resume_call}" if can_resume else str(error), kind),)
         raise
     finally:
-        if not (out / RUN).exists():  # an interrupted run reads them again
+        if not (out / RUN).exists():  # a resumed run reads them again
             remove_frame_files(out)
-    return model_class(kind).from_pretrained(out, device=made.train.device)
+    return model_class(kind).from_pretrained(out, device=run_settings.train.device)
 
 
 def in_python(message: str, kind: str) -> str:
-    """A message that names flags of the command line, with keywords in their places; one that quotes a command stays
-    as it is."""
+    """Replace flags of the command line in a message by keywords, unless it quotes a command."""
     if COMMAND.search(message):
         return message
     flags = flags_of(kind)
@@ -140,6 +139,6 @@ def in_python(message: str, kind: str) -> str:
 
     def keyword(flag: re.Match[str]) -> str:
         name = flag[1].replace("-", "_")
-        return flag[0] if name not in (*OWN, *flags) else f"{name}=True" if name in switches else name
+        return flag[0] if name not in (*RESERVED_KEYWORDS, *flags) else f"{name}=True" if name in switches else name
 
     return FLAG.sub(keyword, message)

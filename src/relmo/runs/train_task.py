@@ -1,13 +1,13 @@
-"""`relmo train KIND` of tasks as a plain function: files -> examples -> network -> the training loop -> a model folder.
+"""`relmo train KIND` of tasks as a function: files -> examples -> network -> training loop -> model folder.
 
     DIR/                 the best model on the validation examples
     DIR/last/            the model after the last step
-    DIR/report.json      its scores there, each label by itself, and which was taken for which
-    DIR/metrics.jsonl    the loss, and after each validation the score
-    DIR/curves.png       both drawn, where that is asked for
-    DIR/seed-1/ …        with several seeds, each of them so; the best one's model is at the top too
+    DIR/report.json      its validation scores, overall and per label, and its confusion matrix
+    DIR/metrics.jsonl    the loss, and the score of each validation
+    DIR/curves.png       both as curves, on request
+    DIR/seed-1/ …        with several seeds, one folder each; the best model is at the top as well
 
-A run reads its files again when it goes on; a checksum of the examples tells whether they are still the same.
+A resumed run reads its files again; a digest of the examples verifies that they are the same.
 """
 
 import dataclasses
@@ -25,14 +25,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from relmo.disk.digests import check_file, fingerprint, read_sealed, sealed
+from relmo.disk.digests import check_file, fingerprint, read_sealed, seal
 from relmo.disk.outputs import atomic, sweep
 from relmo.errors import CorpusError, SettingError
-from relmo.runs.files import Files, listed_files
-from relmo.runs.folder import AGAIN, CHECKPOINT, ENCODED, RUN, SCRATCH, remove_scratch, run_folder
-from relmo.runs.reporter import Reporter
-from relmo.runs.run import METRICS, go, prepare, read_metrics, save_best
-from relmo.settings.kinds import check_settings
+from relmo.runs.files import Files, list_paths
+from relmo.runs.folder import CHECKPOINT, ENCODED, RESTORE_RUN, RUN, SCRATCH, remove_scratch, run_folder
+from relmo.runs.progress import Reporter
+from relmo.runs.run import METRICS, prepare, read_metrics, run_training, save_best
 from relmo.settings.task import TaskTrainSettings
 from relmo.store.folder import (
     CARD,
@@ -45,21 +44,21 @@ from relmo.store.folder import (
     write_tensors,
 )
 from relmo.store.weights import PATTERN
-from relmo.tasks.scores import TaskReport, spread
+from relmo.tasks.scores import TaskReport, mean_and_deviation
 from relmo.tasks.task import EncodedExamples, Task
 from relmo.text.corpus import STDIN
 from relmo.training.batch import LengthBuckets
 from relmo.training.loop import Trainer
-from relmo.training.parallel import one_process_only
+from relmo.training.parallel import require_single_process
 from relmo.training.plan import make_plan
 
 LAST, CURVES, REPORT = "last", "curves.png", "report.json"
-COPIED = (SETTINGS, CARD, METRICS, CURVES, REPORT)
+COPIED_FILES = (SETTINGS, CARD, METRICS, CURVES, REPORT)
 
 
 @dataclass(frozen=True)
 class TaskRun:
-    """A run: what is trained, on which files, with which settings, where to, on which device, and who is told."""
+    """Task, files, settings, folder, device and reporter of a run."""
 
     task: type[Task[Any, Any]]
     files: Sequence[str]
@@ -71,8 +70,7 @@ class TaskRun:
 
 @dataclass
 class Data:
-    """What all seeds of a run share: the examples, as they are and as numbers, the model without a network, and what
-    the validation examples tell of raw text."""
+    """Data that all seeds share: examples, their encodings, the model without a network, and checks on raw text."""
 
     train: list[Any]
     valid: list[Any]
@@ -83,7 +81,7 @@ class Data:
 
 
 class ExampleBatches:
-    """Training examples in batches of about one length, in a new order every epoch."""
+    """Batches of training examples of similar length, in a new order every epoch."""
 
     def __init__(self, encoded: EncodedExamples, settings: TaskTrainSettings):
         self.encoded = encoded
@@ -91,19 +89,19 @@ class ExampleBatches:
             encoded.lengths.tolist(),
             tokens_per_batch=settings.tokens_per_batch,
             seed=settings.seed,
-            most=settings.batch,
+            max_size=settings.batch,
         )
 
     def __len__(self) -> int:
         return len(self.buckets)
 
     def get(self, epoch: int, index: int) -> Any:
-        """Batch `index` of an epoch."""
+        """Return batch `index` of an epoch."""
         return self.encoded.batch(self.buckets.get(epoch, index))
 
 
 class Validation:
-    """Scores the validation examples: `1 - score` is what should fall; the last report is kept."""
+    """Validation function, which returns 1 - score and keeps the last report."""
 
     def __init__(self, model: Task[Any, Any], data: Data):
         self.model, self.data = model, data
@@ -114,7 +112,7 @@ class Validation:
         return 1.0 - self.report.score
 
     def details(self) -> dict[str, float]:
-        """The figures of the last validation, for metrics.jsonl."""
+        """Return the metrics of the last validation, for metrics.jsonl."""
         return {} if self.report is None else {f"valid_{name}": value for name, value in self.report.values.items()}
 
 
@@ -133,20 +131,20 @@ def train_task(
     dry_run: bool = False,
     reporter: Reporter | None = None,
 ) -> dict[str, Any]:
-    """Trains a task's model on the files into the folder `out`. -> its results: the scores of the validation examples.
+    """Train a task's model on the files, and write it to the folder `out`; return its validation scores.
 
-    With several seeds each is trained in a folder of its own; the results are of the best, with mean and deviation."""
-    files, out = listed_files(files), Path(out)
-    settings, start = task.complete(settings)
-    check_settings(task.kind, settings)
-    one_process_only(f"relmo train {task.kind}")
+    With several seeds each has a folder of its own; the results are those of the best, with mean and deviation."""
+    files, out = list_paths(files), Path(out)
+    settings, start = task.resolve_settings(settings)
+    settings.check()
+    require_single_process(f"relmo train {task.kind}")
     if STDIN in files:
         raise SettingError(
-            "a task cannot learn from standard input, since its files are read again when a run goes on; give a file"
+            "a task cannot be trained on standard input, since a resumed run reads its files again; give a file"
         )
     reporter = reporter or Reporter()
-    settings = task.infer_settings(settings, files, reporter.said)
-    check_settings(task.kind, settings)
+    settings = task.infer_settings(settings, files, reporter.on_message)
+    settings.check()
     if settings.train.plot:
         _import_pyplot()
     run = TaskRun(task, files, settings, out, prepare(settings.train), reporter)
@@ -161,97 +159,92 @@ def train_task(
 
 
 def _read_data(run: TaskRun, start: Any, *, dry_run: bool) -> Data:
-    """Reads the examples, counts labels and words, opens the models that the settings name, and encodes."""
     text = run.settings.text
     train = [example for file in run.files for example in run.task.read(file, text, training=True)]
     if text.valid is not None:
         valid = run.task.read(text.valid, text)
     else:
         train, valid = hold_out(train, text.valid_fraction, run.task.classes)
-    _check_same(run.out, [train, valid])
+    _check_unchanged(run.out, [train, valid])
     model = run.task.prepare(run.settings, train, run.device, start)
-    model.features.keep_layers(dry_run=dry_run)
-    say = run.reporter.said
-    model.features.warn_low_coverage((words for example in train for words in run.task.texts(example)), say)
-    encoded = model.encode(train, answers=True, say=say), model.encode(valid, say=say)
-    return Data(train, valid, model, *encoded, model.check_raw_text(valid, say))
+    if not dry_run:
+        model.features.enable_cache()
+    on_message = run.reporter.on_message
+    model.features.warn_low_coverage((words for example in train for words in run.task.texts(example)), on_message)
+    encoded = model.encode(train, answers=True, on_message=on_message), model.encode(valid, on_message=on_message)
+    return Data(train, valid, model, *encoded, model.check_raw_text(valid, on_message))
 
 
 def hold_out(
     examples: list[Any], share: float, classes: Callable[[Any], Collection[str]] = lambda _: ()
 ) -> tuple[list[Any], list[Any]]:
-    """Examples to learn from, and those to validate on: about this share of each class, at even distances. An example
-    that has several classes counts for its rarest. Where two examples or more count for a class, each side has one."""
+    """Split examples into a training and a validation part, about this share of each class, at even distances.
+
+    An example of several classes counts for its rarest. Each part has an example of every class with two or more."""
     count = round(share * len(examples))
     if not 0 < count < len(examples):
         raise CorpusError(
-            f"there are too few examples, {len(examples)}, to hold out a share of {share:g} for validation; give more, "
-            "or a file to validate on with --valid"
+            f"{len(examples)} examples are too few to hold out a share of {share:g} for validation; give more, or a "
+            "validation file with --valid"
         )
-    groups = _by_rarest_class([classes(example) for example in examples])
-    order = [i for group in groups for i in group]
-    held = {order[int((i + 0.5) * len(order) / count)] for i in range(count)}
-    for group in groups:
-        if len(group) > 1 and held.isdisjoint(group):
-            held.add(group[len(group) // 2])
-        elif len(group) > 1 and held.issuperset(group):
-            held.remove(group[len(group) // 2])
-    return [e for i, e in enumerate(examples) if i not in held], [e for i, e in enumerate(examples) if i in held]
-
-
-def _by_rarest_class(classes: Sequence[Collection[str]]) -> list[list[int]]:
-    """The numbers of the examples, those with the same rarest class together."""
-    counts = Counter(name for each in classes for name in set(each))
+    class_sets = [classes(example) for example in examples]
+    frequencies = Counter(name for names in class_sets for name in set(names))
     groups: dict[str | None, list[int]] = {}
-    for i, each in enumerate(classes):
-        groups.setdefault(min(each, key=lambda name: (counts[name], name), default=None), []).append(i)
-    return list(groups.values())
+    for i, names in enumerate(class_sets):
+        rarest = min(names, key=lambda name: (frequencies[name], name), default=None)
+        groups.setdefault(rarest, []).append(i)
+    order = [i for group in groups.values() for i in group]
+    held_out = {order[int((i + 0.5) * len(order) / count)] for i in range(count)}
+    for group in groups.values():
+        if len(group) > 1 and held_out.isdisjoint(group):
+            held_out.add(group[len(group) // 2])
+        elif len(group) > 1 and held_out.issuperset(group):
+            held_out.remove(group[len(group) // 2])
+    train = [example for i, example in enumerate(examples) if i not in held_out]
+    return train, [example for i, example in enumerate(examples) if i in held_out]
 
 
-def _check_same(out: Path, examples: Any) -> None:
-    """Notes a checksum of the examples in the run's folder; where one is noted, it must be theirs."""
-    found = hashlib.sha256(json.dumps(examples, default=vars).encode()).hexdigest()
+def _check_unchanged(out: Path, examples: Any) -> None:
+    digest = hashlib.sha256(json.dumps(examples, default=vars).encode()).hexdigest()
     path = out / ENCODED
     if not path.exists():
-        write_json(path, sealed({"examples": found}))
-    elif read_sealed(path, AGAIN).get("examples") != found:
-        raise CorpusError("--resume: the files are not as they were when the run began; put them back, or start again")
+        write_json(path, seal({"examples": digest}))
+    elif read_sealed(path, RESTORE_RUN).get("examples") != digest:
+        raise CorpusError("--resume: the files have changed since the run began; restore them, or start again")
 
 
 def _train_once(run: TaskRun, data: Data, *, dry_run: bool = False) -> dict[str, Any]:
-    """One run with one seed. -> its results"""
     torch.manual_seed(run.settings.train.seed)
-    model = data.model.copy(settings=run.settings).begin()
+    model = data.model.copy(settings=run.settings).initialize()
     validation = Validation(model, data)
     batches = ExampleBatches(data.encoded_train, run.settings.train)
     trainer = Trainer(model.network, batches, run.settings.train, validation)
-    run.reporter.plan(make_plan(trainer, data.encoded_train.predictions, model.counted))
+    run.reporter.on_plan(make_plan(trainer, data.encoded_train.predictions, model.prediction_unit))
     if dry_run:
         return {}
-    begun = time.monotonic()
-    go(trainer, run.out, partial(save_best, model, run.out), run.reporter, details=validation.details)
-    _save_last(model, trainer, run.out)
-    results = _summarize(run, data, seconds=round(time.monotonic() - begun, 1))
+    start = time.monotonic()
+    run_training(trainer, run.out, partial(save_best, model, run.out), run.reporter, details=validation.details)
+    features = model.features.for_subfolder()  # copies of other models are in the folder of the best model
+    settings = dataclasses.replace(model.settings, input=features.settings)
+    with trainer.averaged_weights():
+        model.copy(features=features, settings=settings).save_pretrained(run.out / LAST)
+    results = _summarize(run, data, seconds=round(time.monotonic() - start, 1))
     if run.settings.train.plot:
         _draw_curves(run.out, results["metric"])
-        run.reporter.said(f"wrote {run.out / CURVES}")
+        run.reporter.on_message(f"wrote {run.out / CURVES}")
     return results
 
 
-def _save_last(model: Task[Any, Any], trainer: Trainer, out: Path) -> None:
-    """The model as it was after the last step, averaged where the settings ask for that; copies are the best one's."""
-    features = model.features.inside()
-    settings = dataclasses.replace(model.settings, input=features.settings)
-    with trainer.averaged():
-        model.copy(features=features, settings=settings).save_pretrained(out / LAST)
-
-
 def _summarize(run: TaskRun, data: Data, *, seconds: float) -> dict[str, Any]:
-    """The results of a run, written to its folder: the best model, loaded as anybody would load it, on the validation
-    examples."""
+    """Score the best model, loaded from its folder, and write the report and the description."""
     model = run.task.from_pretrained(run.out, device=run.device.type)
     report = _score(model, data)
     valid = run.settings.text.valid
+    records = [record for record in read_metrics(run.out / METRICS) if "valid" in record]
+    epochs = {}
+    if records:  # metrics.jsonl may have been lost
+        best = min(records, key=lambda record: record["valid"])
+        epochs = {"epochs": records[-1]["epoch"], "best_epoch": best["epoch"]}
     results = {
         "trained_on": [Path(file).name for file in run.files],
         "valid": None if valid is None else Path(valid).name,
@@ -259,7 +252,7 @@ def _summarize(run: TaskRun, data: Data, *, seconds: float) -> dict[str, Any]:
         "valid_examples": len(data.valid),
         "parameters": model.parameter_count(),
         "seed": run.settings.train.seed,
-        **_epochs_of(run.out),
+        **epochs,
         "metric": report.metric,
         **{f"valid_{name}": value for name, value in report.values.items()},
         **data.raw_text,
@@ -272,68 +265,61 @@ def _summarize(run: TaskRun, data: Data, *, seconds: float) -> dict[str, Any]:
     return results
 
 
-def _epochs_of(out: Path) -> dict[str, float]:
-    """How many epochs a run took, and after how many it was best; nothing where metrics.jsonl was lost."""
-    records = [record for record in read_metrics(out / METRICS) if "valid" in record]
-    if not records:
-        return {}
-    return {"epochs": records[-1]["epoch"], "best_epoch": min(records, key=lambda record: record["valid"])["epoch"]}
-
-
 def _train_seeds(run: TaskRun, data: Data) -> dict[str, Any]:
-    """A run for each seed, in a folder of its own; those that are finished stay as they are. The best one's model is
-    copied to the top. -> its results, with the mean and the deviation of all"""
+    """Train each seed in a folder of its own, unless it is finished, and copy the best model to the top."""
     out = run.out
-    every = [_train_seed(run, data, number) for number in range(1, run.settings.train.seeds + 1)]
-    metric = f"valid_{every[0]['metric']}"
-    scores = [results[metric] for results in every]
+    results_by_seed = [_train_seed(run, data, number) for number in range(1, run.settings.train.seeds + 1)]
+    metric = f"valid_{results_by_seed[0]['metric']}"
+    scores = [results[metric] for results in results_by_seed]
     best = max(range(len(scores)), key=scores.__getitem__)
-    results = every[best] | {"seeds": scores}
-    for name in [name for name, value in every[best].items() if name.startswith("valid_") and isinstance(value, float)]:
-        mean, deviation = spread([each[name] for each in every])
-        results |= {f"{name}_mean": mean, f"{name}_deviation": deviation}
-    results["seconds"] = sum(each["seconds"] for each in every)
-    chosen = f"seed-{best + 1}"
-    check_file(out / chosen / REPORT, read_sealed(out / SCRATCH / f"{chosen}.json", AGAIN)["report"], AGAIN)
-    _copy_model(out / chosen, out)
+    best_results = results_by_seed[best]
+    results = best_results | {"seeds": scores}
+    for name, value in best_results.items():
+        if name.startswith("valid_") and isinstance(value, float):
+            mean, deviation = mean_and_deviation([seed_results[name] for seed_results in results_by_seed])
+            results |= {f"{name}_mean": mean, f"{name}_deviation": deviation}
+    results["seconds"] = sum(seed_results["seconds"] for seed_results in results_by_seed)
+    name = f"seed-{best + 1}"
+    note = read_sealed(out / SCRATCH / f"{name}.json", RESTORE_RUN)
+    check_file(out / name / REPORT, note["report"], RESTORE_RUN)
+    _copy_model(out / name, out)
     run.task.from_pretrained(out, device=run.device.type).save_description(out, results)
     remove_scratch(out)
     return results
 
 
 def _train_seed(run: TaskRun, data: Data, number: int) -> dict[str, Any]:
-    """The run of one seed of several, or what is noted of it where it is finished. -> its results"""
+    """Train one of several seeds, or read the results of a finished one."""
     folder, note = run.out / f"seed-{number}", run.out / SCRATCH / f"seed-{number}.json"
     if note.exists() and (folder / CONFIG).exists():
         sweep(folder)
-        if (folder / SCRATCH).exists():  # a kill came in between
+        if (folder / SCRATCH).exists():  # the process was killed before it was removed
             remove_scratch(folder)
-        return read_sealed(note, f"remove {note} and {folder}, and the seed is trained again")["results"]
+        return read_sealed(note, f"remove {note} and {folder} to train this seed again")["results"]
     train = run.settings.train
-    own = dataclasses.replace(train, seed=train.seed + number - 1, seeds=1)
-    one = dataclasses.replace(run, settings=dataclasses.replace(run.settings, train=own), out=folder)
-    run.reporter.said(f"seed {own.seed}, {number} of {train.seeds}")
-    with run_folder(folder, run.task.kind, run.files, one.settings, resume=(folder / RUN).exists(), keep=True):
-        results = _train_once(one, data)
-        write_json(note, sealed({"results": results, "report": fingerprint(folder / REPORT)}))
+    seed_train = dataclasses.replace(train, seed=train.seed + number - 1, seeds=1)
+    seed_run = dataclasses.replace(run, settings=dataclasses.replace(run.settings, train=seed_train), out=folder)
+    run.reporter.on_message(f"seed {seed_train.seed}, {number} of {train.seeds}")
+    with run_folder(folder, run.task.kind, run.files, seed_run.settings, resume=(folder / RUN).exists(), keep=True):
+        results = _train_once(seed_run, data)
+        write_json(note, seal({"results": results, "report": fingerprint(folder / REPORT)}))
         remove_scratch(folder)
-    write_tensors(run.out / CHECKPOINT, {}, {"finished": number})  # from now on there is something to keep
+    write_tensors(run.out / CHECKPOINT, {}, {"finished": number})  # marks the run as resumable
     return results
 
 
 def _copy_model(source: Path, out: Path) -> None:
-    """A model's folder into another, config.json last; what is in folders of its own, copies aside, stays there."""
+    """Copy the model in a folder, with copies of other models, to another folder; config.json comes last."""
     for folder in (COPY_OF_BILM, COPY_OF_VECTORS):
         if (source / folder).is_dir():
             shutil.copytree(source / folder, out / folder, dirs_exist_ok=True)
-    names = [*text_files(source), *(name for name in COPIED if (source / name).is_file())]
+    names = [*text_files(source), *(name for name in COPIED_FILES if (source / name).is_file())]
     for name in [*names, *(path.name for path in source.glob(PATTERN)), CONFIG]:
         with atomic(out / name) as temporary:
             shutil.copyfile(source / name, temporary)
 
 
 def _import_pyplot() -> Any:
-    """matplotlib's drawing functions, without a screen."""
     try:
         import matplotlib
     except ImportError as error:
@@ -345,22 +331,22 @@ def _import_pyplot() -> Any:
 
 
 def _draw_curves(out: Path, metric: str) -> None:
-    """The loss and the validation score over the epochs: curves.png."""
+    """Plot the loss and the validation score over the epochs: curves.png."""
     pyplot = _import_pyplot()
     records = list(read_metrics(out / METRICS))
     scored = [record for record in records if f"valid_{metric}" in record]
     if not scored:
         return
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.5))
-    left.plot([r["epoch"] for r in records], [r["loss"] for r in records], color="tab:blue")
-    left.set(xlabel="epoch", ylabel="training loss")
+    figure, (loss_axes, score_axes) = pyplot.subplots(1, 2, figsize=(9, 3.5))
+    loss_axes.plot([r["epoch"] for r in records], [r["loss"] for r in records], color="tab:blue")
+    loss_axes.set(xlabel="epoch", ylabel="training loss")
     scores = [100 * r[f"valid_{metric}"] for r in scored]
-    right.plot([r["epoch"] for r in scored], scores, color="tab:orange", marker=".")
+    score_axes.plot([r["epoch"] for r in scored], scores, color="tab:orange", marker=".")
     best = int(np.argmax(scores))
-    right.plot(scored[best]["epoch"], scores[best], color="tab:red", marker="o")
+    score_axes.plot(scored[best]["epoch"], scores[best], color="tab:red", marker="o")
     title = f"best {scores[best]:.2f} after epoch {scored[best]['epoch']:g}"
-    right.set(xlabel="epoch", ylabel=f"validation {metric}, percent", title=title)
-    for axes in (left, right):
+    score_axes.set(xlabel="epoch", ylabel=f"validation {metric}, percent", title=title)
+    for axes in (loss_axes, score_axes):
         axes.grid(alpha=0.3)
     figure.tight_layout()
     with atomic(out / CURVES) as temporary:

@@ -1,6 +1,5 @@
-"""Models over HTTP for many clients at once: embed, predict, surprisal, generate.
+"""Models over HTTP for many clients: embed, predict, surprisal, generate.
 
-`server` speaks HTTP, `verbs` knows what is asked of a model and how its answer is written, `batching` puts the requests
-of many clients together, `growth` does so for texts that are generated, `admission` refuses what would be too much,
-`metrics` counts, `openapi` describes it all.
+`server` handles HTTP, `endpoints` parses requests and encodes responses, `workers` computes requests in
+batches, `admission` limits the load, `metrics` counts, `openapi` describes the service.
 """

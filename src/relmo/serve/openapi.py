@@ -1,90 +1,62 @@
-"""The service's own description, in OpenAPI 3.1, made of what its models can do. It refers to nothing outside."""
+"""OpenAPI 3.1 description of the service, built from the endpoints of its models."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import relmo
-from relmo.serve.verbs import Verb
+from relmo.serve.endpoints import Endpoint
 
-PROBLEMS = {
-    "400": "The request is wrong; the answer says what, in one line.",
-    "401": "A token is needed.",
-    "408": "The request did not come in time.",
+ERRORS = {
+    "400": "The request is invalid; the response says why in one line.",
+    "401": "A token is required.",
+    "408": "The request did not arrive in time.",
     "413": "The request is too large.",
-    "429": "This client sends too many requests; Retry-After says when to come again.",
-    "503": "The server has enough to do; Retry-After says when to come again.",
+    "429": "The client sends too many requests; see Retry-After.",
+    "503": "The server is overloaded; see Retry-After.",
 }
-PROBLEM = {"type": "object", "properties": {"error": {"type": "string"}}}
+ERROR_SCHEMA = {"type": "object", "properties": {"error": {"type": "string"}}}
+PAGES = {
+    "/health": ("health", "Whether the server accepts requests; needs no token.", "application/json"),
+    "/models": ("models", "The models and their endpoints.", "application/json"),
+    "/metrics": ("metrics", "Counts and times in the Prometheus format.", "text/plain"),
+    "/openapi.json": ("openapi", "This description.", "application/json"),
+}
 
 
-def description(models: Sequence[Mapping[str, Verb]], *, token: bool) -> dict[str, Any]:
-    """Return the description of a service with the verbs of these models; with a token if one is needed."""
-    verbs: dict[str, list[Verb]] = {}
-    for model_verbs in models:
-        for verb in model_verbs.values():
-            verbs.setdefault(verb.name, []).append(verb)
-    asked: dict[str, Any] = {f"/{name}": {"post": _operation(several)} for name, several in verbs.items()}
-    made: dict[str, Any] = {
+def describe_service(models: Sequence[Mapping[str, Endpoint]], *, token: bool) -> dict[str, Any]:
+    """Return the description of a service with the endpoints of these models; `token` if it requires one."""
+    endpoints: dict[str, list[Endpoint]] = {}
+    for model_endpoints in models:
+        for endpoint in model_endpoints.values():
+            endpoints.setdefault(endpoint.name, []).append(endpoint)
+    paths: dict[str, Any] = {f"/{name}": {"post": _describe_endpoint(group)} for name, group in endpoints.items()}
+    for path, (name, summary, media_type) in PAGES.items():
+        responses = {"200": {"description": "The response.", "content": {media_type: {}}}}
+        paths[path] = {"get": {"operationId": name, "summary": summary, "responses": responses}}
+    description: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "relmo", "version": relmo.__version__, "summary": "Recurrent language models over HTTP."},
-        "paths": asked | _others(),
+        "paths": paths,
     }
     if token:
-        made["components"] = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
-        made["security"] = [{"token": []}]
-    return made
+        description["components"] = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
+        description["security"] = [{"token": []}]
+    return description
 
 
-def _operation(verbs: Sequence[Verb]) -> dict[str, Any]:
-    """Describe a verb; its request is one of those of the models that have it."""
-    verb = verbs[0]
-    schemas = [each.schema(is_default=each is verb) for each in verbs]
-    body = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
-    kinds = ["application/json", *(["application/x-ndjson"] if verb.name == "generate" else [])]
+def _describe_endpoint(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """Describe an endpoint that one or several models have."""
+    default = endpoints[0]
+    schemas = [endpoint.schema(is_default=endpoint is default) for endpoint in endpoints]
+    body = {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}, "example": default.example}
+    response_schema = {"type": "object", "properties": default.response_properties}
+    content = {media_type: {"schema": response_schema} for media_type in default.media_types}
+    responses: dict[str, Any] = {"200": {"description": "The response.", "content": content}}
+    for status, meaning in ERRORS.items():
+        responses[status] = {"description": meaning, "content": {"application/json": {"schema": ERROR_SCHEMA}}}
     return {
-        "operationId": verb.name,
-        "summary": verb.summary,
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": body, "example": verb.example}},
-        },
-        "responses": {
-            "200": {"description": "The answer.", "content": {kind: {"schema": _answer(verb)} for kind in kinds}}
-        }
-        | {
-            status: {"description": about, "content": {"application/json": {"schema": PROBLEM}}}
-            for status, about in PROBLEMS.items()
-        },
-    }
-
-
-def _answer(verb: Verb) -> dict[str, Any]:
-    if verb.name == "generate":
-        lines: dict[str, Any] = {
-            "sample": {"type": "integer"},
-            "added": {"type": "string"},
-            "text": {"type": "string"},
-            "texts": {"type": "array", "items": {"type": "object"}},
-        }
-        return {"type": "object", "properties": lines}
-    results = {"type": "array", "items": {"type": "object"}}
-    return {"type": "object", "properties": {"model": {"type": "string"}, "results": results}}
-
-
-def _others() -> dict[str, Any]:
-    pages = {
-        "/health": ("health", "Whether the server takes requests; needs no token.", "application/json"),
-        "/models": ("models", "The models, and what each can do.", "application/json"),
-        "/metrics": ("metrics", "Counts and times, for Prometheus.", "text/plain"),
-        "/openapi.json": ("openapi", "This description.", "application/json"),
-    }
-    return {
-        path: {
-            "get": {
-                "operationId": name,
-                "summary": about,
-                "responses": {"200": {"description": "The answer.", "content": {kind: {}}}},
-            }
-        }
-        for path, (name, about, kind) in pages.items()
+        "operationId": default.name,
+        "summary": default.summary,
+        "requestBody": {"required": True, "content": {"application/json": body}},
+        "responses": responses,
     }

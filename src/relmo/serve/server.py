@@ -1,15 +1,14 @@
-"""Models over HTTP, for many clients.
+"""HTTP server for models.
 
-    POST /embed /predict /surprisal /generate      a JSON object, which names its model where there are several
+    POST /embed /predict /surprisal /generate      a JSON object, which names its model if there are several
     GET  /health /models /metrics /openapi.json
 
-The event loop's thread reads requests, lets them in and sends answers; each verb of a model has a thread that computes
-(batching.py, growth.py) and writes answers as bytes. A request whose client has gone is not computed. An answer is sent
-in pieces, as fast as its client reads, and until then its request counts as one that is served.
+The thread of the event loop reads and admits requests and sends responses; every endpoint of a model has a thread that
+computes (workers.py). A request whose client has disconnected is not computed. A response is sent in chunks, as fast as
+its client reads; until then its request counts as admitted.
 """
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -20,347 +19,275 @@ import msgspec
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from relmo.errors import RelmoError, SettingError, shown
+from relmo.errors import RelmoError, SettingError, quote
 from relmo.serve.admission import Admission, RefusedRequest
-from relmo.serve.batching import Batcher, Ticket
-from relmo.serve.growth import Grown, Growth
+from relmo.serve.endpoints import encode_json, make_endpoints
 from relmo.serve.metrics import ServiceMetrics
-from relmo.serve.openapi import description
-from relmo.serve.verbs import GenerateVerb, verbs_of
-from relmo.settings.serving import ServeLimits
-from relmo.web.guard import SHUTTING_DOWN, Guard, problem
-from relmo.web.messages import OURS, one_line
+from relmo.serve.openapi import describe_service
+from relmo.serve.workers import EndpointWorker, ParsedRequest, QueuedRequest
+from relmo.settings.options import ServeLimits
+from relmo.web.guard import INTERNAL_ERROR, SHUTTING_DOWN, Guard, error_response, one_line
 
 HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
-PIECE = 1 << 16  # bytes of an answer that are sent at once
-LONG = 1 << 14  # bytes of a request that is read in a thread of its own, as others would wait for it
-GONE = 499  # the status that is counted where a client did not wait for its answer
-OPEN = ("/health",)  # what needs no token
-FEW_UNITS = 64  # of a request whose response is encoded at once
-JOIN_SECONDS = 1.0  # time for a thread to notice that the server ends, after the clients had their grace
+CHUNK_BYTES = 1 << 16
+MAX_INLINE_BYTES = 1 << 14  # larger requests are parsed in a thread, so that the event loop goes on
+MAX_INLINE_COST = 64  # responses of more expensive requests are encoded in a thread
+CLIENT_DISCONNECTED = 499  # status in the metrics
+PUBLIC_PATHS = ("/health",)  # need no token
+JOIN_SECONDS = 1.0  # time for a thread to notice that the server ends, after the grace period of the clients
 
 
-class GoneClient(Exception):
-    """The client has closed its connection; nobody is to blame."""
+class ClientDisconnected(Exception):
+    """The client has closed its connection."""
 
 
 class ServiceGuard(Guard):
-    """Who may ask."""
+    """Checks before the service."""
 
-    called = "this service"
+    server_name = "This service"
     app: "Service"
 
 
 class ModelName(msgspec.Struct):
-    """The part of a request that says which model is asked."""
+    """Part of a request that names the model."""
 
     model: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ServedModel:
-    """A model under its name, with what it can be asked and the threads that compute."""
+    """A model with its name, its endpoints and their worker threads."""
 
     def __init__(self, name: str, model: Any, limits: ServeLimits):
-        self.name, self.model = name, model
-        self.verbs = verbs_of(name, model, limits)
-        if not self.verbs:
-            raise SettingError(f"{name}: relmo serve has nothing to offer for this kind of model")
-        self.batchers: dict[str, Batcher] = {}
-        self.growth: Growth | None = None
+        self.name, self.kind = name, model.kind
+        self.endpoints = make_endpoints(name, model, limits)
+        if not self.endpoints:
+            raise SettingError(f"{name}: this kind of model cannot be served.")
+        self.workers: dict[str, EndpointWorker] = {}
 
-    def start(self, metrics: ServiceMetrics, words: int) -> None:
-        """Starts the threads, inside of an event loop; they compute so many words at once."""
-        for verb in self.verbs.values():
-            told = partial(metrics.batch, verb.name, self.name)
-            if isinstance(verb, GenerateVerb):
-                self.growth = Growth(self.model, told)
-            else:
-                self.batchers[verb.name] = Batcher(verb.answer, words=words, told=told)
-
-    @property
-    def workers(self) -> list[Batcher | Growth]:
-        """The threads that compute."""
-        return [*self.batchers.values(), *([] if self.growth is None else [self.growth])]
+    def start(self, metrics: ServiceMetrics) -> None:
+        """Start the threads; needs a running event loop."""
+        for endpoint in self.endpoints.values():
+            on_batch = partial(metrics.add_batch, endpoint.name, self.name)
+            self.workers[endpoint.name] = endpoint.start_worker(on_batch)
 
 
 class Service:
-    """The application."""
+    """ASGI application."""
 
     def __init__(self, models: Mapping[str, Any], limits: ServeLimits, *, token: bool):
-        self.models = {name: ServedModel(name, model, limits) for name, model in models.items()}
+        self.models = [ServedModel(name, model, limits) for name, model in models.items()]
         self.limits, self.metrics, self.admission = limits, ServiceMetrics(), Admission(limits)
-        self.description = description([model.verbs for model in self._all()], token=token)
-        self.verbs = {verb for model in self.models.values() for verb in model.verbs}
-        self.pages = {
-            "/health": self.health,
-            "/models": self.list_models,
+        description = describe_service([model.endpoints for model in self.models], token=token)
+        entries = [{"name": model.name, "kind": model.kind, "verbs": [*model.endpoints]} for model in self.models]
+        self.endpoints = {endpoint for model in self.models for endpoint in model.endpoints}
+        self.pages: dict[str, Callable[[], Response]] = {
+            "/health": lambda: JSONResponse({"status": "ok"}),
+            "/models": lambda: JSONResponse({"models": entries}),
             "/metrics": self.show_metrics,
-            "/openapi.json": lambda: JSONResponse(self.description),
+            "/openapi.json": lambda: JSONResponse(description),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
             return
-        path, method = scope["path"], scope["method"]
-        if path in self.pages:
-            answer = self.pages[path]() if method in ("GET", "HEAD") else _wrong_method("GET, HEAD")
-            await answer(scope, receive, send)
-        elif path.removeprefix("/") not in self.verbs:
-            found = "there is nothing here; GET /openapi.json says what there is"
-            await problem(found, 404)(scope, receive, send)
-        elif method != "POST":
-            await _wrong_method("POST")(scope, receive, send)
+        path = scope["path"]
+        methods = ("GET", "HEAD") if path in self.pages else ("POST",)
+        if path not in self.pages and path.removeprefix("/") not in self.endpoints:
+            response: Response = error_response("Unknown path; GET /openapi.json lists the endpoints.", 404)
+        elif scope["method"] not in methods:
+            allowed = ", ".join(methods)
+            response = error_response(f"Method not allowed; use {allowed}.", 405, {"allow": allowed})
+        elif path in self.pages:
+            response = self.pages[path]()
         else:
-            await AskedVerb(self, scope, receive, send).respond()
+            await RequestHandler(self, scope, receive, send).handle()
+            return
+        await response(scope, receive, send)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        """Starts and ends with the server."""
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        for model in self.models.values():
-            model.start(self.metrics, self.limits.batch_words)
+        for model in self.models:
+            model.start(self.metrics)
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await asyncio.to_thread(self.close)
         await send({"type": "lifespan.shutdown.complete"})
 
+    @property
+    def workers(self) -> list[EndpointWorker]:
+        """EndpointWorker threads of all models."""
+        return [worker for model in self.models for worker in model.workers.values()]
+
     def close(self) -> None:
         """End the threads. One that computes a long step is left behind; the process ends without it."""
-        workers = [worker for model in self._all() for worker in model.workers]
-        for worker in workers:
+        for worker in self.workers:
             worker.close()
         deadline = time.monotonic() + JOIN_SECONDS
-        for worker in workers:
+        for worker in self.workers:
             worker.thread.join(max(0.0, deadline - time.monotonic()))
 
     @property
     def is_computing(self) -> bool:
-        """Whether a thread is alive."""
-        return any(worker.thread.is_alive() for model in self._all() for worker in model.workers)
-
-    def health(self) -> Response:
-        """That it takes requests."""
-        return JSONResponse({"status": "ok"})
-
-    def list_models(self) -> Response:
-        """The models, and what each can do."""
-        return JSONResponse(
-            {"models": [{"name": each.name, "kind": each.model.kind, "verbs": [*each.verbs]} for each in self._all()]}
-        )
+        """Whether a worker thread is alive."""
+        return any(worker.thread.is_alive() for worker in self.workers)
 
     def show_metrics(self) -> Response:
-        """What was counted."""
-        waiting = sum(len(batcher.waiting) for model in self._all() for batcher in model.batchers.values())
+        """Return the metrics for Prometheus."""
+        num_waiting = sum(len(worker.queue) for worker in self.workers)
         gauges: dict[str, tuple[str, float]] = {
-            "relmo_requests_inside": ("Requests that are waiting, computed or being sent.", self.admission.requests),
-            "relmo_words_inside": ("Their words, about.", self.admission.words),
-            "relmo_requests_waiting": ("Requests that wait to be computed.", waiting),
+            "relmo_requests_inside": ("Admitted requests: waiting, computed or being sent.", self.admission.requests),
+            "relmo_words_inside": ("Approximate number of their words.", self.admission.words),
+            "relmo_requests_waiting": ("Requests in the queues.", num_waiting),
         }
-        return PlainTextResponse(self.metrics.text(gauges), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(self.metrics.format(gauges), media_type="text/plain; version=0.0.4")
 
-    def _all(self) -> list[ServedModel]:
-        return list(self.models.values())
-
-    def find(self, verb: str, name: Any) -> ServedModel:
-        """The model of a name, which must have the verb; the first one that has it where no name is given."""
-        able = [model for model in self._all() if verb in model.verbs]
+    def find_model(self, endpoint: str, body: bytes) -> ServedModel:
+        """Return the model that a request names, by default the first one with the endpoint."""
+        try:
+            name = msgspec.json.decode(body, type=ModelName).model
+        except (ValueError, RecursionError) as error:
+            raise SettingError(f"The request is invalid: {error}") from None
+        models = [model for model in self.models if endpoint in model.endpoints]
         if name is msgspec.UNSET:
-            return able[0]
-        for model in able:
+            return models[0]
+        for model in models:
             if model.name == name:
                 return model
-        raise SettingError(f"no model {shown(name)} can {verb} here; {', '.join(model.name for model in able)} can")
+        names = ", ".join(model.name for model in models)
+        raise SettingError(f"No model {quote(str(name))} has the endpoint {endpoint}. Models with it: {names}.")
 
 
-def _wrong_method(wanted: str) -> Response:
-    return problem(f"ask with {wanted}", 405, {"allow": wanted})
-
-
-class AskedVerb:
-    """A request of a client, from its coming to the end of its answer. The guard has read it whole: the first message
-    that is received is its body, and the second comes when the client goes."""
+class RequestHandler:
+    """Handler of one request. The guard has read the request: the first message that is received is its body, and the
+    second one arrives when the client disconnects."""
 
     def __init__(self, service: Service, scope: Scope, receive: Receive, send: Send):
         self.service, self.scope, self.receive, self.send = service, scope, receive, send
-        self.verb = scope["path"].removeprefix("/")
-        self.model, self.units, self.status = "", 0, 200
-        self.inside, self.begun = False, False
-        self.ticket: Ticket | None = None
+        self.endpoint = scope["path"].removeprefix("/")
+        self.model_name, self.cost, self.status = "", 0, 200
+        self.is_admitted, self.has_started, self.is_disconnected = False, False, False
+        self.worker: EndpointWorker | None = None
+        self.job: QueuedRequest | None = None
+        self.watcher: asyncio.Task[None] | None = None
 
-    async def respond(self) -> None:
-        """Answers the request, or says what is wrong with it; and takes count of it."""
-        started = time.perf_counter()
+    async def handle(self) -> None:
+        """Send the response or an error, and count the request."""
+        start_time = time.perf_counter()
         try:
-            await self._answer()
-        except RefusedRequest as refused:
-            after = {} if refused.after is None else {"retry-after": str(refused.after)}
-            await self._refuse(problem(str(refused), refused.status, after))
+            await self._respond()
+        except RefusedRequest as refusal:
+            headers = {} if refusal.retry_after is None else {"retry-after": str(refusal.retry_after)}
+            await self._send_error(error_response(str(refusal), refusal.status, headers))
         except RelmoError as error:
-            await self._refuse(problem(str(error)))
-        except GoneClient:
-            self.status = GONE
+            await self._send_error(error_response(str(error)))
+        except ClientDisconnected:
+            self.status = CLIENT_DISCONNECTED
         except asyncio.CancelledError:
             self.status = 503
-            raise  # the guard tells the client
+            raise  # the guard sends the response
         except Exception:
             self.status = 500
-            if self.begun:
-                raise  # and the connection ends in the middle of the answer
-            logging.getLogger("relmo.serve").exception("a request failed")
-            await self._refuse(problem(OURS, 500))
+            if self.has_started:
+                raise  # the connection ends in the middle of the response
+            logging.getLogger("relmo.serve").exception("request failed")
+            await self._send_error(error_response(INTERNAL_ERROR, 500))
         finally:
-            if self.inside:
-                self._leave()
-            seconds = time.perf_counter() - started
-            self.service.metrics.answered(self.verb, self.model, self.status, seconds, self.units)
+            self._release()
+            seconds = time.perf_counter() - start_time
+            self.service.metrics.add_request(self.endpoint, self.model_name, self.status, seconds, self.cost)
 
-    def _leave(self) -> None:
-        """Make room for another request, once nothing is computed for this one."""
-        leave = partial(self.service.admission.leave, self.units)
-        if self.ticket is None or self.ticket.released.done():
-            leave()
-        else:
-            self.ticket.released.add_done_callback(lambda _: leave())
-
-    async def _refuse(self, answer: Response) -> None:
-        self.status = answer.status_code
-        await answer(self.scope, self.receive, self.send)
-
-    async def _answer(self) -> None:
-        admission, client = self.service.admission, self.scope.get("client")
-        admission.check_rate("" if client is None else client[0])
-        body = (await self.receive())["body"]
-        model = self.service.find(self.verb, _model_name(body))
-        verb, self.model = model.verbs[self.verb], model.name
-        admission.enter()
-        self.inside = True
-        request = await self._run(verb.decode, body, size=len(body))
-        if isinstance(verb, GenerateVerb):
-            await self._generate(model, verb, request, size=len(body))
-        else:
-            asked = await self._run(verb.read, request, size=len(body))
-            self._charge(asked.units, asked.largest_cost)
-            results: list[Any] = []
-            for part in asked.split(self.service.limits.batch_words):
-                self.ticket = model.batchers[self.verb].ask(part)
-                results += await self._unless_gone(self.ticket.answer)
-            encode = partial(verb.encode, asked.options)
-            await self._send_whole(await self._run(encode, results, size=LONG * (asked.units > FEW_UNITS)))
-
-    def _charge(self, units: int, largest_item: int = 0) -> None:
-        self.service.admission.charge(units, largest_item)
-        self.units = units
-
-    @staticmethod
-    async def _run(function: Callable[[Any], Any], argument: Any, *, size: int) -> Any:
-        """Call a function, for a long request in a thread, so that the event loop goes on."""
-        return function(argument) if size < LONG else await asyncio.to_thread(function, argument)
-
-    async def _unless_gone(self, answer: "asyncio.Future[list[Any]]") -> list[Any]:
-        """The answer; where the client goes before, it is not wanted any more."""
-        gone = asyncio.ensure_future(self.receive())
-        gone.add_done_callback(lambda _: answer.cancel())  # which does nothing to an answer that is there
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            if gone.done() and not gone.cancelled():
-                raise GoneClient from None
-            raise
-        finally:
-            gone.cancel()
-
-    async def _generate(self, model: ServedModel, verb: GenerateVerb, request: Any, *, size: int) -> None:
-        """Text as it grows, or at its end."""
-        assert model.growth is not None
-        self._charge(await self._run(verb.units, request, size=size))
-        grown = model.growth.add(verb.begin(request))
-        gone = asyncio.ensure_future(self._watch(grown))
-        try:
-            if request.stream:
-                await self._send_lines(_lines(grown))
+    def _release(self) -> None:
+        """Cancel the computation; the request counts as admitted until that has ended."""
+        if self.watcher is not None:
+            self.watcher.cancel()
+        if self.worker is not None and self.job is not None:
+            self.worker.cancel(self.job)
+        if self.is_admitted:
+            leave = partial(self.service.admission.leave, self.cost)
+            if self.job is None or self.job.released.done():
+                leave()
             else:
-                found = [news async for news in _news(grown)][-1]
-                await self._send_whole(json.dumps({"model": model.name} | found, ensure_ascii=False).encode())
-        finally:
-            grown.gone = True
-            gone.cancel()
+                self.job.released.add_done_callback(lambda _: leave())
 
-    async def _watch(self, grown: Grown) -> None:
-        """Ends the growth where the client goes."""
+    async def _send_error(self, response: Response) -> None:
+        self.status = response.status_code
+        await response(self.scope, self.receive, self.send)
+
+    async def _respond(self) -> None:
+        service, client = self.service, self.scope.get("client")
+        service.admission.check_rate("" if client is None else client[0])
+        body = (await self.receive())["body"]
+        model = service.find_model(self.endpoint, body)
+        self.model_name, self.worker = model.name, model.workers[self.endpoint]
+        service.admission.enter()
+        self.is_admitted = True
+        endpoint = model.endpoints[self.endpoint]
+        is_large = len(body) >= MAX_INLINE_BYTES
+        request = await asyncio.to_thread(endpoint.parse, body) if is_large else endpoint.parse(body)
+        service.admission.charge(request.cost, request.largest_cost)
+        self.cost = request.cost
+        self.watcher = asyncio.create_task(self._watch_client())
+        results = self._compute(self.worker, request)
+        if request.is_streamed:
+            await self._send_lines(results)
+            return
+        encode = partial(endpoint.encode, request.options, [result async for result in results])
+        await self._send_body(await asyncio.to_thread(encode) if request.cost > MAX_INLINE_COST else encode())
+
+    async def _watch_client(self) -> None:
         await self.receive()
-        grown.gone = True
-        grown.news.put_nowait(GoneClient())
+        self.is_disconnected = True
+        if self.worker is not None and self.job is not None:
+            self.worker.cancel(self.job)
+            self.job.events.put_nowait(ClientDisconnected())
 
-    async def _begin(self, *headers: tuple[bytes, bytes]) -> None:
-        self.begun = True
+    async def _compute(self, worker: EndpointWorker, request: ParsedRequest) -> AsyncIterator[Any]:
+        """Yield the results of a request as they are computed."""
+        for part in request.split(self.service.limits.batch_words):
+            if self.is_disconnected:
+                raise ClientDisconnected
+            self.job = worker.submit(part)
+            async for result in self.job:
+                yield result
+
+    async def _start_response(self, *headers: tuple[bytes, bytes]) -> None:
+        self.has_started = True
         await self.send({"type": "http.response.start", "status": 200, "headers": headers})
 
-    async def _send_whole(self, answer: bytes) -> None:
-        """Sends an answer in pieces, as fast as the client reads."""
-        length = str(len(answer)).encode()
-        await self._begin((b"content-type", b"application/json"), (b"content-length", length))
-        for start in range(0, len(answer), PIECE):
-            piece, more = answer[start : start + PIECE], start + PIECE < len(answer)
-            await self.send({"type": "http.response.body", "body": piece, "more_body": more})
+    async def _send_body(self, body: bytes) -> None:
+        length = str(len(body)).encode()
+        await self._start_response((b"content-type", b"application/json"), (b"content-length", length))
+        for start in range(0, len(body), CHUNK_BYTES):
+            end = start + CHUNK_BYTES
+            await self.send({"type": "http.response.body", "body": body[start:end], "more_body": end < len(body)})
 
-    async def _send_lines(self, lines: AsyncIterator[bytes]) -> None:
-        """Sends lines as they come; what goes wrong before the first one is not the answer's to tell."""
-        first = await anext(lines)
-        await self._begin((b"content-type", b"application/x-ndjson"))
-        await self.send({"type": "http.response.body", "body": first, "more_body": True})
-        last = b""
+    async def _send_lines(self, results: AsyncIterator[Any]) -> None:
+        """Send results as lines of JSON. An error before the first one is raised, a later one is sent as a line."""
+        line, final = encode_json(await anext(results)) + b"\n", b""
+        await self._start_response((b"content-type", b"application/x-ndjson"))
         try:
-            async for line in lines:
+            await self.send({"type": "http.response.body", "body": line, "more_body": True})
+            async for result in results:
+                line = encode_json(result) + b"\n"
                 await self.send({"type": "http.response.body", "body": line, "more_body": True})
-        except asyncio.CancelledError:  # at the end of the grace
-            last = json.dumps({"error": SHUTTING_DOWN}).encode() + b"\n"
-        await self.send({"type": "http.response.body", "body": last})
-
-
-def _model_name(body: bytes) -> Any:
-    """Return the model that a body names; UNSET if it names none."""
-    try:
-        return msgspec.json.decode(body, type=ModelName).model
-    except (ValueError, RecursionError) as error:
-        raise SettingError(f"the request is not valid: {error}") from None
-
-
-async def _news(grown: Grown) -> AsyncIterator[dict[str, Any]]:
-    """What there is to tell of texts that grow; what went wrong is raised."""
-    while (news := await grown.news.get()) is not None:
-        if isinstance(news, Exception):
-            raise news
-        yield news
-
-
-async def _lines(grown: Grown) -> AsyncIterator[bytes]:
-    """The news of texts, a JSON object a line. What goes wrong after the first line is told in the last."""
-    begun = False
-    try:
-        async for news in _news(grown):
-            yield json.dumps(news, ensure_ascii=False).encode() + b"\n"
-            begun = True
-    except RelmoError as error:
-        if not begun:
-            raise
-        yield json.dumps({"error": one_line(str(error))}).encode() + b"\n"
+        except RelmoError as error:
+            final = encode_json({"error": one_line(str(error))}) + b"\n"
+        except asyncio.CancelledError:  # the grace period has ended
+            final = encode_json({"error": SHUTTING_DOWN}) + b"\n"
+        await self.send({"type": "http.response.body", "body": final})
 
 
 def make_app(
-    models: Mapping[str, Any],
-    limits: ServeLimits,
-    *,
-    token: str | None = None,
-    hosts: tuple[str, ...] | None = None,
+    models: Mapping[str, Any], limits: ServeLimits, *, token: str | None = None, hosts: tuple[str, ...] | None = None
 ) -> ServiceGuard:
-    """The service of models by their names: called by any of some names where `hosts` are given, and for those who have
-    the token where there is one."""
+    """Return the application that serves models by name; `hosts` are the host names that requests may use."""
     return ServiceGuard(
         Service(models, limits, token=token is not None),
         token=token,
         hosts=hosts,
         seconds=limits.seconds,
-        largest=limits.max_bytes,
+        max_bytes=limits.max_bytes,
         headers=HEADERS,
-        open_to_all=OPEN,
+        open_to_all=PUBLIC_PATHS,
     )

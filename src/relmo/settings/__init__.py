@@ -1,4 +1,1 @@
-"""Every setting with its default and its documentation, a file a kind; no torch, so that `--help` answers at once.
-
-`kinds.py` is the table of all kinds of model. `arguments.py` checks what callers give to functions.
-"""
+"""Settings with their defaults, types, bounds and documentation, one module per kind of model; no torch."""

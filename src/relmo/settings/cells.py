@@ -1,6 +1,6 @@
-"""The table of the recurrent cells. Adding a cell is adding its line, and its file `relmo/nn/cells/NAME.py`.
+"""Table of the recurrent cells. A new cell is a line here and a file `relmo/nn/cells/NAME.py`.
 
-It imports no torch. Settings, their checks, the commands and the explorer are made from it.
+Settings, commands and the explorer are built from it without importing torch.
 """
 
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,7 +10,7 @@ CELLS: dict[str, tuple[str, ...]] = {
     "gru": (),
     "elman": ("nonlinearity",),
 }
-"""By name, the settings that have a meaning for this cell but not for all: options of its class."""
+"""By name, the settings that only some cells have: options of the class of the cell."""
 
 if TYPE_CHECKING:
     CellName = str
@@ -19,10 +19,10 @@ else:
 
 
 def cells_with(option: str) -> tuple[str, ...]:
-    """The cells for which a setting has a meaning."""
+    """Return the cells that have an option."""
     return tuple(name for name, options in CELLS.items() if option in options)
 
 
 def cell_options(settings: Any) -> dict[str, Any]:
-    """What a model's settings say for its own cell, as the class of the cell takes it."""
+    """Return the options of the cell that a model's settings name, as keywords of its class."""
     return {option: getattr(settings, option) for option in CELLS[settings.cell]}

@@ -1,104 +1,130 @@
-"""The settings of `relmo train lm`: language models over characters or words."""
+"""Settings of `relmo train lm`: language models over characters or words."""
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from relmo.errors import SettingError, shown
+from msgspec import Meta
+
+from relmo.errors import SettingError, quote
 from relmo.settings.arguments import PathName
-from relmo.settings.bounds import check_bounds, refuse
 from relmo.settings.cells import CELLS, cells_with
-from relmo.settings.training import TrainSettings, check_optimizer
+from relmo.settings.fields import (
+    Count,
+    HeldOut,
+    KindSettings,
+    NumLayers,
+    Only,
+    Rate,
+    SettingsSection,
+    Size,
+    refuse,
+)
+from relmo.settings.training import TrainSettings
 
-RECURRENT = tuple(CELLS)
+RECURRENT, NEURAL = Only(cell=tuple(CELLS)), Only(cell=(*CELLS, "feedforward"))
 
 if TYPE_CHECKING:
     NetworkName = str
 else:
-    NetworkName = Literal[(*RECURRENT, "ngram", "feedforward")]
+    NetworkName = Literal[(*CELLS, "ngram", "feedforward")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextSettings:
-    """How text becomes a stream of symbols."""
+class TextSettings(SettingsSection):
+    """Text, vocabulary and held-out parts."""
 
     unit: Literal["char", "word"] = "char"
-    """What the model reads and predicts: characters or words."""
-    tokenizer: Literal["words", "whitespace"] = "words"
-    """How lines are split into words: by relmo's Unicode tokenizer, or at white space if the text is tokenised
-    already."""
+    """Symbols of the model: characters or words."""
+    tokenizer: Annotated[Literal["words", "whitespace"], Only(unit="word")] = "words"
+    """Tokenizer: relmo's Unicode tokenizer, or split at whitespace if the text is tokenised already."""
     lowercase: bool = False
-    """Fold the text to lower case first."""
+    """Lower-case the text."""
     text_per: Literal["file", "line"] = "file"
-    """What one text is: a whole file, or each line of it. The end-of-text symbol follows every text; line ends inside a
+    """Unit of text: a whole file, or each line of it. The end-of-text symbol follows every text; line ends inside a
     text are symbols of their own."""
     vocabulary: PathName | None = None
-    """A file with the vocabulary to use, one symbol a line. By default it is made from the training part."""
-    vocabulary_size: int | None = None
-    """Keep at most this many symbols, the most frequent ones; the rest become `<unk>`."""
-    min_count: int = 1
-    """Symbols seen fewer times than this in the training part become `<unk>`."""
+    """Vocabulary file, one symbol per line. By default the vocabulary is built from the training part."""
+    vocabulary_size: Count | None = None
+    """Largest number of symbols; less frequent ones become `<unk>`."""
+    min_count: Count = 1
+    """Symbols that are less frequent in the training part become `<unk>`."""
     valid: PathName | None = None
-    """A file to validate on. By default the last part of the corpus is held out."""
-    valid_fraction: float = 0.05
-    """The share of the corpus that is held out for validation if there is no validation file. It follows the training
+    """Validation file. By default the last part of the corpus is held out."""
+    valid_fraction: HeldOut = 0.05
+    """Fraction of the corpus that is held out for validation if there is no validation file. It follows the training
     part."""
-    test_fraction: float = 0.0
-    """The share at the very end of the corpus that is scored once, after training."""
+    test_fraction: HeldOut = 0.0
+    """Fraction at the end of the corpus that is scored once, after training."""
     errors: Literal["strict", "replace"] = "strict"
-    """What to do with bytes that are not UTF-8: stop and say where they are, or read them as U+FFFD."""
+    """Bytes that are not UTF-8: stop with an error that says where they are, or read them as U+FFFD."""
+
+    def check(self) -> None:
+        super().check()
+        if self.valid_fraction + self.test_fraction >= 1:
+            raise SettingError("valid_fraction and test_fraction leave nothing to train on")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageModelSettings:
-    """The network of a language model."""
+class LanguageModelSettings(SettingsSection):
+    """Network of a language model."""
 
     cell: NetworkName = "lstm"
-    """The recurrent cell; or, for comparison, an interpolated Kneser-Ney n-gram model or Bengio's fixed-window
-    network."""
-    layers: int = 1
-    """How many recurrent layers."""
-    hidden: int = 512
-    """Units of each layer (feedforward: of the hidden layer)."""
-    embedding: int | None = None
-    """Size of the input embedding. By default it is that of the hidden layer."""
-    projection: int | None = None
-    """LSTM only: project each layer's output down to this size."""
-    nonlinearity: Literal["tanh", "relu"] = "tanh"
-    """Elman only: the activation."""
-    forget_bias: float = 1.0
-    """LSTM only: where the forget gate's bias starts."""
-    residual: bool = False
-    """Layers add their input to their output if the sizes agree."""
-    order: int = 5
+    """Recurrent cell; or, for comparison, an interpolated Kneser-Ney n-gram model or Bengio's fixed-window network."""
+    layers: Annotated[NumLayers, RECURRENT] = 1
+    """Number of recurrent layers."""
+    hidden: Annotated[Size, NEURAL] = 512
+    """Hidden size of each layer (feedforward: of the hidden layer)."""
+    embedding: Annotated[Size | None, NEURAL] = None
+    """Size of the input embeddings. The default is the hidden size."""
+    projection: Annotated[Size | None, Only(cell=cells_with("projection"))] = None
+    """LSTM only: project the output of each layer to this size."""
+    nonlinearity: Annotated[Literal["tanh", "relu"], Only(cell=cells_with("nonlinearity"))] = "tanh"
+    """Elman only: activation."""
+    forget_bias: Annotated[float, Meta(ge=-1e9, le=1e9), Only(cell=cells_with("forget_bias"))] = 1.0
+    """LSTM only: initial bias of the forget gate."""
+    residual: Annotated[bool, RECURRENT] = False
+    """Residual connections between layers of the same size."""
+    order: Annotated[int, Meta(ge=1, le=20), Only(cell=("ngram", "feedforward"))] = 5
     """N-gram and feedforward: predict from the last order - 1 symbols."""
-    dropout: float = 0.0
-    """Dropout between layers, and on the top layer's output unless output_dropout is given."""
-    output_dropout: float | None = None
-    """Dropout on the top layer's output."""
-    input_dropout: float = 0.0
-    """Dropout on the embedded input."""
-    word_dropout: float = 0.0
-    """Drop whole symbols of the embedding. A symbol is dropped wherever it occurs in the batch."""
-    weight_drop: float = 0.0
-    """Drop recurrent weights (DropConnect)."""
-    variational: bool = False
-    """Dropout keeps one mask for all steps of a window instead of a new one at each step."""
-    tied: bool = False
-    """Use the input embedding also as the weights of the output layer."""
-    softmax: Literal["full", "adaptive", "sampled"] = "full"
-    """The output layer in training: exact; adaptive (frequent symbols get more capacity); or a sampled estimate."""
-    cutoffs: tuple[int, ...] = ()
-    """Adaptive softmax: the ranks at which its clusters end. By default they follow from the size of the vocabulary."""
-    samples: int = 8192
-    """Sampled softmax: how many symbols stand for the vocabulary in each step."""
+    dropout: Annotated[Rate, NEURAL] = 0.0
+    """Dropout between layers, and on the output of the top layer unless output_dropout is set."""
+    output_dropout: Annotated[Rate | None, NEURAL] = None
+    """Dropout on the output of the top layer."""
+    input_dropout: Annotated[Rate, NEURAL] = 0.0
+    """Dropout on the input embeddings."""
+    word_dropout: Annotated[Rate, RECURRENT] = 0.0
+    """Dropout of whole symbols; a symbol is dropped wherever it occurs in the batch."""
+    weight_drop: Annotated[Rate, RECURRENT] = 0.0
+    """Dropout on the recurrent weights (DropConnect)."""
+    variational: Annotated[bool, RECURRENT] = False
+    """Variational dropout: one mask for all steps of a window instead of a new one at each step."""
+    tied: Annotated[bool, RECURRENT] = False
+    """Use the input embeddings as the weights of the output layer."""
+    softmax: Annotated[Literal["full", "adaptive", "sampled"], NEURAL] = "full"
+    """Output layer in training: exact; adaptive (more capacity for frequent symbols); or sampled."""
+    cutoffs: Annotated[tuple[int, ...], Meta(max_length=1000), NEURAL, Only(softmax="adaptive")] = ()
+    """Adaptive softmax: ranks at which the clusters end. The default depends on the size of the vocabulary."""
+    samples: Annotated[Size, NEURAL, Only(softmax="sampled")] = 8192
+    """Sampled softmax: number of sampled symbols per step."""
+
+    def check(self) -> None:
+        super().check()
+        if self.projection and self.projection >= self.hidden:
+            raise SettingError(f"projection {self.projection} must be smaller than hidden {self.hidden}")
+        if self.tied and self.softmax == "adaptive":
+            raise SettingError("tied and softmax adaptive cannot be used together; use softmax full or sampled")
+        if any(low >= high for low, high in pairwise((0, *self.cutoffs))):
+            raise SettingError(f"cutoffs must increase and be positive, not {quote(self.cutoffs)}")
+        if self.cell == "feedforward" and self.order < 2:
+            raise SettingError("order must be 2 or more for cell feedforward, which predicts from order - 1 symbols")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LMSettings:
+class LMSettings(KindSettings):
     """Train a language model over characters or words.
 
-    Any text will do: plain, .gz, .xz, .zst, .conllu, or - for standard input. The last part is held out for validation.
+    Text may be plain, .gz, .xz, .zst, .conllu, or - for standard input. The last part is held out for validation.
 
     For example:
 
@@ -108,50 +134,13 @@ class LMSettings:
     """
 
     files: ClassVar[str] = "Files to train on, in this order."
-    """What it is trained on."""
 
     text: TextSettings = field(default_factory=TextSettings)
     model: LanguageModelSettings = field(default_factory=LanguageModelSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
 
-
-SOME_CELLS: dict[str, tuple[str, ...]] = {
-    "order": ("ngram", "feedforward"),
-    **dict.fromkeys(("layers", "residual", "word_dropout", "weight_drop", "variational", "tied"), RECURRENT),
-    **dict.fromkeys(
-        ("hidden", "embedding", "dropout", "output_dropout", "input_dropout", "softmax", "cutoffs", "samples"),
-        (*RECURRENT, "feedforward"),
-    ),
-    **{option: cells_with(option) for options in CELLS.values() for option in options},
-}
-"""Which cells a setting of the model has a meaning for, where that is not all."""
-
-
-def check_lm(settings: LMSettings) -> None:
-    """Settings that make no sense, alone or together, are errors before anything is read."""
-    check_bounds(settings.text, settings.model, settings.train)
-    if settings.model.cell == "ngram":
-        refuse(settings.train, set(vars(settings.train)) - {"seed", "device", "threads"}, "cell ngram, which counts")
-    if settings.text.unit == "char":
-        refuse(settings.text, ["tokenizer"], "unit char")
-    check_optimizer(settings.train)
-    model, default = settings.model, LanguageModelSettings()
-    for name, cells in SOME_CELLS.items():
-        if model.cell not in cells and getattr(model, name) != getattr(default, name):
-            raise SettingError(
-                f"{name} has no meaning for cell {model.cell} (only for {', '.join(cells)}); leave it out"
-            )
-    if model.softmax != "sampled":
-        refuse(model, ["samples"], f"softmax {model.softmax}")
-    if model.projection and model.projection >= model.hidden:
-        raise SettingError(f"projection {model.projection} must be smaller than hidden {model.hidden}")
-    if model.tied and model.softmax == "adaptive":
-        raise SettingError("tied does not go with softmax adaptive; use softmax full or sampled")
-    if model.cutoffs and model.softmax != "adaptive":
-        raise SettingError("cutoffs is for softmax adaptive only; leave it out")
-    if any(low >= high for low, high in pairwise((0, *model.cutoffs))):
-        raise SettingError(f"cutoffs must rise from 1 on, not {shown(model.cutoffs)}")
-    if model.cell == "feedforward" and model.order < 2:
-        raise SettingError("order must be 2 or more for cell feedforward: it predicts from order - 1 symbols")
-    if settings.text.valid_fraction + settings.text.test_fraction >= 1:
-        raise SettingError("valid_fraction and test_fraction leave nothing to train on")
+    def check(self) -> None:
+        super().check()
+        if self.model.cell == "ngram":
+            optimised = [name for name in vars(self.train) if name not in ("seed", "device", "threads")]
+            refuse(self.train, optimised, "with cell ngram, which is counted")

@@ -1,124 +1,139 @@
-"""The settings of `relmo train seq2seq`: a text to another text."""
+"""Settings of `relmo train seq2seq`: sequence-to-sequence models."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
 
 from relmo.errors import SettingError
-from relmo.settings.bounds import check_bounds, refuse
 from relmo.settings.cells import CellName
-from relmo.settings.task import (
-    TASK_BOUNDS,
-    InputSettings,
-    TaskTextSettings,
-    TaskTrainSettings,
-    check_inputs,
-    check_task_training,
+from relmo.settings.fields import (
+    ENABLED,
+    Count,
+    Dimension,
+    NumLayers,
+    Only,
+    OptionalDimension,
+    Rate,
+    SettingsSection,
+    Size,
+    Weight,
+    refuse,
 )
+from relmo.settings.task import InputSettings, TaskSettings, TaskTextSettings, TaskTrainSettings
 
 UnitName = Literal["word", "char", "bpe", "unigram"]
-OF_SUBWORDS = ("bpe", "unigram")
+SUBWORD_UNITS = ("bpe", "unigram")
+ATTENTIONS = ("additive", "dot", "general", "concat")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seq2SeqTextSettings(TaskTextSettings):
-    """Files of pairs of texts, and the units in which they are read and written."""
+    """Files of text pairs, and their units."""
 
     column: str | None = None
-    """The two columns, source and target, by name or number with a comma between them. The default is 1,2. With 2,1 the
-    model learns the other direction."""
+    """Columns of source and target, by name or number, separated by a comma. The default is 1,2; 2,1 trains the other
+    direction."""
     source_unit: UnitName = "word"
-    """What the encoder reads: words, characters, or subwords. Subwords are learned from the training texts by byte-pair
-    encoding or by a unigram model (needs relmo[translate])."""
+    """Units of the source: words, characters, or subwords. Subwords are learned from the training texts by byte-pair
+    encoding or a unigram model (needs relmo[translate])."""
     target_unit: UnitName = "word"
-    """What the decoder writes."""
-    subwords: int = 8000
-    """How many subwords there are. The two sides share them if both have them."""
-    target_min_count: int = 1
-    """Units seen fewer times than this in the training targets are unknown to the decoder."""
-    longest: int | None = None
-    """Pairs with more units than this on a side are left out of training. By default all are kept."""
+    """Units of the target."""
+    subwords: Annotated[int, Meta(ge=32, le=1 << 20)] = 8000
+    """Number of subwords. They are shared if both sides have them."""
+    target_min_count: Count = 1
+    """Units that are less frequent in the training targets are unknown to the decoder."""
+    longest: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
+    """Skip training pairs with more units than this on either side. The default is to use all pairs."""
     metric: Literal["bleu", "chrf", "rouge", "exact"] = "bleu"
-    """The score to choose the best model by: BLEU and chrF (both need relmo[translate]), ROUGE-L, or the share of
-    targets that are exactly right."""
+    """Metric by which the best model is chosen: BLEU or chrF (both need relmo[translate]), ROUGE-L, or the fraction of
+    exact matches."""
+
+    def check(self) -> None:
+        super().check()
+        subword_units = {self.source_unit, self.target_unit} & set(SUBWORD_UNITS)
+        if not subword_units:
+            refuse(self, ["subwords"], "for words and characters")
+        if len(subword_units) > 1:
+            raise SettingError("both sides must have the same kind of subwords, bpe or unigram")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seq2SeqInputSettings(InputSettings):
-    """What the encoder reads of a unit."""
+    """Inputs of the encoder."""
 
-    word_dim: int = 256
-    """Size of the vectors of the source's units, which are learned; 0 for none."""
+    word_dim: OptionalDimension = 256
+    """Size of the embeddings of source units; 0 for none."""
     lowercase: bool = False
-    """Learned vectors are those of lower-cased words; characters and ELMo see words as they are."""
-    char_dim: int = 0
-    """Size of a character's embedding in the CNN that reads a word's spelling; 0 reads no characters."""
+    char_dim: OptionalDimension = 0
+    """Size of the character embeddings of the CNN over the characters of a word; 0 for no character input."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seq2SeqModelSettings:
-    """An encoder, a decoder, and what passes between them."""
+class Seq2SeqModelSettings(SettingsSection):
+    """Encoder, decoder and attention."""
 
     cell: CellName = "lstm"
-    """The recurrent cell of both."""
-    layers: int = 1
-    """How many recurrent layers each of them has."""
+    """Recurrent cell of encoder and decoder."""
+    layers: NumLayers = 1
+    """Number of recurrent layers of encoder and decoder."""
     directions: Literal[1, 2] = 2
-    """Whether the encoder reads from left to right only, or both ways."""
-    hidden: int = 256
-    """Units of each layer; of the encoder, in each direction."""
+    """1 for a forward encoder, 2 for a bidirectional one."""
+    hidden: Size = 256
+    """Hidden size of each layer; in the encoder, per direction."""
     attention: Literal["additive", "dot", "general", "concat", "none"] = "additive"
-    """How the decoder scores what it looks at: additive (Bahdanau et al. 2015); dot, general, concat (Luong et al.
-    2015). With none, one vector is all it gets of the source."""
-    context: Literal["start", "every"] = "start"
-    """Attention none: where the vector goes in. start: it is the decoder's first state (Sutskever et al. 2014). every:
-    each step of the decoder reads it too (Cho et al. 2014)."""
-    input_feeding: bool = False
-    """With attention: each step of the decoder reads what the step before has attended to (Luong et al. 2015)."""
-    target_dim: int = 256
-    """Size of the vectors of the target's units."""
+    """Attention: additive (Bahdanau et al. 2015); dot, general, concat (Luong et al. 2015). With none, the decoder gets
+    one vector of the source."""
+    context: Annotated[Literal["start", "every"], Only(attention="none")] = "start"
+    """Attention none: use of the source vector. start: as the initial state of the decoder (Sutskever et al. 2014).
+    every: also as an input of every step (Cho et al. 2014)."""
+    input_feeding: Annotated[bool, Only(attention=ATTENTIONS)] = False
+    """Input feeding: each step of the decoder also reads the attentional vector of the previous step (Luong et al.
+    2015)."""
+    target_dim: Dimension = 256
+    """Size of the embeddings of target units."""
     tied: bool = False
-    """Use the vectors of the target's units also as the weights of the output layer (Press & Wolf 2017)."""
-    dropout: float = 0.3
-    """Dropout on vectors of units, between layers, and before the output."""
-    label_smoothing: float = 0.0
-    """The share of a target's probability that goes to all units evenly (Szegedy et al. 2016)."""
-    sampling: float = 0.0
-    """Scheduled sampling: in training, the share of units for which the decoder reads its own guess in place of the
-    right one (Bengio et al. 2015)."""
-    sampling_steps: int = 10_000
-    """Scheduled sampling: the steps of training over which that share rises evenly from 0."""
+    """Use the embeddings of target units as the weights of the output layer (Press & Wolf 2017)."""
+    dropout: Rate = 0.3
+    """Dropout on embeddings, between layers, and before the output."""
+    label_smoothing: Rate = 0.0
+    """Label smoothing: probability that is spread evenly over all units (Szegedy et al. 2016)."""
+    sampling: Rate = 0.0
+    """Scheduled sampling: fraction of target units that are replaced by the prediction of the decoder in training
+    (Bengio et al. 2015)."""
+    sampling_steps: Annotated[Count, Only(sampling=ENABLED)] = 10_000
+    """Scheduled sampling: training steps over which that fraction rises linearly from 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seq2SeqTrainSettings(TaskTrainSettings):
-    """The training loop, with what suits pairs of texts."""
+    """Training loop for text pairs."""
 
-    batch: int = 64
-    """The largest number of pairs in a batch; they are of about the same length."""
-    clip_norm: float = 1.0
-    """Gradients whose global norm is above this are scaled down to it; 0 turns clipping off."""
+    batch: Size = 64
+    """Largest number of pairs per batch; they have similar lengths."""
+    clip_norm: Weight = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchSettings:
-    """How a target is looked for, where `predict` is not told otherwise; while a model trains, it is greedy."""
+class SearchSettings(SettingsSection):
+    """Defaults of beam search in `predict`; validation during training is greedy."""
 
-    beams: int = 5
-    """How many targets are kept open side by side; 1 always takes the most probable unit."""
-    length_penalty: float = 0.6
-    """Alpha: log-probabilities are divided by ((5 + length) / 6)^alpha (Wu et al. 2016). 0 takes them as they are, and
+    beams: Annotated[int, Meta(ge=1, le=1000)] = 5
+    """Number of hypotheses; 1 is greedy search."""
+    length_penalty: Annotated[float, Meta(ge=0, le=10)] = 0.6
+    """Alpha: log-probabilities are divided by ((5 + length) / 6)^alpha (Wu et al. 2016). 0 is no normalisation, which
     favours short targets."""
-    coverage: float = 0.0
-    """Beta: the weight of the penalty for source units that got little attention (Wu et al. 2016)."""
-    limit: int = 0
-    """The largest number of units in a target; 0 allows twice as many as the source has, and 50 more."""
+    coverage: Annotated[float, Meta(ge=0, le=100)] = 0.0
+    """Beta: weight of the coverage penalty, for source units with little attention (Wu et al. 2016)."""
+    limit: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    """Largest number of units of a target; 0 allows twice the number of source units plus 50."""
     replace_unknown: bool = True
-    """Words: an unknown word in a target becomes the source word that got the most attention (Jean et al. 2015)."""
+    """Words: replace an unknown target word by the source word with the most attention (Jean et al. 2015)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seq2SeqSettings:
-    """Train a network that turns one text into another: translation, summaries, corrections, sums, dates.
+class Seq2SeqSettings(TaskSettings):
+    """Train a sequence-to-sequence model: translation, summaries, corrections, sums, dates.
 
     For example:
 
@@ -132,10 +147,9 @@ class Seq2SeqSettings:
     """
 
     files: ClassVar[str] = (
-        "Pairs of texts: two parallel files with a comma between them (train.en,train.de), or files with two columns "
-        "(.tsv, .csv, .jsonl)."
+        "Text pairs: two parallel files separated by a comma (train.en,train.de), or files with two columns (.tsv, "
+        ".csv, .jsonl)."
     )
-    """What it is trained on."""
 
     text: Seq2SeqTextSettings = field(default_factory=Seq2SeqTextSettings)
     input: Seq2SeqInputSettings = field(default_factory=Seq2SeqInputSettings)
@@ -143,33 +157,14 @@ class Seq2SeqSettings:
     train: Seq2SeqTrainSettings = field(default_factory=Seq2SeqTrainSettings)
     search: SearchSettings = field(default_factory=SearchSettings)
 
-
-def check_seq2seq(settings: Seq2SeqSettings) -> None:
-    """As `check_tagger`, for a text to another text."""
-    text, model = settings.text, settings.model
-    check_bounds(text, model, bounds=TASK_BOUNDS)
-    check_inputs(settings.input)
-    check_task_training(settings.train)
-    check_search(settings.search)
-    if not {text.source_unit, text.target_unit} & set(OF_SUBWORDS):
-        refuse(text, ["subwords"], "words and characters")
-    elif text.source_unit in OF_SUBWORDS and text.target_unit in OF_SUBWORDS and text.source_unit != text.target_unit:
-        raise SettingError("both sides must have the same kind of subwords, bpe or unigram")
-    if text.source_unit != "word" and (settings.input.elmo is not None or settings.input.vectors is not None):
-        raise SettingError("elmo and vectors need words; add --source-unit word")
-    if model.attention == "none":
-        refuse(model, ["input_feeding"], "attention none")
-        refuse(settings.search, ["coverage"], "attention none")
-        if settings.input.elmo is not None and settings.input.elmo_at != "input":
-            raise SettingError("elmo at the output needs attention; with attention none give --elmo-at input")
-    else:
-        refuse(model, ["context"], "a network with attention")
-    if not model.sampling:
-        refuse(model, ["sampling_steps"], "a run without scheduled sampling")
-    if model.attention == "dot" and settings.input.elmo_at != "input":
-        raise SettingError("attention dot compares vectors of one size; with elmo at the output give general")
-
-
-def check_search(settings: SearchSettings) -> None:
-    """Numbers that a search can do with."""
-    check_bounds(settings, bounds=TASK_BOUNDS)
+    def check(self) -> None:
+        super().check()
+        elmo_at_output = self.input.elmo is not None and self.input.elmo_at != "input"
+        if self.text.source_unit != "word" and (self.input.elmo is not None or self.input.vectors is not None):
+            raise SettingError("elmo and vectors need words; add --source-unit word")
+        if self.model.attention == "none":
+            refuse(self.search, ["coverage"], "with attention none")
+            if elmo_at_output:
+                raise SettingError("elmo at the output needs attention; with attention none use --elmo-at input")
+        if self.model.attention == "dot" and elmo_at_output:
+            raise SettingError("attention dot needs vectors of one size; with elmo at the output use general")

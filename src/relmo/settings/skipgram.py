@@ -1,69 +1,77 @@
-"""The settings of `relmo train skipgram`: static word vectors."""
+"""Settings of `relmo train skipgram`: static word vectors."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
 
 from relmo.errors import SettingError
-from relmo.settings.bounds import check_bounds, refuse
+from relmo.settings.fields import Count, Dimension, HeldOut, KindSettings, SettingsSection, Size, Weight, refuse
 from relmo.settings.lm import TextSettings
-from relmo.settings.training import TrainSettings
+from relmo.settings.training import Epochs, LearningRate, Steps, TrainSettings
 
 
 @dataclass(frozen=True, kw_only=True)
 class SkipgramTextSettings(TextSettings):
-    """How text becomes words; by default all of it is trained on."""
+    """Text and vocabulary; by default nothing is held out."""
 
     unit: Literal["char", "word"] = "word"
-    """What has a vector: always words."""
+    """Always word."""
     lowercase: bool = True
-    """Fold the text to lower case first."""
-    min_count: int = 5
-    """Words seen fewer times than this get no vector and are passed over."""
+    min_count: Count = 5
+    """Words that are less frequent have no vector and are skipped."""
     text_per: Literal["file", "line"] = "line"
-    """What one text is: a whole file, or each line of it. A word predicts no words of another text."""
-    valid_fraction: float = 0.0
-    """The share of the corpus that is held out for validation if there is no validation file."""
+    """Unit of text: a whole file, or each line of it. Words do not predict words of another text."""
+    valid_fraction: HeldOut = 0.0
+    """Fraction of the corpus that is held out for validation if there is no validation file."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SkipgramModelSettings:
-    """The word vectors and what they learn from."""
+class SkipgramModelSettings(SettingsSection):
+    """Word vectors and their training pairs."""
 
-    dimensions: int = 100
-    """Size of a vector."""
-    window: int = 5
-    """A word predicts the words up to this far away; each time the reach is drawn from 1 to this."""
-    negatives: int = 5
-    """The weight of words drawn at random against each true neighbour."""
-    subsample: float = 1e-3
-    """Words that make up more than this share of the text are thinned; 1 keeps them all."""
+    dimensions: Dimension = 100
+    """Size of the vectors."""
+    window: Annotated[int, Meta(ge=1, le=100)] = 5
+    """Largest distance between a word and the words it predicts; for each word it is drawn from 1 to this."""
+    negatives: Annotated[int, Meta(ge=1, le=100)] = 5
+    """Weight of the negative samples relative to each true neighbour."""
+    subsample: Annotated[float, Meta(ge=1e-12, le=1)] = 1e-3
+    """Subsample words whose relative frequency is above this; 1 keeps all words."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SkipgramTrainSettings(TrainSettings):
-    """The training loop, with what suits sparse gradients."""
+    """Training loop for sparse gradients."""
 
-    epochs: float = 5.0
-    """How often to go through the training data; may be a fraction."""
-    batch: int = 4096
-    """How many words of running text make one step."""
+    epochs: Epochs = 5.0
+    batch: Size = 4096
+    """Number of running words per step."""
     optimizer: Literal["adamw", "adam", "sgd", "adagrad"] = "adagrad"
-    """The optimiser: adagrad; or sgd, as in word2vec, with a learning rate of 0.025 and a batch of 1024 or fewer."""
-    lr: float = 0.25
-    """The learning rate after warm-up, for the sum over the pairs of a batch."""
-    warmup: int = 0
+    """Optimiser: adagrad; or sgd, as in word2vec, with a learning rate of 0.025 and a batch of 1024 or fewer."""
+    lr: LearningRate = 0.25
+    """Learning rate after warm-up, for the sum over the pairs of a batch."""
+    warmup: Steps = 0
     """Steps over which the learning rate rises from zero."""
     decay: Literal["cosine", "linear", "constant"] = "linear"
-    """How the learning rate falls after warm-up."""
-    clip_norm: float = 0.0
+    clip_norm: Weight = 0.0
     """Always 0: sparse gradients are not clipped."""
+
+    def check(self) -> None:
+        super().check()
+        refuse(self, ["unroll"], "for skipgram")
+        if self.optimizer not in ("sgd", "adagrad"):
+            raise SettingError(f"optimizer {self.optimizer} takes no sparse gradients; use adagrad or sgd")
+        for name in ("clip_norm", "weight_decay", "momentum"):
+            if getattr(self, name):
+                raise SettingError(f"{name} must be 0 for skipgram, whose gradients are sparse; leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SkipgramSettings:
-    """Train static word vectors, skip-gram with negative sampling.
+class SkipgramSettings(KindSettings):
+    """Train static word vectors: skip-gram with negative sampling.
 
-    The folder also holds them as vectors.txt, in word2vec's text format.
+    The model folder also contains vectors.txt, in word2vec's text format.
 
     For example:
 
@@ -71,25 +79,13 @@ class SkipgramSettings:
     """
 
     files: ClassVar[str] = "Files to train on: plain, .gz, .xz, .zst, .conllu, or - for standard input."
-    """What it is trained on."""
 
     text: SkipgramTextSettings = field(default_factory=SkipgramTextSettings)
     model: SkipgramModelSettings = field(default_factory=SkipgramModelSettings)
     train: SkipgramTrainSettings = field(default_factory=SkipgramTrainSettings)
 
-
-def check_skipgram(settings: SkipgramSettings) -> None:
-    """As `check_lm`, for word vectors."""
-    check_bounds(settings.text, settings.model, settings.train)
-    if settings.text.unit != "word":
-        raise SettingError("unit must be word for skipgram; leave it out")
-    if settings.text.test_fraction:
-        raise SettingError("test_fraction has no meaning for skipgram; leave it out")
-    refuse(settings.train, ["unroll"], "skipgram")
-    if settings.train.optimizer not in ("sgd", "adagrad"):
-        raise SettingError(
-            f"optimizer {settings.train.optimizer} takes no sparse gradients; use adagrad (or sgd) for skipgram"
-        )
-    for name in ("clip_norm", "weight_decay", "momentum"):
-        if getattr(settings.train, name):
-            raise SettingError(f"{name} must be 0 for skipgram, whose gradients are sparse; leave it out")
+    def check(self) -> None:
+        super().check()
+        if self.text.unit != "word":
+            raise SettingError("unit must be word for skipgram; leave it out")
+        refuse(self.text, ["test_fraction"], "for skipgram")

@@ -1,46 +1,39 @@
-"""The settings of `relmo train tagger`: a tag for each word."""
+"""Settings of `relmo train tagger`: sequence labelling."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from relmo.errors import SettingError
-from relmo.settings.bounds import check_bounds, refuse
-from relmo.settings.cells import CellName
-from relmo.settings.task import InputSettings, TaskTextSettings, TaskTrainSettings, check_inputs, check_task_training
+from relmo.settings.fields import Rate, refuse
+from relmo.settings.task import EncoderSettings, TaskSettings, TaskTextSettings
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaggerTextSettings(TaskTextSettings):
-    """Which tags to learn, and from what files."""
+    """Tags and files."""
 
     task: Literal["auto", "pos", "ner", "column"] = "auto"
-    """pos: a tag for each word (of CoNLL-U the universal one), scored by accuracy. ner: spans, in BIO or its
-    relatives, scored by F1. column: the tags of `column`, whatever they are, scored by accuracy. auto: ner if the
-    training tags mark spans (B-PER, I-PER, O), otherwise pos."""
+    """pos: a tag per word (CoNLL-U: the universal one), scored by accuracy. ner: spans, in BIO or a variant of it,
+    scored by F1. column: the tags of `column`, scored by accuracy. auto: ner if the training tags mark spans (B-PER,
+    I-PER, O), otherwise pos."""
     format: Literal["auto", "conllu", "columns", "jsonl"] = "auto"
-    """How files are laid out: CoNLL-U (.conllu), JSON lines (.jsonl), or columns. auto looks at the name."""
+    """File format: CoNLL-U (.conllu), JSON lines (.jsonl), or columns. auto looks at the name."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaggerModelSettings:
-    """The network of a tagger: bidirectional recurrent layers, then a tag for each word."""
+class TaggerModelSettings(EncoderSettings):
+    """Network of a tagger: bidirectional recurrent layers and a decoder."""
 
-    cell: CellName = "lstm"
-    """The recurrent cell."""
-    layers: int = 1
-    """How many recurrent layers."""
-    hidden: int = 200
-    """Units of each layer in each direction."""
-    dropout: float = 0.5
-    """Dropout between layers and on the last one's output, with one mask for all words of a sentence."""
+    dropout: Rate = 0.5
+    """Dropout between layers and on the output of the last one, with one mask for all words of a sentence."""
     decoder: Literal["softmax", "crf"] = "softmax"
-    """How tags are chosen: each by itself, or all of a sentence together by a conditional random field."""
+    """Choice of tags: each by itself, or those of a sentence jointly by a conditional random field."""
     encoding: Literal["bioul", "bio"] = "bioul"
-    """Spans only: the tags that the network learns. Its predictions are always written as BIO."""
+    """Spans only: encoding of the tags that the network learns. Predictions are always written as BIO."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaggerSettings:
+class TaggerSettings(TaskSettings):
     """Train a tagger: parts of speech, names, or any column of tags; with or without ELMo.
 
     For example:
@@ -55,20 +48,13 @@ class TaggerSettings:
     files: ClassVar[str] = (
         "Sentences to train on: CoNLL-U, columns (CoNLL, IOB2), or JSON lines; plain, .gz, .xz, .zst."
     )
-    """What it is trained on."""
 
     text: TaggerTextSettings = field(default_factory=TaggerTextSettings)
-    input: InputSettings = field(default_factory=InputSettings)
     model: TaggerModelSettings = field(default_factory=TaggerModelSettings)
-    train: TaskTrainSettings = field(default_factory=TaskTrainSettings)
 
-
-def check_tagger(settings: TaggerSettings) -> None:
-    """Settings that make no sense, alone or together, are errors before anything is read."""
-    check_bounds(settings.text, settings.model)
-    check_inputs(settings.input)
-    check_task_training(settings.train)
-    if settings.text.task == "column" and settings.text.column is None:
-        raise SettingError("task column needs a column: its name, such as --column xpos, or its number")
-    if settings.text.task in ("pos", "column"):
-        refuse(settings.model, ["encoding"], f"task {settings.text.task}")
+    def check(self) -> None:
+        super().check()
+        if self.text.task == "column" and self.text.column is None:
+            raise SettingError("task column needs a column: its name, such as --column xpos, or its number")
+        if self.text.task in ("pos", "column"):
+            refuse(self.model, ["encoding"], f"with task {self.text.task}")

@@ -1,21 +1,23 @@
-"""Models that another model is built on: where each is, and whether it is still the one it was trained with.
+"""Models that another model is built on: their location, and whether they are the ones it was trained with.
 
-A task's model names its biLM and its static vectors by a source, which is a path or the name of a model that ships, and
-by a digest of what matters in them. It may hold copies instead; then the source is a path inside its own folder.
+A task's model refers to its biLM and its static vectors by a source (a path or the name of a bundled model) and a
+digest. It may hold copies instead; then the source is a path inside its own folder.
 """
 
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
+from torch import nn
 
 import relmo
 from relmo.disk.files import is_file
 from relmo.errors import ModelError
 from relmo.networks.elmo import without_output
-from relmo.store.folder import BUNDLED, CONFIG, EXAMPLES, digest, own_tensors
+from relmo.store.folder import BUNDLED, CONFIG, EXAMPLES, digest, named_tensors
 from relmo.store.original import PairOrPath, locate
 
 if TYPE_CHECKING:
@@ -23,68 +25,64 @@ if TYPE_CHECKING:
     from relmo.models.vectors import WordVectors
 
 M = TypeVar("M")
-CALLED = {"elmo": "biLM", "vectors": "static vectors"}
+LABELS = {"elmo": "biLM", "vectors": "static vectors"}
 DEFAULT = BUNDLED[0]
-SHIPPED = {**dict(zip(BUNDLED, ("bilm", "skipgram"), strict=True)), **dict.fromkeys(EXAMPLES, "lm")}
-"""The models that ship, by name, and their kinds."""
-EMBEDS = ("input", "activation", "max_characters", "skip_connections", "cell_clip", "projection_clip")
-"""The settings of a biLM that its vectors depend on, beside its weights."""
+BUNDLED_KINDS = {**dict(zip(BUNDLED, ("bilm", "skipgram"), strict=True)), **dict.fromkeys(EXAMPLES, "lm")}
+"""Kinds of the bundled models by name."""
+DIGEST_SETTINGS = ("input", "activation", "max_characters", "skip_connections", "cell_clip", "projection_clip")
+"""Settings of a biLM that its vectors depend on, besides its weights."""
+_BILM_DIGESTS: WeakKeyDictionary[nn.Module, tuple[Any, str]] = WeakKeyDictionary()
 
 
-def bundled(source: PairOrPath | None) -> Path | None:
-    """The folder of a model that ships, if the source is its name and no model of this name is on disk."""
+def find_bundled(source: PairOrPath | None) -> Path | None:
+    """Return the folder of a bundled model, if the source is its name and no model of this name is on disk."""
     name = DEFAULT if source is None else source
-    known = isinstance(name, str | Path) and str(name) in (*BUNDLED, *EXAMPLES)
-    if not known or (source is not None and _on_disk(Path(str(name)))):
+    if not isinstance(name, str | Path) or str(name) not in BUNDLED_KINDS:
         return None
+    if source is not None:
+        if is_file(Path(name) / CONFIG):
+            return None
+        with suppress(ModelError):  # other files and folders of this name do not count
+            if locate(Path(name)) is not None:
+                return None
     return Path(relmo.__file__).with_name("data") / ("examples" if str(name) in EXAMPLES else "") / str(name)
 
 
-def _on_disk(path: Path) -> bool:
-    """Whether a path holds a model of any kind. Other files and folders do not count."""
-    if is_file(path / CONFIG):
-        return True
-    with suppress(ModelError):
-        return locate(path) is not None
-    return False
-
-
 class Reference(NamedTuple):
-    """A model that another one is built on."""
+    """Source and digest of a model that another one is built on."""
 
     source: str
     digest: str
 
-    def place(self, folder: Path) -> str:
-        """Where it is, as seen from the model in `folder`, which may hold a copy."""
-        return str(folder / self.source) if self.source.startswith(".") else self.source
-
-    def opened(
+    def load(
         self, folder: Path, name: str, moved: str | None, *, reader: Callable[[str], M], checksum: Callable[[M], str]
     ) -> M:
-        """The model of this name ("elmo", "vectors") that the one in `folder` is built on, from where it was, or from
-        where it has moved to; another model is an error that says what to do."""
-        what, place = CALLED[name], self.place(folder) if moved is None else moved
-        how = f"if it has moved, say where it is: --{name} PATH, or relmo.load(…, {name}=PATH)"
+        """Load the model "elmo" or "vectors" of the model in `folder`, from its source or from where it has moved to.
+
+        Raise `ModelError` if it is not the model of this reference."""
+        path = moved
+        if path is None:
+            path = str(folder / self.source) if self.source.startswith(".") else self.source
+        advice = f"if it has moved, give its path: --{name} PATH, or relmo.load(…, {name}=PATH)"
         try:
-            found = reader(place)
+            model = reader(path)
         except ModelError as error:
             if moved is not None:
                 raise
             raise ModelError(
-                f"{folder}: the {what} that this model was trained with cannot be opened "
-                f"({str(error).partition(';')[0]}); {how}; a model that is trained with --copy holds a copy of it"
+                f"{folder}: cannot load the {LABELS[name]} that this model was trained with "
+                f"({str(error).partition(';')[0]}); {advice}; a model trained with --copy holds a copy of it"
             ) from error
-        if checksum(found) != self.digest:
+        if checksum(model) != self.digest:
             raise ModelError(
-                f"{folder}: the {what} at {place} is not the one this model was trained with (another checksum); "
-                + (how if moved is None else "give that one")
+                f"{folder}: the {LABELS[name]} at {path} is not the one this model was trained with (the checksum "
+                f"differs); {advice if moved is None else 'give that one'}"
             )
-        return found
+        return model
 
 
 def read_reference(folder: Path, config: dict[str, Any], name: str) -> Reference | None:
-    """The reference of this name in a config.json; None where it has none."""
+    """Return the reference of this name in a config.json, or None."""
     value = config.get(name)
     if value is None:
         return None
@@ -93,21 +91,29 @@ def read_reference(folder: Path, config: dict[str, Any], name: str) -> Reference
     return Reference(value["source"], value["digest"])
 
 
-def full_source(source: str) -> str:
-    """A source that means the same from any folder: a name that ships, or an absolute path."""
-    return source if bundled(source) is not None else str(Path(source).absolute())
+def absolute_source(source: str) -> str:
+    """Return a source that is valid from any folder: a bundled name or an absolute path."""
+    return source if find_bundled(source) is not None else str(Path(source).absolute())
 
 
 def bilm_digest(model: "BiLM") -> str:
-    """A checksum of all that a biLM's vectors depend on: everything but its output layer."""
-    settings = {name: getattr(model.settings.model, name) for name in EMBEDS}
+    """Return a digest of everything that a biLM's vectors depend on, which is all but its output layer.
+
+    It is computed once for a network, until one of its tensors changes."""
+    settings = {name: getattr(model.settings.model, name) for name in DIGEST_SETTINGS}
     words: Any = model.vocabulary.symbols if model.settings.model.input == "word" and model.vocabulary else None
     if model.dictionaries is not None:
         words = [d.symbols for d in (model.dictionaries.characters, model.dictionaries.words) if d is not None]
-    tensors = {name: tensor.detach().cpu() for name, tensor in own_tensors(without_output(model.network)).items()}
-    return digest(tensors, [settings, model.settings.text.lowercase, words])
+    values = [settings, model.settings.text.lowercase, words]
+    tensors = named_tensors(without_output(model.network))
+    key = values, [(name, tensor.data_ptr(), tensor._version) for name, tensor in tensors.items()]
+    cached_key, cached_digest = _BILM_DIGESTS.get(model.network, (None, ""))
+    if cached_key != key:
+        cached_digest = digest({name: tensor.detach().cpu() for name, tensor in tensors.items()}, values)
+        _BILM_DIGESTS[model.network] = key, cached_digest
+    return cached_digest
 
 
 def vectors_digest(vectors: "WordVectors") -> str:
-    """A checksum of words and their vectors."""
+    """Return a digest of words and their vectors."""
     return digest({"matrix": torch.from_numpy(vectors.matrix)}, vectors.vocabulary.symbols)

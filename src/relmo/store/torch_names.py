@@ -1,8 +1,8 @@
-"""The biLM's tensors as AllenNLP and ELMoForManyLangs name and store them.
+"""Tensors of a biLM as AllenNLP and ELMoForManyLangs name and store them.
 
-The names are data: `ALLENNLP` and `MANY_LANGS` are the two tables. Two things are written otherwise there for the same
-numbers. The forget gate's bias holds the constant 1 that ours adds. The gate of a highway layer keeps the input where
-ours keeps the transform, so its sign is turned.
+`ALLENNLP` and `MANY_LANGS` are the tables of names. Two conventions differ from relmo's: the bias of the forget gate
+includes the constant 1 that relmo adds, and the gate of a highway layer multiplies the input, not the transform, so
+that its sign is reversed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from relmo.nn.elmo_lstm import FORGET_BIAS
 
 
 class Names(NamedTuple):
-    """What a tool calls its tensors, `.weight` and `.bias` left out. {} is a number, {d} forward or backward."""
+    """Names of tensors in a tool, without `.weight` and `.bias`. {} is an index, {d} forward or backward."""
 
     characters: str
     words: str
@@ -28,7 +28,7 @@ class Names(NamedTuple):
     projection: str
     lstm: str
     padding: int
-    """How many rows of zeros stand before the first character's vector."""
+    """Number of zero rows before the vector of the first character."""
 
 
 ALLENNLP = Names(
@@ -53,8 +53,10 @@ DIRECTIONS = ("forward", "backward")
 
 
 class Part(NamedTuple):
-    """A tensor as a tool stores it: its name and shape, and our tensors that it fills, in its order of rows. Ours are
-    `signs` times what is stored; `padding` rows have no place in ours; `forget` is where a bias holds the constant."""
+    """Stored tensor: its name and shape, and the tensors of the network that it fills, in the order of its rows.
+
+    The network's tensors are `signs` times the stored ones, without the `padding` rows; `forget` are the rows of a bias
+    that include the constant."""
 
     name: str
     shape: tuple[int, ...]
@@ -65,7 +67,7 @@ class Part(NamedTuple):
 
 
 def layout(network: BiLMNetwork, names: Names) -> Iterator[Part]:
-    """Every tensor that such a tool stores of this network."""
+    """Yield the tensors that a tool stores for this network."""
 
     def part(name: str, *views: Tensor, signs: tuple[int, ...] = (1,), padding: int = 0) -> Part:
         return Part(name, (padding + sum(map(len, views)), *views[0].shape[1:]), list(views), signs, padding)
@@ -98,10 +100,10 @@ def layout(network: BiLMNetwork, names: Names) -> Iterator[Part]:
 
 @torch.no_grad()
 def fill(part: Part, stored: Tensor) -> None:
-    """Puts a stored tensor, which has the part's shape, into ours."""
+    """Copy a stored tensor, which has the shape of the part, to the network."""
     rows = stored[part.padding :].split([len(view) for view in part.views])
-    for view, own, sign in zip(part.views, rows, part.signs, strict=True):
-        view.copy_(sign * own)
+    for view, view_rows, sign in zip(part.views, rows, part.signs, strict=True):
+        view.copy_(sign * view_rows)
     if part.forget is not None:
         part.views[0][part.forget] -= FORGET_BIAS
 
@@ -109,14 +111,15 @@ def fill(part: Part, stored: Tensor) -> None:
 def read_network(
     network: BiLMNetwork, names: Names, tensors: Mapping[str, StoredTensor], where: Mapping[str, str], settings: str
 ) -> BiLMNetwork:
-    """The network, which has no memory yet, with the stored tensors. `where` says in which file a tensor is or should
-    be, `settings` where the network's sizes come from; messages name both."""
+    """Fill a network that has no memory yet with the stored tensors.
+
+    Messages name the file of a tensor, `where`, and the source of the network's sizes, `settings`."""
     for part in layout(network, names):
-        found = tensors.get(part.name)
-        if found is None or found.shape != part.shape:
-            what = "missing" if found is None else " x ".join(map(str, found.shape))
+        tensor = tensors.get(part.name)
+        if tensor is None or tensor.shape != part.shape:
+            shape = "missing" if tensor is None else " x ".join(map(str, tensor.shape))
             expected = " x ".join(map(str, part.shape))
-            raise ModelError(f"{where[part.name]}: '{part.name}' is {what}; by {settings} it is {expected}")
+            raise ModelError(f"{where[part.name]}: '{part.name}' is {shape}; by {settings} it is {expected}")
     network = network.to_empty(device="cpu")
     for part in layout(network, names):
         values = np.array(tensors[part.name].read(), dtype=np.float32)

@@ -1,16 +1,16 @@
-"""A network's weights in a model folder: in float32, float16 or int8, in one file or in several.
+"""Weights of a network in a model folder: in float32, float16 or int8, in one file or in shards.
 
-    float32   as they are: model.safetensors
-    float16   numbers rounded to float16
-    int8      matrices of 64 x 64 and more as whole numbers from -127 to 127, and a float16 scale for each 512 of a row
-              (`nn/quantize.py`) under the tensor's name and ":scale"; what is smaller, biases and such, in float16
+    float32   unchanged: model.safetensors
+    float16   rounded to float16
+    int8      matrices of 64 x 64 and larger as integers from -127 to 127, with a float16 scale per 512 entries of a row
+              (`nn/quantize.py`) under the tensor's name and ":scale"; smaller tensors and biases in float16
 
-Whole numbers stay as they are. Several files, model-00001-of-00003.safetensors and so on, are filled one after another.
-A tensor that does not fit into one file goes on with its later rows in the next, under the same name. config.json has
-the precision and the digest of every file; without them a folder has one file in float32.
+Integer tensors stay as they are. Shards, model-00001-of-00003.safetensors and so on, are filled one after another. A
+tensor that does not fit continues with its later rows in the next shard, under the same name. config.json holds the
+precision and the digest of every file; without them a folder has one file in float32.
 
-Loaded weights are always float32. Before memory is taken for the network that config.json describes, the names, types,
-shapes and bytes in the files are compared with it.
+Loaded weights are always float32. Names, types, shapes and sizes in the files are compared with the network that
+config.json describes before memory is allocated for it.
 """
 
 import math
@@ -23,26 +23,26 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from relmo.disk.files import is_file
-from relmo.errors import ModelError, SettingError, shown
+from relmo.errors import ModelError, SettingError, quote
 from relmo.nn.quantize import BLOCK, Quantized, quantize
-from relmo.store.folder import WEIGHTS, open_tensors, own_tensors, read_tensors, write_tensors
+from relmo.store.folder import WEIGHTS, named_tensors, open_tensors, read_tensors, write_tensors
 
-Stored = Literal["float32", "float16", "int8"]
-STORED: tuple[Stored, ...] = get_args(Stored)
-TYPES = {"F32": torch.float32, "F16": torch.float16, "I8": torch.int8, "I64": torch.int64}  # as files call them
+StoredPrecision = Literal["float32", "float16", "int8"]
+STORED_PRECISIONS: tuple[StoredPrecision, ...] = get_args(StoredPrecision)
+TYPES = {"F32": torch.float32, "F16": torch.float16, "I8": torch.int8, "I64": torch.int64}  # safetensors names
 SCALE = ":scale"
-SMALLEST = 64  # rows and columns of a matrix that is worth its scales in int8
+MIN_INT8_SIZE = 64  # rows and columns of a matrix for which int8 pays off
 PATTERN = "model*.safetensors"
 RANDOM = ("normal_", "uniform_", "kaiming_uniform_", "orthogonal_")
 MB = 1_000_000
-MOST_FILES = 10_000
-HEADER, HEADER_ENTRY = 1_000, 200  # bytes of a file that are not numbers, and of these for each tensor
+MAX_FILES = 10_000
+HEADER_BYTES, HEADER_ENTRY_BYTES = 1_000, 200  # of a file, and in addition per tensor
 
 N = TypeVar("N", bound=nn.Module)
 
 
 class TensorForm(NamedTuple):
-    """A tensor's shape and type in a file; the type is None where no weights can have it."""
+    """Shape and dtype of a tensor in a file; the dtype is None if weights cannot have it."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype | None
@@ -51,212 +51,210 @@ class TensorForm(NamedTuple):
         return f"{self.shape} of {str(self.dtype or 'another type').removeprefix('torch.')}"
 
 
-class Record(NamedTuple):
-    """What config.json says of the weight files: their precision and their digests. Without digests there is a single
-    file, which holds its own."""
+class WeightsRecord(NamedTuple):
+    """Entry on the weight files in config.json. Without digests there is a single file, which holds its own."""
 
-    precision: Stored = "float32"
+    precision: StoredPrecision = "float32"
     digests: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
-        """The names of the files."""
+        """File names."""
         count = len(self.digests)
         return [WEIGHTS] if count < 2 else [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
 
 
-def read_record(folder: Path, config: dict[str, Any]) -> Record:
-    """The record in a config.json, checked; a weight file that it does not name is an error."""
+def read_record(folder: Path, config: dict[str, Any]) -> WeightsRecord:
+    """Return the checked record in a config.json; weight files that it does not name are an error."""
     stored = config.get("stored", {"precision": "float32", "digests": []})
     precision, digests = (stored.get(key) if isinstance(stored, dict) else None for key in ("precision", "digests"))
-    if precision not in STORED:
-        raise ModelError(
-            f"{folder}: config.json is damaged: it says precision {shown(precision)}, not {', '.join(STORED)}"
-        )
-    if not isinstance(digests, list) or len(digests) > MOST_FILES or not all(isinstance(d, str) for d in digests):
+    if precision not in STORED_PRECISIONS:
+        names = ", ".join(STORED_PRECISIONS)
+        raise ModelError(f"{folder}: config.json is damaged: unknown precision {quote(precision)}; known: {names}")
+    if not isinstance(digests, list) or len(digests) > MAX_FILES or not all(isinstance(d, str) for d in digests):
         raise ModelError(f"{folder}: config.json is damaged: the digests of its weights are not a list of strings")
-    record = Record(precision, tuple(digests))
+    record = WeightsRecord(precision, tuple(digests))
     extra = sorted({path.name for path in folder.glob(PATTERN)} - set(record.names))
     if extra:
-        raise ModelError(f"{folder / extra[0]}: is not among the weights that config.json names; remove it")
+        raise ModelError(f"{folder / extra[0]}: is not listed in config.json; remove it")
     return record
 
 
 def save_weights(folder: Path, network: nn.Module) -> None:
-    """Writes model.safetensors in float32 and removes all other weight files."""
-    write_tensors(folder / WEIGHTS, own_tensors(network))
+    """Write model.safetensors in float32 and remove all other weight files."""
+    write_tensors(folder / WEIGHTS, named_tensors(network))
     for path in folder.glob(PATTERN):
         if path.name != WEIGHTS:
             path.unlink()
 
 
-def write_weights(folder: Path, tensors: dict[str, Tensor], precision: Stored, shard_mb: int | None) -> Record:
-    """Writes weights in a precision, in files of at most `shard_mb` megabytes (unless a row is longer), or in one file.
-    -> what config.json has to say of them"""
+def write_weights(
+    folder: Path, tensors: dict[str, Tensor], precision: StoredPrecision, shard_mb: int | None
+) -> WeightsRecord:
+    """Write weights in one file, or in files of at most `shard_mb` megabytes (unless a row is longer)."""
     stored: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        stored |= encode(name, tensor.detach().cpu(), precision)
-    files = list(shards(stored, None if shard_mb is None else shard_mb * MB))
-    names = Record(precision, ("",) * len(files)).names
-    return Record(precision, tuple(write_tensors(folder / n, part) for n, part in zip(names, files, strict=True)))
+        stored |= encode_tensor(name, tensor.detach().cpu(), precision)
+    shards = list(split_shards(stored, None if shard_mb is None else shard_mb * MB))
+    names = WeightsRecord(precision, ("",) * len(shards)).names
+    digests = (write_tensors(folder / name, shard) for name, shard in zip(names, shards, strict=True))
+    return WeightsRecord(precision, tuple(digests))
 
 
-def shards(tensors: dict[str, Tensor], limit: int | None) -> Iterator[dict[str, Tensor]]:
-    """The tensors in portions of at most `limit` bytes; one that does not fit is cut between two rows."""
-    room = math.inf if limit is None else limit - HEADER - HEADER_ENTRY * len(tensors)
-    part: dict[str, Tensor] = {}
-    left = room
+def split_shards(tensors: dict[str, Tensor], limit: int | None) -> Iterator[dict[str, Tensor]]:
+    """Yield the tensors in shards of at most `limit` bytes; a tensor that does not fit is split between two rows."""
+    capacity = math.inf if limit is None else limit - HEADER_BYTES - HEADER_ENTRY_BYTES * len(tensors)
+    shard: dict[str, Tensor] = {}
+    room = capacity
     for name, tensor in tensors.items():
-        rest = tensor
-        while rest.nbytes > left:
-            rows = rest.reshape(flat(tuple(rest.shape)))
-            fit = int(left * len(rows) // rows.nbytes)
-            if not part:
-                fit = max(fit, 1)  # a row that is over the limit by itself
-            if fit == len(rows):
+        remaining = tensor
+        while remaining.nbytes > room:
+            rows = remaining.reshape(as_rows(tuple(remaining.shape)))
+            num_rows = int(room * len(rows) // rows.nbytes)
+            if not shard:
+                num_rows = max(num_rows, 1)  # a row that exceeds the limit by itself
+            if num_rows == len(rows):
                 break
-            if fit:
-                part[name], rest = rows[:fit], rows[fit:]
-            yield part
-            part, left = {}, room
-        part[name] = rest
-        left = max(left - rest.nbytes, 0)
-    yield part
+            if num_rows:
+                shard[name], remaining = rows[:num_rows], rows[num_rows:]
+            yield shard
+            shard, room = {}, capacity
+        shard[name] = remaining
+        room = max(room - remaining.nbytes, 0)
+    yield shard
 
 
-def flat(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a tensor as a list of rows, which is how it is cut: (2, 3, 4) is 6 rows of 4."""
+def as_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a tensor as a list of rows, between which it is split: (2, 3, 4) is 6 rows of 4."""
     return (math.prod(shape[:-1]), shape[-1]) if len(shape) > 1 else shape or (1,)
 
 
-def encode(name: str, tensor: Tensor, precision: Stored) -> dict[str, Tensor]:
-    """A tensor as it is stored, by name: itself, rounded, or whole numbers and their scales."""
-    kept = layout(name, TensorForm(tuple(tensor.shape), tensor.dtype), precision)
-    if kept[name].dtype == tensor.dtype:
+def encode_tensor(name: str, tensor: Tensor, precision: StoredPrecision) -> dict[str, Tensor]:
+    """Return a tensor as it is stored, by name: itself, rounded, or integers and their scales."""
+    dtype = stored_forms(name, TensorForm(tuple(tensor.shape), tensor.dtype), precision)[name].dtype
+    if dtype == tensor.dtype:
         return {name: tensor}
-    if kept[name].dtype == torch.int8:
-        whole = quantize(tensor, scales=torch.float16)
-        stored = {name: whole.values.to(torch.int8), name + SCALE: whole.scale.to(torch.float16)}
+    if dtype == torch.int8:
+        quantized = quantize(tensor, scales=torch.float16)
+        stored = {name: quantized.values.to(torch.int8), name + SCALE: quantized.scale.to(torch.float16)}
     else:
         stored = {name: tensor.to(torch.float16)}
     if not all(part.isfinite().all() for part in stored.values()):
-        raise ModelError(f"'{name}' has numbers that are too large for {precision}, or NaN; keep it in float32")
+        raise ModelError(f"'{name}' has numbers that are too large for {precision}, or NaN; store it in float32")
     return stored
 
 
-def decode(name: str, stored: dict[str, Tensor]) -> Tensor:
-    """What `encode` was given, rounded."""
+def decode_tensor(name: str, stored: dict[str, Tensor]) -> Tensor:
+    """Return the tensor that `encode_tensor` stored, up to rounding."""
     if name + SCALE in stored:
         return Quantized(stored[name].float(), stored[name + SCALE].float()).numbers()
     return stored[name]
 
 
-def layout(name: str, tensor: TensorForm, precision: Stored) -> dict[str, TensorForm]:
-    """How a network's tensor stands in the files, by name, with its scales where it has any."""
+def stored_forms(name: str, tensor: TensorForm, precision: StoredPrecision) -> dict[str, TensorForm]:
+    """Return the forms in which a tensor of a network is stored, by name, with its scales if it has any."""
     shape, dtype = tensor
     if precision == "float32" or dtype != torch.float32:
         return {name: tensor}
-    if precision == "int8" and len(shape) > 1 and min(shape[-2:]) >= SMALLEST:
+    if precision == "int8" and len(shape) > 1 and min(shape[-2:]) >= MIN_INT8_SIZE:
         scales = (*shape[:-1], -(-shape[-1] // BLOCK))
         return {name: TensorForm(shape, torch.int8), name + SCALE: TensorForm(scales, torch.float16)}
     return {name: TensorForm(shape, torch.float16)}
 
 
-class Unfilled(TorchFunctionMode):
-    """Draws no first random numbers for tensors, since stored ones replace them. (To draw some of them for tensors
-    without memory, torch would import hundreds of modules, which takes seconds and 70 MB.)"""
+class SkipInit(TorchFunctionMode):
+    """Mode that skips random initialisation, since stored weights replace it.
+
+    (To initialise tensors on the meta device, torch would import hundreds of modules: seconds and 70 MB.)"""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Called in place of `func`."""
-        if getattr(func, "__name__", "").removeprefix("_") in RANDOM:  # `_orthogonal_` is our own
+        """Return the tensor unchanged for random initialisers; call any other function."""
+        if getattr(func, "__name__", "").removeprefix("_") in RANDOM:  # `_orthogonal_` is relmo's
             return args[0] if args else kwargs["tensor"]
         return func(*args, **(kwargs or {}))
 
 
 def load_weights(folder: Path, config: dict[str, Any], make: Callable[[], N]) -> N:
-    """The network that `make` makes, with the folder's weights. It is first made without memory and compared with the
-    files."""
+    """Return the network that `make` creates, with the weights of the folder.
+
+    It is first created without memory and compared with the files."""
     record = read_record(folder, config)
     expected: dict[str, TensorForm] = {}
-    for name, kept in _described(folder, make).items():
-        expected |= layout(name, kept, record.precision)
-    _compare(folder, record, expected)
+    for name, form in _network_forms(folder, make).items():
+        expected |= stored_forms(name, form, record.precision)
+    _check_forms(folder, record, expected)
     stored = _read_stored(folder, record, expected)
-    with Unfilled():
+    with SkipInit():
         network = make()
     with torch.no_grad():
-        for name, tensor in own_tensors(network).items():
-            tensor.copy_(decode(name, stored))
+        for name, tensor in named_tensors(network).items():
+            tensor.copy_(decode_tensor(name, stored))
     return network.eval()
 
 
-def _described(folder: Path, make: Callable[[], nn.Module]) -> dict[str, TensorForm]:
-    """The tensors of the network that `make` makes. It is made without memory: config.json may call for any size."""
+def _network_forms(folder: Path, make: Callable[[], nn.Module]) -> dict[str, TensorForm]:
+    # created on the meta device, since config.json may demand any size
     try:
-        with torch.device("meta"), Unfilled():
-            return {name: TensorForm(tuple(tensor.shape), tensor.dtype) for name, tensor in own_tensors(make()).items()}
+        with torch.device("meta"), SkipInit():
+            tensors = named_tensors(make())
     except (SettingError, TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ModelError(f"{folder}: config.json is damaged: {error}") from error
+    return {name: TensorForm(tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
 
 
-def check_room(folder: Path, config: dict[str, Any], make: Callable[[], nn.Module]) -> None:
-    """An error where the weight files are too small for the network that `make` makes, which may be a part of them."""
-    numbers = sum(math.prod(tensor.shape) for tensor in _described(folder, make).values())
-    files = [folder / name for name in read_record(folder, config).names]
-    there = sum(file.stat().st_size for file in files if is_file(file))
-    if numbers > there:  # a number takes a byte or more
+def check_weights_size(folder: Path, config: dict[str, Any], make: Callable[[], nn.Module]) -> None:
+    """Raise `ModelError` if the weight files are too small for the network that `make` creates, a part of the model."""
+    num_weights = sum(math.prod(form.shape) for form in _network_forms(folder, make).values())
+    paths = [folder / name for name in read_record(folder, config).names]
+    num_bytes = sum(path.stat().st_size for path in paths if is_file(path))
+    if num_weights > num_bytes:  # a weight takes at least one byte
         raise ModelError(
-            f"{folder}: config.json is damaged: it calls for {numbers:,} weights, the files have {there:,} bytes"
+            f"{folder}: config.json is damaged: it needs {num_weights:,} weights, the files have {num_bytes:,} bytes"
         )
 
 
-def _compare(folder: Path, record: Record, expected: dict[str, TensorForm]) -> None:
-    """An error where the files do not hold the expected tensors. Only their headers are read, not their numbers."""
-    found: dict[str, list[TensorForm]] = {}
+def _check_forms(folder: Path, record: WeightsRecord, expected: dict[str, TensorForm]) -> None:
+    """Compare the headers of the files with the expected tensors."""
+    parts: dict[str, list[TensorForm]] = {}
     for file_name in record.names:
         with open_tensors(folder / file_name) as file:
             for name in file.keys():  # noqa: SIM118
                 part = file.get_slice(name)
-                found.setdefault(name, []).append(TensorForm(tuple(part.get_shape()), TYPES.get(part.get_dtype())))
-    for name in sorted(expected.keys() | found.keys()):
-        wanted, there = expected.get(name), joined(found.get(name, []), expected.get(name))
-        if there != wanted:
+                parts.setdefault(name, []).append(TensorForm(tuple(part.get_shape()), TYPES.get(part.get_dtype())))
+    for name in sorted(expected.keys() | parts.keys()):
+        form = merge_forms(parts.get(name, []), expected.get(name))
+        if form != expected.get(name):
             raise ModelError(
-                f"{folder / record.names[0]}: does not fit config.json: '{name}' is {there or 'missing'}, "
-                f"expected {wanted or 'nothing'}"
+                f"{folder / record.names[0]}: does not match config.json: '{name}' is {form or 'missing'}, "
+                f"expected {expected.get(name) or 'nothing'}"
             )
 
 
-def joined(parts: list[TensorForm], whole: TensorForm | None) -> TensorForm | None:
-    """The form of a tensor put together from parts: the whole, if they have all its rows, else what they have."""
-    if len(parts) < 2 or whole is None:
+def merge_forms(parts: list[TensorForm], expected: TensorForm | None) -> TensorForm | None:
+    """Return the form of a tensor that is stored in parts; `expected` if they make up all of it."""
+    if len(parts) < 2 or expected is None:
         return parts[0] if parts else None
-    shape = flat(whole.shape)
+    shape = as_rows(expected.shape)
     for part in parts:
-        if len(part.shape) != len(shape) or part.shape[1:] != shape[1:] or part.dtype != whole.dtype:
+        if len(part.shape) != len(shape) or part.shape[1:] != shape[1:] or part.dtype != expected.dtype:
             return part
-    rows = sum(part.shape[0] for part in parts)
-    return whole if rows == shape[0] else TensorForm((rows, *shape[1:]), whole.dtype)
+    num_rows = sum(part.shape[0] for part in parts)
+    return expected if num_rows == shape[0] else TensorForm((num_rows, *shape[1:]), expected.dtype)
 
 
-def _read_stored(folder: Path, record: Record, expected: dict[str, TensorForm]) -> dict[str, Tensor]:
-    """The tensors in the files, with digests checked; those that were cut are put together again."""
+def _read_stored(folder: Path, record: WeightsRecord, expected: dict[str, TensorForm]) -> dict[str, Tensor]:
+    """Read the tensors, verify their digests, and join those that were split."""
     parts: dict[str, list[Tensor]] = {}
     for file_name, digest in zip(record.names, record.digests or (None,), strict=True):
         for name, tensor in read_tensors(folder / file_name, digest)[0].items():
-            if not _finite(tensor):
+            has_floats = tensor.is_floating_point() and tensor.numel() > 0
+            if has_floats and not all(math.isfinite(extreme) for extreme in tensor.aminmax()):
                 raise ModelError(
                     f"{folder / file_name}: '{name}' has numbers that are not finite (NaN, infinity); restore it from "
                     "a copy or train again"
                 )
             parts.setdefault(name, []).append(tensor)
     return {
-        name: part[0] if len(part) == 1 else torch.cat(part).reshape(expected[name].shape)
-        for name, part in parts.items()
+        name: tensors[0] if len(tensors) == 1 else torch.cat(tensors).reshape(expected[name].shape)
+        for name, tensors in parts.items()
     }
-
-
-def _finite(tensor: Tensor) -> bool:
-    if not tensor.is_floating_point() or not tensor.numel():
-        return True
-    return all(math.isfinite(extreme) for extreme in tensor.aminmax())

@@ -1,4 +1,4 @@
-"""Classifiers as a user has them: a label for a text, such as its sentiment, or whether a sentence is well formed.
+"""Classifiers: a label for a text, such as its sentiment, or whether a sentence is grammatical.
 
 classifier = relmo.load("models/sentiment")
 classifier.predict(["A quiet, lovely film."])[0].label                  # 'pos'
@@ -27,122 +27,122 @@ from relmo.settings.arguments import check_sentences
 from relmo.settings.cells import CELLS
 from relmo.settings.classifier import ClassifierSettings, ClassifierTextSettings
 from relmo.tasks.features import WordFeatures, Words, WordVocabulary
-from relmo.tasks.results import shortened
+from relmo.tasks.results import shorten
 from relmo.tasks.scores import TaskReport, class_report
 from relmo.tasks.task import Task, Tokenized, count_labels
 from relmo.text.encode import TOKENIZERS
 from relmo.text.readers.labelled import Labelled, labelled_format, read_labelled
 from relmo.text.vocabulary import Vocabulary
 
-METRICS = {"accuracy": "accuracy", "mcc": "matthews", "f1": "macro_f1"}  # settings' names to those of reports
+METRICS = {"accuracy": "accuracy", "mcc": "matthews", "f1": "macro_f1"}  # names in settings and in reports
 
 
 @dataclass(frozen=True, repr=False)
 class ChosenLabel:
-    """What was asked (`asked`: a text, or two sentences, by their names), the most probable label, and the probability
-    of each."""
+    """Most probable label.
 
-    asked: dict[str, str]
+    inputs          the text, or the two sentences of a pair, by name
+    probabilities   probability of each label
+    """
+
+    inputs: dict[str, str]
     label: str
     probabilities: dict[str, float]
 
     @property
     def probability(self) -> float:
-        """That of the label."""
+        """Probability of the label."""
         return self.probabilities[self.label]
 
     def as_text(self) -> str:
-        """The label and its probability, with a tab between them."""
+        """Return the label, a tab and its probability."""
         return f"{self.label}\t{self.probability:.4f}"
 
     def to_dict(self) -> dict[str, Any]:
-        """What was asked, the label and the probability of each."""
-        return {**self.asked, "label": self.label, "probability": self.probability, "probabilities": self.probabilities}
+        """Return the input, the label and the probability of each label."""
+        scores = {"label": self.label, "probability": self.probability, "probabilities": self.probabilities}
+        return self.inputs | scores
 
     def __repr__(self) -> str:
-        """The label, its probability and what was asked."""
-        asked = ", ".join(repr(shortened(text, 60)) for text in self.asked.values())
-        return f"ChosenLabel({self.label!r} {self.probability:.2f}, {asked})"
+        texts = ", ".join(repr(shorten(text, 60)) for text in self.inputs.values())
+        return f"ChosenLabel({self.label!r} {self.probability:.2f}, {texts})"
 
     def _repr_html_(self) -> str:
-        """For a notebook: what was asked, and the labels, the most probable first."""
-        asked = "".join(f"<p>{escape(text)}</p>" for text in self.asked.values())
-        ranked = sorted(self.probabilities.items(), key=lambda each: -each[1])
-        rows = "".join(f"<tr><th>{escape(label)}</th><td>{share:.4f}</td></tr>" for label, share in ranked)
-        return f"{asked}<table>{rows}</table>"
+        texts = "".join(f"<p>{escape(text)}</p>" for text in self.inputs.values())
+        ranking = sorted(self.probabilities.items(), key=lambda pair: -pair[1])
+        rows = "".join(f"<tr><th>{escape(label)}</th><td>{p:.4f}</td></tr>" for label, p in ranking)
+        return f"{texts}<table>{rows}</table>"
 
 
-def chosen_labels(logits: Tensor, labels: Vocabulary, asked: Sequence[dict[str, str]]) -> list[ChosenLabel]:
-    """What logits (B, C) say of what was asked."""
+def choose_labels(logits: Tensor, labels: Vocabulary, inputs: Sequence[dict[str, str]]) -> list[ChosenLabel]:
+    """Convert logits (B, C) to the most probable labels of these inputs."""
     rows = torch.softmax(logits.float(), dim=1).cpu()
     best, names = rows.argmax(dim=1).tolist(), labels.symbols
     return [
-        ChosenLabel(given, names[i], dict(zip(names, row, strict=True)))
-        for given, i, row in zip(asked, best, rows.tolist(), strict=True)
+        ChosenLabel(texts, names[i], dict(zip(names, row, strict=True)))
+        for texts, i, row in zip(inputs, best, rows.tolist(), strict=True)
     ]
 
 
 class Classifier(Task[Labelled, ChosenLabel]):
-    """A network that puts texts into classes, with its vocabulary, labels and settings."""
+    """Network that classifies texts, with its vocabulary, labels and settings."""
 
     kind = "classifier"
+    prediction_unit = "texts"
     settings: ClassifierSettings
 
     def predict(self, texts: Iterable[str | Words]) -> list[ChosenLabel]:
-        """The label of each text: strings, split as `tokens` splits them, or lists of words."""
-        return list(self.answer(map(self.ask, check_sentences(texts, "predict", "text"))))
-
-    @property
-    def counted(self) -> str:
-        """A label for each text."""
-        return "texts"
+        """Label texts: strings, split as by `tokens`, or lists of words."""
+        return super().predict(check_sentences(texts, "predict", "text"))
 
     @classmethod
-    def complete(cls, settings: ClassifierSettings) -> tuple[ClassifierSettings, LanguageModel | None]:
-        """With `init`, that language model, and its geometry. What the settings say of it must be so; a default counts
-        as nothing said."""
+    def resolve_settings(cls, settings: ClassifierSettings) -> tuple[ClassifierSettings, LanguageModel | None]:
+        """Return the settings with the geometry of the language model `init`, and this model.
+
+        Settings that differ from the model's and from the default are an error.
+        """
         source = settings.train.init
         if source is None:
             return settings, None
-        start = _open_start(source)
+        start = _load_language_model(source)
         model, text = start.settings.model, start.settings.text
-        taken: dict[str, dict[str, Any]] = {
+        geometry = {name: getattr(model, name) for name in ("cell", "layers", "hidden", "projection", "residual")}
+        inherited: dict[str, dict[str, Any]] = {
             "text": {"tokenizer": text.tokenizer},
             "input": {"word_dim": model.embedding or model.hidden, "lowercase": text.lowercase, "char_dim": 0},
-            "model": {name: getattr(model, name) for name in ("cell", "layers", "hidden", "projection", "residual")}
-            | {"directions": 1},
+            "model": geometry | {"directions": 1},
         }
         sections: dict[str, Any] = {}
-        for section, values in taken.items():
-            given = getattr(settings, section)
-            for name, own in values.items():
-                value = getattr(given, name)
-                if value not in (own, getattr(type(given)(), name)):
-                    raise SettingError(f"{name} is {value}, but {own} with --init {source}; leave it out, or say {own}")
-            sections[section] = dataclasses.replace(given, **values)
+        for section_name, values in inherited.items():
+            section = getattr(settings, section_name)
+            for name, required in values.items():
+                value = getattr(section, name)
+                if value not in (required, getattr(type(section)(), name)):
+                    raise SettingError(f"{name} is {value}, but must be {required} with --init {source}; omit it")
+            sections[section_name] = dataclasses.replace(section, **values)
         return dataclasses.replace(settings, **sections), start
 
-    def begin(self) -> Self:
-        """As every task's; with `init`, a language model's end is its beginning."""
-        made = super().begin()
+    def initialize(self) -> Self:
+        """Return a copy with a new network; with `init`, it starts from the weights of the language model."""
+        model = super().initialize()
         if self.start is not None:
-            words, body = made.network.inputs.words, made.network.body
+            words, body = model.network.inputs.words, model.network.body
             assert words is not None
             assert isinstance(body, PooledClassifier)
             with torch.no_grad():
-                words.weight.copy_(self.start.encoder.embedding.weight[_unknown_first(self.start)])
+                words.weight.copy_(self.start.encoder.embedding.weight[_symbol_order(self.start)])
             body.start_from(self.start.encoder.recurrent)
-        return made
+        return model
 
     @classmethod
     def read(cls, path: str | Path, text: ClassifierTextSettings, *, training: bool = False) -> list[Labelled]:
-        """The texts of a file; of trees, to learn from, every phrase."""
+        """Read the texts of a file; every phrase of trees in training."""
         layout = labelled_format(path, text.errors) if text.format == "auto" else text.format
         subtrees = layout == "trees" and text.subtrees and training
         if subtrees and text.valid is None:
             raise CorpusError(
-                f"{path}: phrases of one sentence would be on both sides of the held-out part; give a file to "
-                "validate on with --valid, or learn from whole sentences with --no-subtrees"
+                f"{path}: phrases of one sentence would be in both the training and the held-out part; give a "
+                "validation file with --valid, or train on sentences alone with --no-subtrees"
             )
         columns = {"column": text.column, "text_column": text.text_column}
         split = TOKENIZERS[text.tokenizer]
@@ -150,9 +150,8 @@ class Classifier(Task[Labelled, ChosenLabel]):
 
     @property
     def text_columns(self) -> tuple[tuple[str, ...], ...]:
-        """One, as in training."""
-        named = self.settings.text.text_column
-        return super().text_columns if named is None else ((named,),)
+        name = self.settings.text.text_column
+        return super().text_columns if name is None else ((name,),)
 
     @staticmethod
     def texts(example: Labelled) -> Sequence[Words]:
@@ -170,10 +169,10 @@ class Classifier(Task[Labelled, ChosenLabel]):
         device: torch.device,
         start: LanguageModel | None = None,
     ) -> WordFeatures:
-        """What a new model knows of words; with `init`, the words of that language model."""
+        """Build the features of words of a new model; with `init`, its words are those of the language model."""
         features = super().make_features(settings, sentences, device)
         if start is not None:
-            features.vocabulary = WordVocabulary(start.vocabulary.symbols[i] for i in _unknown_first(start))
+            features.vocabulary = WordVocabulary(start.vocabulary.symbols[i] for i in _symbol_order(start))
         return features
 
     @classmethod
@@ -181,53 +180,37 @@ class Classifier(Task[Labelled, ChosenLabel]):
         return {"labels": count_labels([example.label] for example in examples)}
 
     def make_network(self, inputs: WordInputs) -> TaskNetwork:
-        """Recurrent layers and a pool, or the biattentive classification network."""
-        model = self.settings.model
-        sizes: dict[str, Any] = {"input_size": inputs.size, "again_size": inputs.again_size}
-        sizes |= {"classes": len(self.labels), "hidden": model.hidden}
-        if model.network == "bcn":
-            return TaskNetwork(inputs, BCN(**sizes, input_dropout=model.dropout))
-        body = PooledClassifier(
-            **sizes,
-            cell=model.cell,
-            layers=model.layers,
-            bidirectional=model.directions == 2,
-            projection=model.projection,
-            residual=model.residual,
-            pool=model.pool,
-            mlp=model.mlp,
-            dropout=model.dropout,
-        )
-        return TaskNetwork(inputs, body)
+        """Create recurrent layers with pooling, or the biattentive classification network."""
+        network = BCN if self.settings.model.network == "bcn" else PooledClassifier
+        sizes = {"input_size": inputs.size, "num_classes": len(self.labels), "elmo_size": inputs.elmo_size}
+        return TaskNetwork(inputs, network(self.settings.model, **sizes))
 
     def target(self, example: Labelled) -> np.ndarray:
         return self.labels.ids([example.label])[0]
 
     def decode(self, output: Tensor, examples: Sequence[Labelled]) -> list[ChosenLabel]:
-        return chosen_labels(output, self.labels, [{"text": Tokenized.of(each.words).text} for each in examples])
+        inputs = [{"text": Tokenized.from_words(example.words).text} for example in examples]
+        return choose_labels(output, self.labels, inputs)
 
     def score(self, examples: Sequence[Labelled], predictions: Sequence[ChosenLabel]) -> TaskReport:
-        """Accuracy, macro F1 and Matthews correlation; the one that matters as the settings say."""
-        gold, found = ([each.label for each in side] for side in (examples, predictions))
-        return class_report(gold, found, metric=METRICS[self.settings.train.metric])
+        """Compute accuracy, macro F1 and Matthews correlation; the settings select the metric."""
+        gold, predicted = [example.label for example in examples], [prediction.label for prediction in predictions]
+        return class_report(gold, predicted, metric=METRICS[self.settings.train.metric])
 
-    def ask(self, given: str | Words, *, tokenized: bool = False) -> Labelled:
-        return Labelled(self.split(given, tokenized=tokenized), "")
+    def make_example(self, inputs: str | Words, *, tokenized: bool = False) -> Labelled:
+        return Labelled(self.split(inputs, tokenized=tokenized), "")
 
 
-def _open_start(source: str) -> LanguageModel:
-    """A language model of words, to start from."""
+def _load_language_model(source: str) -> LanguageModel:
     model = load(source, kinds="lm", device="cpu")
     if model.settings.text.unit != "word":
-        raise ModelError(
-            f"--init {source}: reads characters; give a language model of words (relmo train lm --unit word)"
-        )
+        raise ModelError(f"--init {source}: reads characters; give a word model (relmo train lm --unit word)")
     if model.settings.model.cell not in CELLS:
-        raise ModelError(f"--init {source}: has no recurrent layers; give one with a recurrent cell, such as lstm")
+        raise ModelError(f"--init {source}: has no recurrent layers; give a model with a recurrent cell, such as lstm")
     return model
 
 
-def _unknown_first(model: LanguageModel) -> list[int]:
-    """A language model's symbols in order, but the unknown word, which a classifier has at 0, first."""
+def _symbol_order(model: LanguageModel) -> list[int]:
+    """Return the ids of a language model's symbols with the unknown word, id 0 of a classifier, first."""
     unknown = model.vocabulary.unknown
     return [unknown, *(i for i in range(len(model.vocabulary)) if i != unknown)]

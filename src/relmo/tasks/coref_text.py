@@ -1,4 +1,4 @@
-"""Documents with their clusters, to be read: in brackets, as a page in a browser, as columns of CoNLL-2012.
+"""Documents with their clusters as text in brackets, as an HTML page and as columns of CoNLL-2012.
 
 [Anna]1 saw [[her]1 brother]2.
 """
@@ -11,25 +11,33 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
-from relmo.tasks.results import MarkedPart, MarkedSpan, TextSpan, marked_html, marked_parts, shortened
+from relmo.tasks.results import (
+    MarkedPart,
+    MarkedSpan,
+    TextSpan,
+    TokenizedText,
+    render_html,
+    shorten,
+    split_at_spans,
+)
 from relmo.text.readers.coref import CorefDocument, Place
 from relmo.text.tokenize import Token
 
 
 @dataclass(frozen=True)
 class Mention(TextSpan):
-    """A stretch of words that is of something, and the probability of the antecedent that it was linked to; None where
-    it has none before it."""
+    """Mention of an entity, and the probability of its antecedent; None if it has none."""
 
     probability: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
-class ResolvedText:
-    """A document, its words and where they stand in its text, and the mentions of each thing.
+class ResolvedText(TokenizedText):
+    """Document with the mentions of each entity.
 
-    text        what was given; where that was lists of words, these with a space between them, a sentence a line
-    sentences   how many words each sentence has
+    text        the given text; if lists of words were given, the words joined by spaces, with a line per sentence
+    tokens      words with their offsets in the text
+    sentences   number of words of each sentence
     """
 
     name: str
@@ -39,19 +47,14 @@ class ResolvedText:
     clusters: list[list[Mention]]
 
     @property
-    def words(self) -> list[str]:
-        """The words alone."""
-        return [token.text for token in self.tokens]
-
-    @property
     def places(self) -> list[list[Place]]:
-        """The clusters as words alone."""
+        """Clusters as (first word, end) of each mention."""
         return [[(mention.start_word, mention.end_word) for mention in cluster] for cluster in self.clusters]
 
     def parts(self) -> Iterator[MarkedPart]:
-        """The text with the beginnings and ends of mentions; the number of a part is its cluster's, from 1."""
+        """Yield the parts of the text and the begins and ends of mentions, numbered by cluster from 1."""
         marks = self._marks()
-        for part in marked_parts(self.text, [(mark.start, mark.end) for mark in marks]):
+        for part in split_at_spans(self.text, [(mark.start, mark.end) for mark in marks]):
             yield part if part.kind == "text" else part._replace(number=int(marks[part.number].label))
 
     def _marks(self) -> list[MarkedSpan]:
@@ -62,7 +65,7 @@ class ResolvedText:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """The document with its clusters as e2e-coref's JSON has them, and each mention's place in the text."""
+        """Return the document in the format of e2e-coref, and the offsets of each mention."""
         words = iter(self.words)
         return {
             "doc_key": self.name,
@@ -73,55 +76,52 @@ class ResolvedText:
         }
 
     def __repr__(self) -> str:
-        """The clusters."""
-        found = "; ".join(" = ".join(shortened(each.text, 30) for each in cluster) for cluster in self.clusters)
-        return f"ResolvedText({shortened(found or self.text, 160)})"
+        clusters = "; ".join(" = ".join(shorten(mention.text, 30) for mention in c) for c in self.clusters)
+        return f"ResolvedText({shorten(clusters or self.text, 160)})"
 
     def _repr_html_(self) -> str:
-        """For a notebook: the text with coloured mentions, each with the number of its cluster."""
-        return marked_html(self.text, self._marks())
+        return render_html(self.text, self._marks())
 
     def as_text(self) -> str:
-        """The text with mentions in brackets and their clusters' numbers behind, then a line for each cluster."""
+        """Return the text with mentions in brackets, followed by the numbers of their clusters; then each cluster."""
         return "".join(text for text, _ in self.pieces())
 
     def pieces(self) -> Iterator[tuple[str, str]]:
-        """The same in pieces, each with the name of its colour; none where it has no colour."""
+        """Yield the pieces of `as_text`, each with the name of its colour or an empty string."""
         colours = [""]
         for part in self.parts():
             if part.kind == "text":
                 yield part.text, colours[-1]
             elif part.kind == "begin":
-                colours.append(_colour(part.number))
+                colours.append(_terminal_colour(part.number))
                 yield "[", colours[-1]
             else:
                 yield f"]{part.number}", colours.pop()
         yield "\n\n" if self.clusters else "\n", ""
         for number, cluster in enumerate(self.clusters, start=1):
-            yield f"{number}: {' | '.join(' '.join(mention.text.split()) for mention in cluster)}", _colour(number)
+            mentions = " | ".join(" ".join(mention.text.split()) for mention in cluster)
+            yield f"{number}: {mentions}", _terminal_colour(number)
             yield "\n", ""
 
 
 def _hue(cluster: int) -> int:
-    """The colour of a cluster, in degrees: those of neighbours are far apart."""
-    return round(cluster * 137.508) % 360
+    return round(cluster * 137.508) % 360  # the golden angle: hues of neighbours are far apart
 
 
-def _colour(cluster: int) -> str:
-    """Black on a cluster's colour. It is light enough to be read on, and strong enough to be told from others on a
-    terminal that has few colours and takes the nearest."""
+def _terminal_colour(cluster: int) -> str:
+    # black on a background that is light enough to read on, and saturated enough for terminals with few colours
     red, green, blue = (round(255 * part) for part in hls_to_rgb(_hue(cluster) / 360, 0.65, 0.75))
     return f"#000000 on #{red:02x}{green:02x}{blue:02x}"
 
 
 def conll(document: CorefDocument, clusters: Sequence[Sequence[Place]]) -> str:
-    """A document as CoNLL-2012 has it, with these clusters. The other columns are as they were read; those that nobody
-    knows are -."""
+    """Return a document in the format of CoNLL-2012 with these clusters. Other columns are as they were read; unknown
+    ones are -."""
     marks: dict[int, list[str]] = defaultdict(list)
-    placed = [(start, end - 1, number) for number, cluster in enumerate(clusters) for start, end in cluster]
-    for start, last, number in sorted(placed, key=lambda each: (each[0], -each[1])):
+    spans = [(start, end - 1, number) for number, cluster in enumerate(clusters) for start, end in cluster]
+    for start, last, number in sorted(spans, key=lambda span: (span[0], -span[1])):
         marks[start].append(f"({number})" if start == last else f"({number}")
-    for start, last, number in sorted(placed, reverse=True):
+    for start, last, number in sorted(spans, reverse=True):
         if start != last:
             marks[last].append(f"{number})")
     part = document.part.zfill(3)
@@ -130,16 +130,9 @@ def conll(document: CorefDocument, clusters: Sequence[Sequence[Place]]) -> str:
     for words in document.sentences:
         for number, word in enumerate(words):
             speaker = "".join(document.speakers[place].split()) if document.speakers else ""
-            own = [
-                name,
-                str(int(part)) if part.isdecimal() else part,
-                str(number),
-                "_".join(word.split()),
-                *"-----",
-                speaker or "-",
-                "*",
-            ]
-            columns = document.columns[place] if document.columns else own
+            number_text = str(int(part)) if part.isdecimal() else part
+            defaults = [name, number_text, str(number), "_".join(word.split()), *"-----", speaker or "-", "*"]
+            columns = document.columns[place] if document.columns else defaults
             lines.append("\t".join([*columns, "|".join(marks[place]) or "-"]))
             place += 1
         lines.append("")
@@ -159,38 +152,34 @@ li {{ margin: 0.3em 0 }}
 </style></head><body>
 {documents}
 <script>
-const same = event => {{
-  const found = event.target.closest("[data-cluster]");
-  for (const old of document.querySelectorAll(".chosen")) old.classList.remove("chosen");
-  if (!found) return;
-  const own = found.closest("section").querySelectorAll(`[data-cluster="${{found.dataset.cluster}}"]`);
-  for (const each of own) each.classList.add("chosen");
+const highlightCluster = event => {{
+  const mention = event.target.closest("[data-cluster]");
+  for (const element of document.querySelectorAll(".chosen")) element.classList.remove("chosen");
+  if (!mention) return;
+  const cluster = mention.closest("section").querySelectorAll(`[data-cluster="${{mention.dataset.cluster}}"]`);
+  for (const element of cluster) element.classList.add("chosen");
 }};
-document.addEventListener("mouseover", same);
+document.addEventListener("mouseover", highlightCluster);
 </script></body></html>
 """
 
 
-def page(resolved: Sequence[ResolvedText]) -> str:
-    """All documents as one page that needs nothing else; the mouse over a mention shows all of its cluster."""
-    return PAGE.format(documents="\n".join(map(_section, resolved)))
-
-
-def _section(resolved: ResolvedText) -> str:
-    """A document: its text with coloured mentions, and a list of its clusters."""
-    marked = []
-    for part in resolved.parts():
-        if part.kind == "text":
-            marked.append(html.escape(part.text))
-        elif part.kind == "begin":
-            marked.append(f'<span data-cluster="{part.number}" style="--hue: {_hue(part.number)}">')
-        else:
-            marked.append(f"<sub>{part.number}</sub></span>")
-    rows = [
-        f'<li><span data-cluster="{number}" style="--hue: {_hue(number)}">'
-        + html.escape(" | ".join(mention.text for mention in cluster))
-        + "</span></li>"
-        for number, cluster in enumerate(resolved.clusters, start=1)
-    ]
-    title = f"<h2>{html.escape(resolved.name)}</h2>" if resolved.name else ""
-    return f"<section>{title}<p>{''.join(marked)}</p><ol>{''.join(rows)}</ol></section>"
+def page(documents: Sequence[ResolvedText]) -> str:
+    """Return all documents as one self-contained page; hovering over a mention highlights its cluster."""
+    sections = []
+    for document in documents:
+        marked = []
+        for part in document.parts():
+            if part.kind == "text":
+                marked.append(html.escape(part.text))
+            elif part.kind == "begin":
+                marked.append(f'<span data-cluster="{part.number}" style="--hue: {_hue(part.number)}">')
+            else:
+                marked.append(f"<sub>{part.number}</sub></span>")
+        rows = []
+        for number, cluster in enumerate(document.clusters, start=1):
+            mentions = html.escape(" | ".join(mention.text for mention in cluster))
+            rows.append(f'<li><span data-cluster="{number}" style="--hue: {_hue(number)}">{mentions}</span></li>')
+        title = f"<h2>{html.escape(document.name)}</h2>" if document.name else ""
+        sections.append(f"<section>{title}<p>{''.join(marked)}</p><ol>{''.join(rows)}</ol></section>")
+    return PAGE.format(documents="\n".join(sections))

@@ -1,7 +1,7 @@
-"""Sentences of words to the numbers that a task's network reads, and that network's inputs.
+"""Input features of words for the networks of tasks.
 
-What a word is looked up in: the vocabulary of the training examples, static vectors, its characters, a biLM. The static
-vectors and the biLM are models of their own (`store/references.py`); the vocabulary is kept with the task's model.
+A word is looked up in the vocabulary of the training examples, in static vectors, by its characters and in a biLM. The
+static vectors and the biLM are models of their own (`store/references.py`); the vocabulary is saved with the task.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from relmo.disk.files import is_file
-from relmo.embedding.elmo_cache import CachedVectors, Computed, ElmoCache, ElmoVectors, cache_folder
+from relmo.embedding.elmo_cache import CachedVectors, ComputedVectors, ElmoCache, ElmoVectors, cache_folder
 from relmo.embedding.engine import CutWords
 from relmo.errors import SettingError
 from relmo.loading import load
@@ -26,39 +26,33 @@ from relmo.models.saved import SavedFolder
 from relmo.models.vectors import WordVectors
 from relmo.networks.bilm import BiLMNetwork
 from relmo.networks.elmo import Elmo, sentence_ids, without_output
-from relmo.networks.inputs import ElmoParts, LayerSpread, WordBatch, WordInputs
-from relmo.settings.bounds import parse_filters
+from relmo.networks.inputs import LayerSpread, WordBatch, WordInputs
+from relmo.settings.fields import parse_filters
 from relmo.settings.task import NO_CACHE, InputSettings
-from relmo.store.folder import BILM_VOCABULARY, COPY_OF_BILM, COPY_OF_VECTORS, VOCABULARY, known_text, pick_device
-from relmo.store.references import (
-    Reference,
-    bilm_digest,
-    full_source,
-    read_reference,
-    vectors_digest,
-)
-from relmo.store.weights import Unfilled, check_room
+from relmo.store.folder import BILM_VOCABULARY, COPY_OF_BILM, COPY_OF_VECTORS, VOCABULARY, pick_device, verify_text_file
+from relmo.store.references import Reference, absolute_source, bilm_digest, read_reference, vectors_digest
+from relmo.store.weights import SkipInit, check_weights_size
 from relmo.text.characters import Spellings
 from relmo.text.vocabulary import UNKNOWN, SentenceVocabulary, Vocabulary
 
-SHARE_OF_GPU = 0.25  # of its free memory that layers of a biLM may take
-WORDS_AT_ONCE = 1 << 16  # whose layers are copied to a GPU together
-WORDS_OF_SPREAD = 10_000  # of the training examples, by which it is measured where a biLM's layers lie
+MAX_GPU_SHARE = 0.25  # of the free memory of a GPU that the layers of a biLM may take
+COPY_BATCH_WORDS = 1 << 16  # words whose layers are copied to a GPU together
+SPREAD_SAMPLE_WORDS = 10_000  # words of the training examples that the spread of a biLM's layers is measured on
 LOW_COVERAGE = 0.7  # `words` covers 97% of English web text, 83% of English tweets, 58% of French, 44% of Danish
-MARGIN = 1  # columns of padding beside the widest filter's that a batch's words keep
+MARGIN = 1  # columns of padding that spellings keep beyond those of the widest filter
 
 Words = Sequence[str]
-Say = Callable[[str], object]
+MessageCallback = Callable[[str], object]
 
 
 class WordVocabulary(Vocabulary):
-    """Words of the training examples; the first stands for all others."""
+    """Words of the training examples; id 0 stands for all other words."""
 
     specials = (UNKNOWN,)
 
 
 def count_words(sentences: Iterable[Words], settings: InputSettings) -> WordVocabulary:
-    """The words that are learned with the task, the most frequent first."""
+    """Return the words that are learned with the task, by falling frequency."""
     fold = str.lower if settings.lowercase else str
     counts = Counter(fold(word) for words in sentences for word in words)
     return WordVocabulary.from_counts(list(counts), np.array(list(counts.values())), min_count=settings.min_count)
@@ -66,12 +60,12 @@ def count_words(sentences: Iterable[Words], settings: InputSettings) -> WordVoca
 
 @dataclass
 class EncodedSentences:
-    """Sentences as numbers, to be laid out side by side: each word by its place among the distinct ones.
+    """Sentences as arrays, to be padded in batches; each word is an index into the distinct words.
 
-    ids, rows    of each distinct word, in the vocabulary and among the static vectors
-    elmo         the layers of a frozen biLM
-    on_gpu       the same of all words, one behind the other, in a GPU's memory, where they have room there (N, K, E)
-    tokens       the words themselves, where a biLM that is trained reads them
+    ids, rows    ids of the distinct words in the vocabulary, and their rows of the static vectors
+    elmo         layers of a frozen biLM
+    gpu_layers   (N, K, E): layers of all words in the memory of a GPU, if they fit
+    tokens       the words themselves, for a biLM that is fine-tuned
     """
 
     features: "WordFeatures"
@@ -82,65 +76,66 @@ class EncodedSentences:
     rows: np.ndarray | None
     spellings: Spellings | None
     elmo: ElmoVectors | None
-    on_gpu: Tensor | None
+    gpu_layers: Tensor | None
     tokens: Sequence[Words]
 
-    def batch(self, which: np.ndarray) -> WordBatch:
-        """The sentences of these numbers."""
-        lengths = self.lengths[which]
+    def batch(self, indices: np.ndarray) -> WordBatch:
+        """Return the batch of the sentences with these indices."""
+        lengths = self.lengths[indices]
         steps = max(int(lengths.max(initial=0)), 1)
-        inside = np.arange(steps) < lengths[:, None]  # (B, T)
-        numbers = np.zeros(inside.shape, dtype=np.int64)
-        starts = self.starts[which]
-        numbers[inside] = np.concatenate([self.numbers[s : s + n] for s, n in zip(starts, lengths, strict=True)])
+        mask = np.arange(steps) < lengths[:, None]  # (B, T)
+        numbers = np.zeros(mask.shape, dtype=np.int64)
+        starts = self.starts[indices]
+        numbers[mask] = np.concatenate([self.numbers[s : s + n] for s, n in zip(starts, lengths, strict=True)])
         parts: dict[str, Tensor] = {}
         for name, table in (("words", self.ids), ("rows", self.rows)):
             if table is not None:
-                parts[name] = torch.from_numpy(table[numbers] * inside if len(table) else numbers)
+                parts[name] = torch.from_numpy(table[numbers] * mask if len(table) else numbers)
         if self.spellings is not None:
-            distinct, where = np.unique(numbers[inside], return_inverse=True)
+            distinct, inverse = np.unique(numbers[mask], return_inverse=True)
             spelled = np.zeros_like(numbers)
-            spelled[inside] = where
-            margin = self.features.widest + MARGIN
-            distinct = distinct if len(distinct) else np.zeros(1, dtype=np.int64)  # some word, for places without one
+            spelled[mask] = inverse
+            margin = self.features.max_filter_width + MARGIN
+            distinct = distinct if len(distinct) else np.zeros(1, dtype=np.int64)  # any word, for the padding
             parts["spellings"] = torch.from_numpy(self.spellings.ids(distinct, margin=margin))
             parts["spelled"] = torch.from_numpy(spelled)
         if self.elmo is not None:
-            parts["layers"] = self._layers(which, inside)
-        elif self.features.tuned_bilm:
-            ids = self.features.elmo_ids([self.tokens[i] for i in which])
-            parts["elmo_ids"] = ids if ids.shape[1] else ids.new_zeros(*inside.shape, *ids.shape[2:])
+            parts["layers"] = self._pad_layers(indices, mask)
+        elif self.features.has_tuned_bilm:
+            ids = self.features.elmo_ids([self.tokens[i] for i in indices])
+            parts["elmo_ids"] = ids if ids.shape[1] else ids.new_zeros(*mask.shape, *ids.shape[2:])
         return WordBatch(torch.from_numpy(lengths), **parts)
 
-    def _layers(self, which: np.ndarray, inside: np.ndarray) -> Tensor:
-        """The biLM's layers, all or the top one; (B, T, K, E), zero past a sentence's end."""
+    def _pad_layers(self, indices: np.ndarray, mask: np.ndarray) -> Tensor:
+        """Return the layers of the biLM, all or the top one; (B, T, K, E), zero in the padding."""
         assert self.elmo is not None
-        if self.on_gpu is not None:
-            places = (self.starts[which, None] + np.arange(inside.shape[1])) * inside
-            found, there = (torch.from_numpy(array).to(self.on_gpu.device) for array in (places, inside))
-            return self.on_gpu[found] * there[..., None, None]
-        kept, size = self.features.elmo_shape
-        layers = np.zeros((*inside.shape, kept, size), dtype=np.float16)
-        for row, vectors in zip(layers, self.elmo.batch(which.tolist()), strict=True):
-            row[: len(vectors)] = vectors[:, -kept:]
-        return torch.from_numpy(layers)
+        if self.gpu_layers is not None:
+            positions = (self.starts[indices, None] + np.arange(mask.shape[1])) * mask
+            device = self.gpu_layers.device
+            layers = self.gpu_layers[torch.from_numpy(positions).to(device)]
+            return layers * torch.from_numpy(mask).to(device)[..., None, None]
+        num_layers, size = self.features.elmo_shape
+        padded = np.zeros((*mask.shape, num_layers, size), dtype=np.float16)
+        for row, vectors in zip(padded, self.elmo.batch(indices.tolist()), strict=True):
+            row[: len(vectors)] = vectors[:, -num_layers:]
+        return torch.from_numpy(padded)
 
 
-def laid_out(elmo: ElmoVectors, lengths: np.ndarray, shape: tuple[int, int], device: torch.device) -> Tensor:
-    """The layers of all words of sentences of these lengths, of each word the top ones that `shape` (K, E) has room
-    for; (N, K, E)."""
-    words = int(lengths.sum())
-    table = torch.empty(words, *shape, dtype=torch.float16, device=device)
+def load_layers(elmo: ElmoVectors, lengths: np.ndarray, shape: tuple[int, int], device: torch.device) -> Tensor:
+    """Copy the top K layers of all words of sentences with these lengths to a device; `shape` is (K, E), the result
+    (N, K, E)."""
+    num_words = int(lengths.sum())
+    table = torch.empty(num_words, *shape, dtype=torch.float16, device=device)
     ends = np.cumsum(lengths)
-    for some in np.array_split(np.arange(len(lengths)), min(-(-words // WORDS_AT_ONCE), len(lengths))):
-        vectors = np.concatenate([each[:, -shape[0] :] for each in elmo.batch(some.tolist())])
-        table[ends[some[-1]] - len(vectors) : ends[some[-1]]] = torch.from_numpy(vectors)
+    for indices in np.array_split(np.arange(len(lengths)), min(-(-num_words // COPY_BATCH_WORDS), len(lengths))):
+        layers = np.concatenate([vectors[:, -shape[0] :] for vectors in elmo.batch(indices.tolist())])
+        table[ends[indices[-1]] - len(layers) : ends[indices[-1]]] = torch.from_numpy(layers)
     return table
 
 
-def layer_spread(bilm: BiLM, sentences: Sequence[Words]) -> LayerSpread:
-    """Where a biLM's layers lie, by about WORDS_OF_SPREAD words of these sentences, taken at even distances."""
-    step = max(1, sum(map(len, sentences)) // WORDS_OF_SPREAD)
+def measure_spread(bilm: BiLM, sentences: Sequence[Words]) -> LayerSpread:
+    """Measure means and deviations of a biLM's layers on about SPREAD_SAMPLE_WORDS words, evenly sampled."""
+    step = max(1, sum(map(len, sentences)) // SPREAD_SAMPLE_WORDS)
     layers, size = bilm.network.layer_count, bilm.network.size
     count, total, squares = 0, np.zeros((layers, size)), np.zeros((layers, size))
     for vectors in bilm.embed_stream([words for words in sentences[::step] if words]):  # (K, T, E)
@@ -155,10 +150,10 @@ def layer_spread(bilm: BiLM, sentences: Sequence[Words]) -> LayerSpread:
 
 
 class WordFeatures:
-    """What is known of words: the settings, a vocabulary, and, where there are such, static vectors and a biLM.
+    """Features of words: a vocabulary and, optionally, static vectors, characters and a biLM.
 
-    cache      where a frozen biLM's layers are kept; None computes them when they are asked for
-    spread     where its layers lie, for a new model that normalises them; one that was saved has it among its weights
+    cache      cache of a frozen biLM's layers; None computes them on demand
+    spread     spread of its layers, for a new model that normalizes them; a saved model has it among its weights
     """
 
     def __init__(
@@ -177,179 +172,151 @@ class WordFeatures:
         self.references = references or {}
         self.cache: ElmoCache | None = None
         self.spread: LayerSpread | None = None
-        self.widest = max((width for width, _ in self.filters), default=0)
+        self.has_tuned_bilm = bilm is not None and settings.elmo_tune
+        self.has_learned_words = bool(settings.word_dim) or settings.vectors_tune
+        filters = parse_filters(settings.filters) if settings.char_dim else []
+        self.max_filter_width = max((width for width, _ in filters), default=0)
 
     @classmethod
-    def begin(cls, settings: InputSettings, sentences: Iterable[Words], device: torch.device) -> "WordFeatures":
-        """For a new model: the vocabulary from the training examples, the other models from where the settings say."""
+    def build(cls, settings: InputSettings, sentences: Iterable[Words], device: torch.device) -> "WordFeatures":
+        """Build the features of a new model from its training sentences and the models that the settings name."""
         sentences = list(sentences)
-        vectors = None if settings.vectors is None else _open_vectors(settings.vectors)
-        bilm = None if settings.elmo is None else load(settings.elmo, kinds="bilm", device=device.type)
+        vectors = bilm = None
         references = {}
-        if vectors is not None and settings.vectors is not None:
-            references["vectors"] = Reference(full_source(settings.vectors), vectors_digest(vectors))
-        if bilm is not None and settings.elmo is not None:
-            references["elmo"] = Reference(full_source(settings.elmo), bilm_digest(bilm))
-        if settings.copy:
-            places = {"vectors": f"./{COPY_OF_VECTORS}", "elmo": f"./{COPY_OF_BILM}"}
-            references = {name: reference._replace(source=places[name]) for name, reference in references.items()}
-        made = cls(settings, count_words(sentences, settings), vectors=vectors, bilm=bilm, references=references)
+        if settings.vectors is not None:
+            vectors = _load_vectors(settings.vectors)
+            source = f"./{COPY_OF_VECTORS}" if settings.copy else absolute_source(settings.vectors)
+            references["vectors"] = Reference(source, vectors_digest(vectors))
+        if settings.elmo is not None:
+            bilm = load(settings.elmo, kinds="bilm", device=device.type)
+            source = f"./{COPY_OF_BILM}" if settings.copy else absolute_source(settings.elmo)
+            references["elmo"] = Reference(source, bilm_digest(bilm))
+        features = cls(settings, count_words(sentences, settings), vectors=vectors, bilm=bilm, references=references)
         if bilm is not None and settings.elmo_norm:
-            made.spread = layer_spread(bilm, made._folded(sentences))
-        return made
+            features.spread = measure_spread(bilm, features._fold_for_bilm(sentences))
+        return features
 
     @classmethod
     def restore(cls, saved: SavedFolder, settings: InputSettings, device: str) -> "WordFeatures":
-        """Those of a model that was saved; the models it is built on must be those it was trained with."""
+        """Load the features of a saved model; the models it is built on must be those it was trained with."""
         vocabulary, folder = saved.vocabulary(WordVocabulary, what="words"), saved.path
-        wanted = {"vectors": settings.vectors, "elmo": settings.elmo}
         references: dict[str, Reference] = {}
-        for name, source in wanted.items():
+        for name, source in {"vectors": settings.vectors, "elmo": settings.elmo}.items():
             reference = read_reference(folder, saved.config, name)
             if (reference is None) != (source is None):
-                raise saved.damaged(f"its settings and its {name} disagree")
+                raise saved.config_error(f"its settings and its {name} disagree")
             if reference is not None:
                 references[name] = reference
-        needed = references.keys() - ({"elmo"} if settings.elmo_tune else set())
-        if unused := sorted(saved.moved.keys() - needed):
-            raise SettingError(f"--{unused[0]}: {folder} needs no such model; leave it out")
+        required = references.keys() - ({"elmo"} if settings.elmo_tune else set())
+        if unused := sorted(saved.moved.keys() - required):
+            raise SettingError(f"--{unused[0]}: {folder} does not use such a model; omit it")
         vectors, bilm = None, None
         if "vectors" in references:
-            vectors = references["vectors"].opened(
-                folder, "vectors", saved.moved.get("vectors"), reader=_open_vectors, checksum=vectors_digest
+            vectors = references["vectors"].load(
+                folder, "vectors", saved.moved.get("vectors"), reader=_load_vectors, checksum=vectors_digest
             )
         if "elmo" in references and settings.elmo_tune:
-            bilm = _read_tuned(saved, device)
+            bilm = _restore_tuned_bilm(saved, device)
         elif "elmo" in references:
 
-            def read_bilm(place: str) -> BiLM:
-                return load(place, kinds="bilm", device=device)
+            def load_bilm(source: str) -> BiLM:
+                return load(source, kinds="bilm", device=device)
 
-            bilm = references["elmo"].opened(
-                folder, "elmo", saved.moved.get("elmo"), reader=read_bilm, checksum=bilm_digest
+            bilm = references["elmo"].load(
+                folder, "elmo", saved.moved.get("elmo"), reader=load_bilm, checksum=bilm_digest
             )
         return cls(settings, vocabulary, vectors=vectors, bilm=bilm, references=references)
 
     def vocabulary_files(self) -> dict[str, Vocabulary]:
-        """The vocabularies of a model's folder: the words, and those of a biLM that is trained and reads numbers."""
-        found: dict[str, Vocabulary] = {VOCABULARY: self.vocabulary}
-        if self.bilm is not None and self.tuned_bilm and self.bilm.settings.model.input == "word":
+        """Return the vocabularies by file name: the words, and those of a fine-tuned biLM that reads word ids."""
+        vocabularies: dict[str, Vocabulary] = {VOCABULARY: self.vocabulary}
+        if self.bilm is not None and self.has_tuned_bilm and self.bilm.settings.model.input == "word":
             assert self.bilm.vocabulary is not None
-            found[BILM_VOCABULARY] = self.bilm.vocabulary
-        return found
+            vocabularies[BILM_VOCABULARY] = self.bilm.vocabulary
+        return vocabularies
 
     def save_copies(self, folder: Path) -> None:
-        """Copies of the other models where the settings ask for them, but not over those that are there."""
+        """Save copies of the referenced models if the settings ask for them, unless they exist."""
         if not self.settings.copy:
             return
         if self.vectors is not None and not (folder / COPY_OF_VECTORS / "config.json").exists():
             self.vectors.save_pretrained(folder / COPY_OF_VECTORS)
-        if self.bilm is not None and not self.tuned_bilm and not (folder / COPY_OF_BILM / "config.json").exists():
+        if self.bilm is not None and not self.has_tuned_bilm and not (folder / COPY_OF_BILM / "config.json").exists():
             self.bilm.save_pretrained(folder / COPY_OF_BILM)
 
     def config(self) -> dict[str, Any]:
-        """What `restore` needs to know."""
+        """Return the values of config.json that `restore` reads."""
         values: dict[str, Any] = {"vocab_size": len(self.vocabulary)}
         values |= {name: reference._asdict() for name, reference in self.references.items()}
-        if self.tuned_bilm and self.bilm is not None:
+        if self.has_tuned_bilm and self.bilm is not None:
             values["bilm"] = dataclasses.asdict(self.bilm.settings)
         return values
 
-    def inside(self) -> "WordFeatures":
-        """The same for a model in a folder inside this one's, which shares its copies."""
+    def for_subfolder(self) -> "WordFeatures":
+        """Return the features of a model in a subfolder, which shares the copies of this one."""
         references = {
             name: reference._replace(source=f".{reference.source}") if reference.source.startswith(".") else reference
             for name, reference in self.references.items()
         }
         settings = dataclasses.replace(self.settings, copy=False)
-        made = WordFeatures(settings, self.vocabulary, vectors=self.vectors, bilm=self.bilm, references=references)
-        made.spread = self.spread
-        return made
-
-    @property
-    def filters(self) -> list[tuple[int, int]]:
-        """Those of the character CNN."""
-        return parse_filters(self.settings.filters) if self.settings.char_dim else []
-
-    @property
-    def tuned_bilm(self) -> bool:
-        """Whether there is a biLM that is trained with the task."""
-        return self.bilm is not None and self.settings.elmo_tune
+        features = WordFeatures(settings, self.vocabulary, vectors=self.vectors, bilm=self.bilm, references=references)
+        features.spread = self.spread
+        return features
 
     @property
     def elmo_shape(self) -> tuple[int, int]:
-        """How many layers are mixed, and their size."""
+        """Number of layers that are mixed, and their size."""
         assert self.bilm is not None
         return (1 if self.settings.elmo_layers == "top" else self.bilm.network.layer_count), self.bilm.network.size
 
     @cached_property
     def cut(self) -> CutWords:
-        """How many words a frozen biLM has read that had more bytes than it has room for."""
+        """Count of the words that a frozen biLM has truncated."""
         assert self.bilm is not None
-        return vars(self).setdefault("cut", self.bilm.embedder.cut_words())  # the same one for all threads
+        return vars(self).setdefault("cut", self.bilm.embedder.cut_words())  # shared by all threads
 
     @cached_property
     def static(self) -> np.ndarray:
-        """The static vectors behind a row of zeros, which is of words that have none; (V + 1, D)."""
+        """Static vectors after a row of zeros for words without one; (V + 1, D)."""
         assert self.vectors is not None
         return np.concatenate([np.zeros_like(self.vectors.matrix[:1]), self.vectors.matrix])
 
     def make_inputs(self) -> WordInputs:
-        """The inputs of a network, at their beginning; without the numbers of the static vectors (`finish`)."""
-        settings = self.settings
-        elmo = bilm = None
-        if self.bilm is not None:
-            at = settings.elmo_at
-            kept, size = self.elmo_shape
-            elmo = ElmoParts(
-                layers=kept,
-                size=size,
-                at_input=at != "output",
-                at_output=at != "input",
-                dropout=settings.elmo_dropout,
-                norm=settings.elmo_norm,
-                l2=settings.elmo_l2,
-            )
-            if settings.elmo_tune:
-                bilm = Elmo(self.bilm, mixes=0, trainable=True)
-        learned = bool(settings.word_dim) or settings.vectors_tune
+        """Create the input layer of a network, without the values of the static vectors (`set_static`)."""
+        settings, bilm = self.settings, None
+        if self.bilm is not None and settings.elmo_tune:
+            bilm = Elmo(self.bilm, mixes=0, trainable=True)
         inputs = WordInputs(
-            words=len(self.vocabulary) if learned else 0,
-            word_dim=settings.word_dim,
-            static=(0, 0) if self.vectors is None else (len(self.vectors) + 1, self.vectors.matrix.shape[1]),
-            tuned=settings.vectors_tune,
-            filters=self.filters,
-            char_dim=settings.char_dim,
-            max_characters=settings.max_characters,
-            word_dropout=settings.word_dropout,
-            elmo=elmo,
+            settings,
+            num_words=len(self.vocabulary) if self.has_learned_words else 0,
+            static_shape=(0, 0) if self.vectors is None else (len(self.vectors) + 1, self.vectors.matrix.shape[1]),
+            elmo_shape=None if self.bilm is None else self.elmo_shape,
             bilm=bilm,
         )
         if self.spread is not None:
-            inputs.put_spread(self.spread)
+            inputs.set_spread(self.spread)
         return inputs
 
-    def finish(self, inputs: WordInputs) -> None:
-        """Gives inputs that were made or loaded the static vectors, which are no weights of theirs."""
+    def set_static(self, inputs: WordInputs) -> None:
+        """Set the static vectors of an input layer; they are not saved with its weights."""
         if self.vectors is not None:
-            inputs.put_static(torch.from_numpy(self.static))
+            inputs.set_static(torch.from_numpy(self.static))
 
-    def keep_layers(self, *, dry_run: bool = False) -> None:
-        """From now on a frozen biLM's layers are kept on disk, unless the settings say otherwise."""
-        if self.bilm is not None and not self.tuned_bilm and self.settings.cache != NO_CACHE and not dry_run:
+    def enable_cache(self) -> None:
+        """Cache the layers of a frozen biLM on disk, unless the settings forbid it."""
+        if self.bilm is not None and not self.has_tuned_bilm and self.settings.cache != NO_CACHE:
             self.cache = ElmoCache(cache_folder(self.settings.cache), self.bilm)
 
     def vector_coverage(self, sentences: Iterable[Words]) -> float:
-        """Return the share of words, by occurrence, that have a static vector. Only words with letters count: numbers
-        and punctuation are the same in many languages."""
-        counts = Counter(word for words in sentences for word in words)
-        distinct = [word for word in counts if any(map(str.isalpha, word))]
-        has_vector = self._rows(distinct) > 0
-        covered = sum(counts[word] for word, has_one in zip(distinct, has_vector, strict=True) if has_one)
-        return covered / max(sum(counts[word] for word in distinct), 1)
+        """Return the fraction of words, by occurrence, that have a static vector. Only words with letters count:
+        numbers and punctuation are the same in many languages."""
+        counts = Counter(word for words in sentences for word in words if any(map(str.isalpha, word)))
+        rows = self._static_rows(list(counts))
+        covered = sum(count for count, row in zip(counts.values(), rows, strict=True) if row > 0)
+        return covered / max(counts.total(), 1)
 
-    def warn_low_coverage(self, sentences: Iterable[Words], say: Say) -> None:
-        """Tell `say` if most static vectors are of no use for these sentences, and how to train without them."""
+    def warn_low_coverage(self, sentences: Iterable[Words], on_message: MessageCallback) -> None:
+        """Report if few of the words in these sentences have a static vector, and how to train without vectors."""
         settings = self.settings
         if self.vectors is None or (coverage := self.vector_coverage(sentences)) >= LOW_COVERAGE:
             return
@@ -359,15 +326,16 @@ class WordFeatures:
         if not settings.word_dim and not settings.char_dim and (settings.elmo is None or settings.elmo_at == "output"):
             flags.append("--word-dim 100")
         english = ", which has vectors of English words" if settings.vectors == "words" else ""
-        say(
+        on_message(
             f"warning: only {coverage:.0%} of the training words have a vector in {settings.vectors}{english}. If your "
             f"text is in another language, give vectors of that language with --vectors, or use none: "
             f"{' '.join(flags)} (in Python, vectors=None)."
         )
 
-    def encode(self, sentences: Sequence[Words], say: Say = lambda _: None) -> EncodedSentences:
-        """Sentences as numbers; a frozen biLM's layers from the cache where there is one, which `say` is told of."""
-        sentences = self._written(sentences)
+    def encode(self, sentences: Sequence[Words], on_message: MessageCallback = lambda _: None) -> EncodedSentences:
+        """Encode sentences as arrays. The layers of a frozen biLM come from the cache if there is one, which reports to
+        `on_message`."""
+        sentences = self._normalize_apostrophes(sentences)
         lengths = np.array([len(words) for words in sentences], dtype=np.int64)
         index: dict[str, int] = {}
         numbers = np.fromiter(
@@ -375,82 +343,79 @@ class WordFeatures:
             dtype=np.int32,
             count=int(lengths.sum()),
         )
-        distinct = list(index)
-        elmo = self._elmo(sentences, say)
-        learned = self.settings.word_dim or self.settings.vectors_tune
+        distinct, ids = list(index), None
+        if self.has_learned_words:
+            ids = self.vocabulary.ids([word.lower() for word in distinct] if self.settings.lowercase else distinct)
+        elmo = self._embed(sentences, on_message)
         return EncodedSentences(
             features=self,
             lengths=lengths,
             starts=np.cumsum(lengths) - lengths,
             numbers=numbers,
-            ids=self._ids(distinct) if learned else None,
-            rows=None if self.vectors is None else self._rows(distinct),
-            spellings=Spellings(distinct or [""], self.settings.max_characters) if self.filters else None,
+            ids=ids,
+            rows=None if self.vectors is None else self._static_rows(distinct),
+            spellings=Spellings(distinct or [""], self.settings.max_characters) if self.max_filter_width else None,
             elmo=elmo,
-            on_gpu=self._on_gpu(elmo, lengths),
-            tokens=sentences if self.tuned_bilm else (),
+            gpu_layers=self._load_gpu_layers(elmo, lengths),
+            tokens=sentences if self.has_tuned_bilm else (),
         )
 
-    def _written(self, sentences: Sequence[Words]) -> Sequence[Words]:
-        """Words as the training examples write them: where these have don't and no don’t, don’t is read as don't."""
+    def _normalize_apostrophes(self, sentences: Sequence[Words]) -> Sequence[Words]:
+        """Replace ’ by ' in unknown words if the training examples have the result: don’t is then read as don't."""
         fold = str.lower if self.settings.lowercase else str
+        index = self.vocabulary.index
 
-        def straight(word: str) -> str:
-            other = word.replace("’", "'")
-            known = self.vocabulary.index
-            return other if other != word and fold(word) not in known and fold(other) in known else word
+        def normalize(word: str) -> str:
+            straight = word.replace("’", "'")
+            return straight if straight != word and fold(word) not in index and fold(straight) in index else word
 
-        return [list(map(straight, words)) if "’" in "".join(words) else words for words in sentences]
+        return [list(map(normalize, words)) if "’" in "".join(words) else words for words in sentences]
 
-    def _ids(self, words: Sequence[str]) -> np.ndarray:
-        return self.vocabulary.ids([word.lower() for word in words] if self.settings.lowercase else words)
-
-    def _rows(self, words: Sequence[str]) -> np.ndarray:
-        """Rows of the static vectors: a word's own, or of the word in lower case; 0 where neither is there."""
+    def _static_rows(self, words: Sequence[str]) -> np.ndarray:
+        """Return rows of the static vectors, by the word or by its lower case; 0 if neither has a vector."""
         assert self.vectors is not None
-        index, there = self.vectors.vocabulary.index, self.vectors.has_vector
+        index, has_vector = self.vectors.vocabulary.index, self.vectors.has_vector
         rows = np.zeros(len(words), dtype=np.int64)
         for i, word in enumerate(words):
             for form in (word, word.lower()):
-                found = index.get(form)
-                if found is not None and there[found]:
-                    rows[i] = found + 1
+                row = index.get(form)
+                if row is not None and has_vector[row]:
+                    rows[i] = row + 1
                     break
         return rows
 
-    def _elmo(self, sentences: Sequence[Words], say: Say) -> ElmoVectors | None:
-        if self.bilm is None or self.tuned_bilm:
+    def _embed(self, sentences: Sequence[Words], on_message: MessageCallback) -> ElmoVectors | None:
+        if self.bilm is None or self.has_tuned_bilm:
             return None
-        folded = self._folded(sentences)
+        folded = self._fold_for_bilm(sentences)
         if self.cache is None:
-            return Computed(self.bilm, folded, self.cut)
-        kept = self.cache.vectors(folded, say)
+            return ComputedVectors(self.bilm, folded, self.cut)
+        vectors = self.cache.vectors(folded, on_message)
         if self.bilm.device.type == "cuda":
-            torch.cuda.empty_cache()  # what embedding took, and training does not need
-        return kept
+            torch.cuda.empty_cache()  # memory of the embedding, which training does not need
+        return vectors
 
-    def _on_gpu(self, elmo: ElmoVectors | None, lengths: np.ndarray) -> Tensor | None:
-        """The kept layers of all words, (N, K, E), copied to the biLM's GPU once, so that no batch has to be. None
-        where there is no GPU, or where they would fill more than a quarter of what is free there."""
+    def _load_gpu_layers(self, elmo: ElmoVectors | None, lengths: np.ndarray) -> Tensor | None:
+        """Copy cached layers (N, K, E) to the GPU of the biLM once, instead of batch by batch. None without a GPU, or
+        if they take more than MAX_GPU_SHARE of its free memory."""
         if not isinstance(elmo, CachedVectors) or self.bilm is None or self.bilm.device.type != "cuda":
             return None
-        kept, size = self.elmo_shape
+        num_layers, size = self.elmo_shape
         words = int(lengths.sum())
-        if not words or words * kept * size * 2 > torch.cuda.mem_get_info(self.bilm.device)[0] * SHARE_OF_GPU:
+        if not words or words * num_layers * size * 2 > torch.cuda.mem_get_info(self.bilm.device)[0] * MAX_GPU_SHARE:
             return None
-        return laid_out(elmo, lengths, (kept, size), self.bilm.device)
+        return load_layers(elmo, lengths, (num_layers, size), self.bilm.device)
 
-    def _folded(self, sentences: Sequence[Words]) -> Sequence[Words]:
-        """Words as the biLM reads them."""
+    def _fold_for_bilm(self, sentences: Sequence[Words]) -> Sequence[Words]:
         assert self.bilm is not None
         if not self.bilm.settings.text.lowercase:
             return sentences
         return [[word.lower() for word in words] for words in sentences]
 
     def elmo_ids(self, sentences: Sequence[Words]) -> Tensor:
-        """What a biLM that is trained reads: character ids (B, T, C), or ids of words + 1 (B, T)."""
+        """Return the input of a fine-tuned biLM: character ids (B, T, C), or word ids + 1 (B, T)."""
         assert self.bilm is not None
-        sentences = self._folded(sentences)
+        sentences = self._fold_for_bilm(sentences)
         if self.bilm.settings.model.input == "char":
             return sentence_ids(sentences, self.bilm.settings.model.max_characters)
         assert self.bilm.vocabulary is not None
@@ -460,22 +425,22 @@ class WordFeatures:
         return ids
 
 
-def _open_vectors(source: str) -> WordVectors:
-    """Static word vectors: those that ship, a folder, or a text file in word2vec's or GloVe's format."""
+def _load_vectors(source: str) -> WordVectors:
+    """Load static vectors: bundled ones, a model folder, or a text file in the format of word2vec or GloVe."""
     return WordVectors.read_word2vec(source) if is_file(Path(source)) else load(source, kinds="skipgram")
 
 
-def _read_tuned(saved: SavedFolder, device: str) -> BiLM:
-    """A biLM that was trained with the task, whose weights are among the task's: here it has none yet."""
+def _restore_tuned_bilm(saved: SavedFolder, device: str) -> BiLM:
+    """Create a biLM that was fine-tuned with the task, without weights: they are among those of the task."""
     settings = saved.settings("bilm", key="bilm")
     vocabulary = None
     if settings.model.input == "word":
-        vocabulary = SentenceVocabulary.load(known_text(saved.path, saved.config, BILM_VOCABULARY))
+        vocabulary = SentenceVocabulary.load(verify_text_file(saved.path, saved.config, BILM_VOCABULARY))
 
-    def make() -> BiLMNetwork:
+    def make_network() -> BiLMNetwork:
         return BiLMNetwork(settings.model, vocab_size=None if vocabulary is None else len(vocabulary))
 
-    check_room(saved.path, saved.config, lambda: without_output(make()))
-    with Unfilled():
-        network = make()
+    check_weights_size(saved.path, saved.config, lambda: without_output(make_network()))
+    with SkipInit():
+        network = make_network()
     return BiLM(network, settings, vocabulary, pick_device(device))

@@ -1,9 +1,9 @@
-"""Readers as a user has them: the answer to a question is found in a passage.
+"""Reading comprehension: the answer to a question as a span of a passage.
 
 reader = relmo.load("models/squad")
 passage = "The town was founded by two brothers in 1821, on the left bank of the river."
-found = reader.predict([(passage, "When was the town founded?")])[0]
-found.text, found.start, found.end, found.score                                     # ('1821', 40, 44, 0.93)
+answer = reader.predict([(passage, "When was the town founded?")])[0]
+answer.text, answer.start, answer.end, answer.score                                 # ('1821', 40, 44, 0.93)
 reader.predict([(passage, "Where is it?")], best=3)[0].spans
 """
 
@@ -18,28 +18,28 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 
-from relmo.errors import CorpusError, SettingError
-from relmo.models.saved import About
+from relmo.errors import CorpusError
+from relmo.models.saved import CardText
 from relmo.networks.inputs import TaskNetwork, WordInputs
 from relmo.networks.reader import ReadingBatch, ReadingNetwork, SpanReader, SpanScores, best_spans
-from relmo.settings.arguments import check_whole, typed
+from relmo.settings.arguments import check_integer
 from relmo.settings.reader import ReaderSettings, ReaderTextSettings
-from relmo.tasks.answer_scores import answer_report
-from relmo.tasks.features import EncodedSentences, Say, Words
-from relmo.tasks.results import MarkedSpan, TextSpan, marked_html, shortened
-from relmo.tasks.scores import TaskReport
-from relmo.tasks.task import Task, Tokenized
+from relmo.tasks.features import EncodedSentences, MessageCallback, Words
+from relmo.tasks.results import MarkedSpan, TextSpan, render_html, shorten
+from relmo.tasks.scores import TaskReport, answer_report
+from relmo.tasks.task import PairTask, Tokenized
 from relmo.text.corpus import Errors
 from relmo.text.readers.reading import PASSAGE, QUESTION, AnswerText, PassageQuestion, is_squad, read_questions
 from relmo.text.readers.tables import is_jsonl
 from relmo.text.tokenize import split_whitespace, tokenize
 from relmo.text.vocabulary import Vocabulary
 
-MOST_SPANS = 1000
+MAX_SPANS = 1000
+HUE = 210  # of answers in notebooks
 
 
-class AskedQuestion(NamedTuple):
-    """A passage, a question about it, its right answers, and its name in the file it is from."""
+class TokenizedQuestion(NamedTuple):
+    """Passage, question, gold answers, and the id of the question in its file."""
 
     passage: Tokenized
     question: Tokenized
@@ -49,286 +49,260 @@ class AskedQuestion(NamedTuple):
 
 @dataclass(frozen=True)
 class FoundSpan(TextSpan):
-    """A piece of the passage, where it begins and ends, and how probable it is: the probability of its first word times
-    that of its last one."""
+    """Span of a passage; `score` is the probability of its first word times that of its last word."""
 
     score: float
 
 
 @dataclass(frozen=True, repr=False)
 class FoundAnswer:
-    """What was asked, and the answers.
+    """Question and its answers. `text`, `start`, `end` and `score` are those of the best span.
 
-    spans    the best, of which no two share a word, the best first; none where the passage or the question is empty
-    asked    how many were asked for
-    key      the question's name in the file it is from
-    shared   whether all questions are about one passage, which `to_dict` then leaves out
+    spans       best spans, none of which overlap, best first; none if the passage or the question is empty
+    max_spans   number of spans that were requested
+    key         id of the question in its file
+    shared      whether all questions are about one passage, which `to_dict` then leaves out
     """
 
     passage: str
     question: str
     spans: list[FoundSpan]
-    asked: int = 1
+    max_spans: int = 1
     key: str = ""
     shared: bool = False
 
     @property
     def best(self) -> FoundSpan:
-        """The best one; an empty one where there is none."""
+        """Best span; an empty one if there is none."""
         return self.spans[0] if self.spans else FoundSpan("", 0, 0, 0, 0, 0.0)
 
     @property
     def text(self) -> str:
-        """The answer."""
+        """Text of the best span."""
         return self.best.text
 
     @property
     def start(self) -> int:
-        """The character of the passage that it begins with."""
+        """Start of the best span in the passage, in characters."""
         return self.best.start
 
     @property
     def end(self) -> int:
-        """The character behind it."""
+        """End of the best span in the passage, in characters."""
         return self.best.end
 
     @property
     def score(self) -> float:
-        """How probable it is."""
+        """Probability of the best span."""
         return self.best.score
 
     def as_text(self) -> str:
-        """The answer, where it begins and ends, and its score, with tabs between them. Where several were asked for, a
-        line each and an empty line behind them."""
-        lines = (
+        """Return text, start, end and score of the answer with tabs between them; of several, a line each and an
+        empty line."""
+        lines = [
             f"{' '.join(span.text.split())}\t{span.start}\t{span.end}\t{span.score:.4f}"
             for span in (self.spans or [self.best])
-        )
-        return "".join(f"{line}\n" for line in lines) if self.asked > 1 else next(lines)
+        ]
+        return "".join(f"{line}\n" for line in lines) if self.max_spans > 1 else lines[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """The question, its passage unless that is the same for all, the answer, and where several were asked for all
-        of them."""
+        """Return the question, its passage unless it is shared, the best span, and all spans if several were
+        requested."""
         record = ({"id": self.key} if self.key else {}) | ({} if self.shared else {"passage": self.passage})
         record |= {"question": self.question} | asdict(self.best)
-        return record | ({"best": [asdict(span) for span in self.spans]} if self.asked > 1 else {})
+        return record | ({"best": [asdict(span) for span in self.spans]} if self.max_spans > 1 else {})
 
     def __repr__(self) -> str:
-        """The question and the answer with its score."""
-        found = f"{shortened(self.text, 60)!r} {self.score:.2f}" if self.spans else "nothing"
-        return f"FoundAnswer({shortened(self.question)!r}: {found})"
+        answer = f"{shorten(self.text, 60)!r} {self.score:.2f}" if self.spans else "nothing"
+        return f"FoundAnswer({shorten(self.question)!r}: {answer})"
 
     def _repr_html_(self) -> str:
-        """For a notebook: the question, and the passage with its answers in colours."""
-        marks = [MarkedSpan(each.start, each.end, f"{each.score:.2f}", 210) for each in self.spans]
-        return f"<p><b>{escape(self.question)}</b></p>{marked_html(self.passage, marks)}"
+        marks = [MarkedSpan(span.start, span.end, f"{span.score:.2f}", HUE) for span in self.spans]
+        return f"<p><b>{escape(self.question)}</b></p>{render_html(self.passage, marks)}"
 
 
-@dataclass
 class EncodedQuestions:
-    """Questions as numbers, each distinct passage once, which of those a question is about (N,), and in training the
-    first and the last word of each answer (N, 2)."""
+    """Questions as arrays.
 
-    passages: EncodedSentences
-    questions: EncodedSentences
-    which: np.ndarray
-    spans: np.ndarray | None = None
+    passages        distinct passages
+    passage_index   (N,): index of the passage of each question
+    spans           (N, 2): first and last word of each answer, in training
+    """
 
-    @property
-    def lengths(self) -> np.ndarray:
-        """Those of the passages."""
-        return self.passages.lengths[self.which]
+    def __init__(
+        self,
+        passages: EncodedSentences,
+        questions: EncodedSentences,
+        passage_index: np.ndarray,
+        spans: np.ndarray | None = None,
+    ):
+        self.passages, self.questions, self.passage_index, self.spans = passages, questions, passage_index, spans
+        self.lengths = passages.lengths[passage_index]
+        self.predictions = 0 if spans is None else spans.size
 
-    @property
-    def predictions(self) -> int:
-        """Two for each question: where the answer begins, where it ends."""
-        return 0 if self.spans is None else self.spans.size
-
-    def batch(self, which: np.ndarray) -> ReadingBatch:
-        """The questions of these numbers."""
-        distinct, places = np.unique(self.which[which], return_inverse=True)
-        batch = ReadingBatch(self.passages.batch(distinct), self.questions.batch(which), torch.from_numpy(places))
+    def batch(self, indices: np.ndarray) -> ReadingBatch:
+        """Return the batch of the questions with these indices."""
+        distinct, inverse = np.unique(self.passage_index[indices], return_inverse=True)
+        batch = ReadingBatch(self.passages.batch(distinct), self.questions.batch(indices), torch.from_numpy(inverse))
         if self.spans is None:
             return batch
-        return batch._replace(targets=torch.from_numpy(self.spans[which]), predictions=2 * len(which))
+        return batch._replace(targets=torch.from_numpy(self.spans[indices]), predictions=2 * len(indices))
 
 
-class PassageReader(Task[AskedQuestion, FoundAnswer]):
-    """A network that finds answers in passages, with its vocabulary and settings.
+class PassageReader(PairTask[TokenizedQuestion, FoundAnswer]):
+    """Network that finds answers in passages, with its vocabulary and settings.
 
-    best      how many spans it gives for a question
-    passage   what all questions are about, where that is one passage (`about_passage`)
+    best      number of spans to return for a question
+    passage   passage of all questions, if there is only one (`with_passage`)
     """
 
     kind = "reader"
-    input_type = tuple[str | list[str], str | list[str]]
-    line_pattern = r"^\s*$|^[^\t]*\t[^\t]*$"
+    pair_names = ("passage", "question")
+    prediction_unit = "answer ends"
     settings: ReaderSettings
     best: int = 1
     passage: Tokenized | None = None
 
     def predict(self, questions: Iterable[tuple[str | Words, str | Words]], *, best: int = 1) -> list[FoundAnswer]:
-        """The answers to questions, each a passage and a question: strings, split as `tokens` splits them, or lists of
-        words. With `best` the so many best spans of each."""
-        if not isinstance(questions, Iterable):
-            raise SettingError(f"predict takes a list of passages with questions, not {typed(questions)}")
-        model = self.giving(best)
-        return list(model.answer(map(model.ask, questions)))
+        """Answer questions, each a passage and a question: strings, split as by `tokens`, or lists of words. `best` is
+        the number of spans to return for each."""
+        return super(PassageReader, self.with_best(best)).predict(questions)
 
-    @property
-    def counted(self) -> str:
-        """Two for each question: where its answer begins, where it ends."""
-        return "answer ends"
-
-    def giving(self, best: int) -> Self:
-        """The same model, which gives so many spans for a question."""
-        check_whole("best", best, most=MOST_SPANS)
+    def with_best(self, best: int) -> Self:
+        """Return a copy that returns this number of spans for a question."""
+        check_integer("best", best, most=MAX_SPANS)
         return self.copy(best=best)
 
-    def about_passage(self, passage: str) -> Self:
-        """The same model for one passage: each line that it then reads is a question."""
+    def with_passage(self, passage: str) -> Self:
+        """Return a copy for one passage; each line that it reads is a question."""
         return self.copy(passage=self.split(passage))
 
     @classmethod
-    def read(cls, path: str | Path, text: ReaderTextSettings, *, training: bool = False) -> list[AskedQuestion]:
-        """The questions of a file."""
-        found = read_questions(path, layout=text.format, column=text.column, errors=text.errors)
-        return _split(found, tokenized=text.tokenizer == "whitespace")
+    def read(cls, path: str | Path, text: ReaderTextSettings, *, training: bool = False) -> list[TokenizedQuestion]:
+        questions = read_questions(path, layout=text.format, column=text.column, errors=text.errors)
+        return _tokenize_questions(questions, tokenized=text.tokenizer == "whitespace")
 
     @staticmethod
-    def texts(example: AskedQuestion) -> Sequence[Words]:
+    def texts(example: TokenizedQuestion) -> Sequence[Words]:
         return example.passage, example.question
 
     @classmethod
     def vocabulary_types(cls, settings: ReaderSettings) -> dict[str, type[Vocabulary]]:
-        """None: answers are pieces of passages."""
         return {}
 
     @classmethod
-    def make_vocabularies(cls, settings: ReaderSettings, examples: Sequence[AskedQuestion]) -> dict[str, Vocabulary]:
+    def make_vocabularies(
+        cls, settings: ReaderSettings, examples: Sequence[TokenizedQuestion]
+    ) -> dict[str, Vocabulary]:
         return {}
 
     def make_network(self, inputs: WordInputs) -> TaskNetwork:
-        model = self.settings.model
-        body = SpanReader(
-            input_size=inputs.size,
-            hidden=model.hidden,
-            cell=model.cell,
-            again_size=inputs.again_size,
-            dropout=model.dropout,
-        )
+        body = SpanReader(self.settings.model, input_size=inputs.size, elmo_size=inputs.elmo_size)
         return ReadingNetwork(inputs, body)
 
     def encode(
-        self, examples: Sequence[AskedQuestion], *, answers: bool = False, say: Say = lambda _: None
+        self,
+        examples: Sequence[TokenizedQuestion],
+        *,
+        answers: bool = False,
+        on_message: MessageCallback = lambda _: None,
     ) -> EncodedQuestions:
-        """Questions as numbers. With `answers`, passages are cut, and questions that nothing can be learned from are
-        left out, which `say` is told of."""
-        spans, most = None, None
+        """Encode questions as arrays. With `answers`, passages are truncated, and questions without an answer in them
+        are left out, which is reported."""
+        spans, max_words = None, None
         if answers:
-            most = self.settings.text.max_words
-            examples, spans = _learned(examples, most, say)
+            max_words = self.settings.text.max_words
+            examples, spans = _locate_answers(examples, max_words, on_message)
         passages: dict[tuple[str, ...], int] = {}
-        which = [passages.setdefault(tuple(example.passage[:most]), len(passages)) for example in examples]
+        passage_index = [passages.setdefault(tuple(example.passage[:max_words]), len(passages)) for example in examples]
         return EncodedQuestions(
-            self.features.encode(list(passages), say),
-            self.features.encode([example.question for example in examples], say),
-            np.array(which, dtype=np.int64),
+            self.features.encode(list(passages), on_message),
+            self.features.encode([example.question for example in examples], on_message),
+            np.array(passage_index, dtype=np.int64),
             spans,
         )
 
-    def decode(self, output: SpanScores, examples: Sequence[AskedQuestion]) -> list[FoundAnswer]:
+    def decode(self, output: SpanScores, examples: Sequence[TokenizedQuestion]) -> list[FoundAnswer]:
         lengths = torch.tensor([len(example.passage) if example.question else 0 for example in examples])
-        spans = best_spans(output, lengths, longest=self.settings.model.max_answer, count=self.best)
-        rows = zip(*(part.tolist() for part in spans), strict=True)
-        return [
-            FoundAnswer(
-                example.passage.text,
-                example.question.text,
-                [
-                    FoundSpan(*example.passage.stretch(first, last + 1), first, last + 1, exp(score))
-                    for first, last, score in zip(*row, strict=True)
-                    if score > -inf
-                ],
-                self.best,
-                example.key,
-                shared=self.passage is not None,
-            )
-            for example, row in zip(examples, rows, strict=True)
-        ]
+        batch_spans = best_spans(output, lengths, longest=self.settings.model.max_answer, count=self.best)
+        predictions = []
+        rows = zip(*(part.tolist() for part in batch_spans), strict=True)
+        for example, row in zip(examples, rows, strict=True):
+            passage, question = example.passage, example.question.text
+            spans = [
+                FoundSpan(*passage.span(start, last + 1), start, last + 1, exp(score))
+                for start, last, score in zip(*row, strict=True)
+                if score > -inf
+            ]
+            shared = self.passage is not None
+            predictions.append(FoundAnswer(passage.text, question, spans, self.best, example.key, shared=shared))
+        return predictions
 
-    def score(self, examples: Sequence[AskedQuestion], predictions: Sequence[FoundAnswer]) -> TaskReport:
-        """F1 and exact match."""
-        right = [[answer.text for answer in example.answers] for example in examples]
-        return answer_report([found.text for found in predictions], right)
+    def score(self, examples: Sequence[TokenizedQuestion], predictions: Sequence[FoundAnswer]) -> TaskReport:
+        """Compute F1 and exact match."""
+        references = [[answer.text for answer in example.answers] for example in examples]
+        return answer_report([prediction.text for prediction in predictions], references)
 
-    def ask(self, given: tuple[str | Words, str | Words], *, tokenized: bool = False) -> AskedQuestion:
-        """A passage and a question, which two words or letters of one text are not."""
-        if isinstance(given, str) or not hasattr(given, "__len__") or len(given) != 2:
-            raise SettingError("predict takes several: put a single one into a list, predict([(passage, question)])")
-        passage, question = given
-        return AskedQuestion(self.split(passage, tokenized=tokenized), self.split(question, tokenized=tokenized))
+    def make_example(self, inputs: tuple[str | Words, str | Words], *, tokenized: bool = False) -> TokenizedQuestion:
+        return TokenizedQuestion(*self.split_pair(inputs, tokenized=tokenized))
 
     @property
     def text_columns(self) -> tuple[tuple[str, ...], ...]:
-        """A passage and a question; or a question about the one passage."""
         return (PASSAGE, QUESTION) if self.passage is None else (QUESTION,)
 
-    def read_line(self, line: str, *, tokenized: bool = False) -> AskedQuestion:
-        """A question about the one passage; or a passage and a question, with a tab between them, of a blank line two
-        empty ones."""
+    def read_line(self, line: str, *, tokenized: bool = False) -> TokenizedQuestion:
+        """Convert a line to an example: a question about the passage of the model, or a passage and a question with a
+        tab between them."""
         if self.passage is not None:
-            return AskedQuestion(self.passage, self.split(line, tokenized=tokenized))
-        texts = line.split("\t") if line.strip() else ["", ""]
-        if len(texts) != 2:
-            raise CorpusError(
-                f"expected a passage and a question with a tab between them, found {len(texts)}: '{line[:60]}'; "
-                "or give the passage as a file with --passage"
-            )
-        return self.ask((texts[0], texts[1]), tokenized=tokenized)
+            return TokenizedQuestion(self.passage, self.split(line, tokenized=tokenized))
+        try:
+            return super().read_line(line, tokenized=tokenized)
+        except CorpusError as error:
+            raise CorpusError(f"{error}; or give the passage as a file with --passage") from None
 
-    def read_whole(self, path: str, *, errors: Errors) -> list[AskedQuestion] | None:
-        """The questions of a file in SQuAD's format, or of JSON lines."""
+    def read_file(self, path: str, *, errors: Errors) -> list[TokenizedQuestion] | None:
+        """Read the questions of a file in SQuAD's format or of JSON lines; None for other files."""
         if not (is_squad(path) or is_jsonl(path)) or self.passage is not None:
             return None
-        found = read_questions(path, errors=errors, answers=False)
-        return _split(found, tokenized=self.settings.text.tokenizer == "whitespace")
+        questions = read_questions(path, errors=errors, answers=False)
+        return _tokenize_questions(questions, tokenized=self.settings.text.tokenizer == "whitespace")
 
-    def about(self, name: str) -> About:
-        """As every task's, with a passage in the example."""
+    def card_text(self, name: str) -> CardText:
         command = f'echo "Who founded the town?" | relmo predict {name} --passage town.txt --best 3'
-        return super().about(name)._replace(example=["```", command, "```"])
+        return super().card_text(name)._replace(example=["```", command, "```"])
 
 
-def _split(questions: Iterable[PassageQuestion], *, tokenized: bool) -> list[AskedQuestion]:
-    """Questions and passages in words, those of one passage once."""
+def _tokenize_questions(questions: Iterable[PassageQuestion], *, tokenized: bool) -> list[TokenizedQuestion]:
     split = split_whitespace if tokenized else tokenize
-    passages: dict[str, Tokenized] = {}
-    found = []
+    passages: dict[str, Tokenized] = {}  # each passage is split once
+    examples = []
     for passage, question, answers, key in questions:
         if passage not in passages:
             passages[passage] = Tokenized(passage, split(passage))
-        found.append(AskedQuestion(passages[passage], Tokenized(question, split(question)), answers, key))
-    return found
+        examples.append(TokenizedQuestion(passages[passage], Tokenized(question, split(question)), answers, key))
+    return examples
 
 
-def _learned(examples: Sequence[AskedQuestion], most: int, say: Say) -> tuple[list[AskedQuestion], np.ndarray]:
-    """The questions whose (first) answer lies within the first `most` words of the passage, and its first and last
-    words (N, 2); how many are left out is said."""
-    answered = [example for example in examples if example.answers]
-    placed = [(example, span) for example in answered if (span := span_of(example)) and span[1] < most]
-    if without := len(examples) - len(answered):
-        say(f"{without:,} of {len(examples):,} questions have no answer and are left out")
-    if beyond := len(answered) - len(placed):
-        say(f"{beyond:,} of {len(examples):,} questions have no answer in the first {most:,} words and are left out")
-    if not placed:
-        raise CorpusError(f"no question has an answer within the first {most:,} words of its passage; see --max-words")
-    return [example for example, _ in placed], np.array([span for _, span in placed], dtype=np.int64)
+def _locate_answers(
+    examples: Sequence[TokenizedQuestion], max_words: int, on_message: MessageCallback
+) -> tuple[list[TokenizedQuestion], np.ndarray]:
+    """Return the questions with an answer within the first `max_words` words of the passage, and the first and last
+    words of the answers (N, 2)."""
+    answerable = [example for example in examples if example.answers]
+    located = [(example, span) for example in answerable if (span := find_span(example)) and span[1] < max_words]
+    total = f"of {len(examples):,} questions"
+    if num_unanswerable := len(examples) - len(answerable):
+        on_message(f"{num_unanswerable:,} {total} have no answer and are left out")
+    if num_beyond := len(answerable) - len(located):
+        on_message(f"{num_beyond:,} {total} have no answer in the first {max_words:,} words and are left out")
+    if not located:
+        raise CorpusError(f"no question has an answer in the first {max_words:,} words of its passage; see --max-words")
+    return [example for example, _ in located], np.array([span for _, span in located], dtype=np.int64)
 
 
-def span_of(example: AskedQuestion) -> tuple[int, int] | None:
-    """The first and the last word of the (first) answer; a word of which it is a part belongs to it."""
+def find_span(example: TokenizedQuestion) -> tuple[int, int] | None:
+    """Return the first and the last word of the first answer; words that it overlaps in part are included."""
     tokens, answer = example.passage.tokens, example.answers[0]
-    first = bisect_right(tokens, answer.start, key=lambda token: token.end)
+    start = bisect_right(tokens, answer.start, key=lambda token: token.end)
     last = bisect_left(tokens, answer.start + len(answer.text), key=lambda token: token.start) - 1
-    return (first, last) if first <= last else None
+    return (start, last) if start <= last else None

@@ -1,89 +1,36 @@
-"""How well semantic roles were found, counted as the CoNLL-2005 script srl-eval.pl does.
+"""Scores of semantic roles, counted as by the CoNLL-2005 script srl-eval.pl.
 
-- An argument is right where its label and all its words are: exact match.
+- An argument is correct if its label and all its words are.
 - The predicate itself, V, is not counted.
-- C-X goes on with the last X before it: both are one argument, which is right as a whole or not at all. Where there is
-  no X before it, C-X is an X. C-V is a part of V.
+- C-X continues the last X before it: both are one argument. Without an X before it, C-X is an X. C-V is a part of V.
 - R-X is a label of its own.
 
-In one point the counts are stricter: the arguments of a predicate that was found where there is none count as wrong,
-which the script passes over.
+Stricter than the script, arguments of a wrongly detected predicate count as errors; the script ignores them.
 
     Carreras & Marquez 2005, Introduction to the CoNLL-2005 shared task: semantic role labeling
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
-from relmo.tasks.scores import Confusion, LabelScore, TaskReport, f1_score
+from relmo.tasks.scores import Confusion, TaskReport, f1_score, score_labels
 from relmo.text.readers.roles import VERB
 from relmo.text.tags import spans
 
-CONTINUES = "C-"
-NOTHING = "none"
+CONTINUATION = "C-"
+NO_ROLE = "none"
 
 
 class Argument(NamedTuple):
-    """A role and the stretches of words that fill it, each from its first word up to one that is not of it."""
+    """Label of a role and the spans of words that fill it."""
 
     label: str
     parts: tuple[tuple[int, int], ...]
 
 
-class Placed(NamedTuple):
-    """An argument of the predicate at `place` in the sentence of this number."""
-
-    sentence: int
-    place: int
-    argument: Argument
-
-
-def arguments(tags: Sequence[str]) -> list[Argument]:
-    """The arguments that tags in BIO mark, V left out, in the order in which they begin."""
-    found: list[Argument] = []
-    last: dict[str, int] = {}
-    for start, end, label in spans(tags):
-        goes_on = label.startswith(CONTINUES)
-        label = label.removeprefix(CONTINUES)
-        if goes_on and label in last:
-            begun = found[last[label]]
-            found[last[label]] = begun._replace(parts=(*begun.parts, (start, end)))
-        else:
-            last[label] = len(found)
-            found.append(Argument(label, ((start, end),)))
-    return [argument for argument in found if argument.label != VERB]
-
-
-def _figures(gold: set[Placed], found: set[Placed], name: str = "") -> dict[str, float]:
-    """F1, precision and recall by name."""
-    precision, recall, f1 = f1_score(len(gold & found), len(found), len(gold))
-    return {f"{name}f1": f1, f"{name}precision": precision, f"{name}recall": recall}
-
-
-def _label_scores(gold: set[Placed], found: set[Placed]) -> list[LabelScore]:
-    """Each role by itself."""
-    right, given, wanted = (Counter(each.argument.label for each in side) for side in (gold & found, found, gold))
-    return [
-        LabelScore(label, *f1_score(right[label], given[label], wanted[label]), wanted[label])
-        for label in sorted(wanted | given)
-    ]
-
-
-def _role_confusion(gold: set[Placed], found: set[Placed]) -> Confusion:
-    """Which role was taken for which where the words are the same; arguments that were missed or made up are taken for,
-    or instead of, `none`."""
-    wanted, given = (
-        {(sentence, place, argument.parts): argument.label for sentence, place, argument in side}
-        for side in (gold, found)
-    )
-    counts = Counter((wanted.get(key, NOTHING), given.get(key, NOTHING)) for key in wanted.keys() | given.keys())
-    labels = [*sorted({label for pair in counts for label in pair} - {NOTHING}), NOTHING]
-    return Confusion(labels, [[counts[g, p] for p in labels] for g in labels])
-
-
-class Marks(NamedTuple):
-    """The tags for the predicate at `place` in the sentence of this number, and whether it is a verb."""
+class PredicateTags(NamedTuple):
+    """Tags for the predicate at `place` in a sentence, and whether it is a verb."""
 
     sentence: int
     place: int
@@ -91,27 +38,64 @@ class Marks(NamedTuple):
     verb: bool | None = None
 
 
-def role_report(gold: Sequence[Marks], given: Sequence[Marks], found: Sequence[Marks] | None) -> TaskReport:
-    """The scores of the roles for the predicates of the gold standard (`given`), and, where the model looks for
-    predicates itself, of the roles for those that it found.
+_PlacedArgument = tuple[int, int, Argument]  # sentence, predicate, argument
 
-    f1, precision, recall       roles for the predicates of the gold standard
-    verb_f1, …                  the same for verbs alone, where the files say which predicates are verbs
-    found_f1                    roles for the predicates that the model found
-    predicate_f1                those predicates themselves
+
+def find_arguments(tags: Sequence[str]) -> list[Argument]:
+    """Return the arguments that BIO tags mark, without V, in the order in which they begin."""
+    arguments: list[Argument] = []
+    index_by_label: dict[str, int] = {}
+    for start, end, tag_label in spans(tags):
+        label = tag_label.removeprefix(CONTINUATION)
+        if label != tag_label and label in index_by_label:
+            i = index_by_label[label]
+            arguments[i] = Argument(label, (*arguments[i].parts, (start, end)))
+        else:
+            index_by_label[label] = len(arguments)
+            arguments.append(Argument(label, ((start, end),)))
+    return [argument for argument in arguments if argument.label != VERB]
+
+
+def role_report(
+    gold: Sequence[PredicateTags], predicted: Sequence[PredicateTags], detected: Sequence[PredicateTags] | None
+) -> TaskReport:
+    """Score the roles that were predicted for the gold predicates and, unless None, for the detected predicates.
+
+    f1, precision, recall       roles of the gold predicates
+    verb_f1, …                  roles of verbs alone, if the files tell which predicates are verbs
+    found_f1                    roles of the detected predicates
+    predicate_f1                the detected predicates themselves
     """
-    wanted, answered = _placed(gold), _placed(given)
-    values = _figures(wanted, answered)
-    if any(each.verb is not None for each in gold):
-        verbs = {(each.sentence, each.place) for each in gold if each.verb}
-        of_verbs = [{one for one in side if one[:2] in verbs} for side in (wanted, answered)]
-        values |= _figures(of_verbs[0], of_verbs[1], "verb_")
-    if found is not None:
-        values["found_f1"] = _figures(wanted, _placed(found))["f1"]
-        places, there = ({each[:2] for each in side} for side in (found, gold))
-        *_, values["predicate_f1"] = f1_score(len(places & there), len(places), len(there))
-    return TaskReport("f1", values, len(wanted), _label_scores(wanted, answered), _role_confusion(wanted, answered))
+    gold_roles, roles = _place_arguments(gold), _place_arguments(predicted)
+    values = _score_sets(gold_roles, roles)
+    if any(predicate.verb is not None for predicate in gold):
+        verbs = {(predicate.sentence, predicate.place) for predicate in gold if predicate.verb}
+        gold_verbs, verb_roles = ({role for role in group if role[:2] in verbs} for group in (gold_roles, roles))
+        values |= {f"verb_{name}": value for name, value in _score_sets(gold_verbs, verb_roles).items()}
+    if detected is not None:
+        values["found_f1"] = _score_sets(gold_roles, _place_arguments(detected))["f1"]
+        gold_places, places = ({predicate[:2] for predicate in group} for group in (gold, detected))
+        values["predicate_f1"] = _score_sets(gold_places, places)["f1"]
+    groups = gold_roles & roles, roles, gold_roles
+    labels = score_labels(*(Counter(argument.label for *_, argument in group) for group in groups))
+    return TaskReport("f1", values, len(gold_roles), labels, _count_confusions(gold_roles, roles))
 
 
-def _placed(marks: Iterable[Marks]) -> set[Placed]:
-    return {Placed(sentence, place, argument) for sentence, place, tags, _ in marks for argument in arguments(tags)}
+def _place_arguments(predicates: Iterable[PredicateTags]) -> set[_PlacedArgument]:
+    return {(sentence, place, role) for sentence, place, tags, _ in predicates for role in find_arguments(tags)}
+
+
+def _score_sets(gold: Set[object], predicted: Set[object]) -> dict[str, float]:
+    precision, recall, f1 = f1_score(len(gold & predicted), len(predicted), len(gold))
+    return {"f1": f1, "precision": precision, "recall": recall}
+
+
+def _count_confusions(gold: set[_PlacedArgument], predicted: set[_PlacedArgument]) -> Confusion:
+    """Count which role was predicted for which over the same words; missing and spurious arguments pair with none."""
+    gold_labels, labels = (
+        {(sentence, place, argument.parts): argument.label for sentence, place, argument in group}
+        for group in (gold, predicted)
+    )
+    keys = gold_labels.keys() | labels.keys()
+    counts = Counter((gold_labels.get(key, NO_ROLE), labels.get(key, NO_ROLE)) for key in keys)
+    return Confusion.from_pairs(counts, last=NO_ROLE)

@@ -1,10 +1,10 @@
-"""Labellers of semantic roles as a user has them: the predicates of a sentence, and who or what plays which role.
+"""Semantic role labelling: the predicates of a sentence and the roles of words for each.
 
 labeller = relmo.load("models/srl")
-found = labeller.predict(["Anna gave Bob the key."])[0]
-found.predicates[0].word                                   # 'gave'
-[(role.label, role.text) for role in found.predicates[0].roles]  # [('ARG0', 'Anna'), ('V', 'gave'), …]
-labeller.predict([("Anna gave Bob the key .".split(), [1])])     # for the predicates that are given: word 1
+prediction = labeller.predict(["Anna gave Bob the key."])[0]
+prediction.predicates[0].word                                         # 'gave'
+[(role.label, role.text) for role in prediction.predicates[0].roles]  # [('ARG0', 'Anna'), ('V', 'gave'), …]
+labeller.predict([("Anna gave Bob the key .".split(), [1])])          # for given predicates: word 1
 labeller.evaluate("dev.jsonl").values["verb_f1"]
 """
 
@@ -20,11 +20,11 @@ import torch
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.networks.inputs import IGNORED, WordInputs
 from relmo.networks.srl import Predicates, RoleBatch, RoleNetwork, RoleScores, RoleTargets, SRLNetwork
-from relmo.settings.arguments import check_sentences, typed
+from relmo.settings.arguments import check_sentences, describe_value
 from relmo.settings.srl import SRLSettings, SRLTextSettings
-from relmo.tasks.features import EncodedSentences, Say, Words
-from relmo.tasks.results import LabelledSpan, label_marks, marked_html, shortened
-from relmo.tasks.role_scores import Marks, role_report
+from relmo.tasks.features import EncodedSentences, MessageCallback, Words
+from relmo.tasks.results import LabelledSpan, TokenizedText, mark_labels, render_html, shorten
+from relmo.tasks.role_scores import PredicateTags, role_report
 from relmo.tasks.scores import TaskReport
 from relmo.tasks.task import Task, Tokenized, count_labels
 from relmo.text.corpus import Errors
@@ -35,16 +35,16 @@ from relmo.text.tokenize import Token
 from relmo.text.vocabulary import Vocabulary
 
 COLOURS = {"V": "bold red", "ARG0": "blue", "ARG1": "green", "ARG2": "magenta", "ARGM": "cyan"}
-OTHER_COLOUR = "yellow"
+DEFAULT_COLOUR = "yellow"
 
 
 @dataclass(frozen=True)
 class PredicateRoles:
-    """A predicate: the number of its word, the word, and a tag in BIO for each word of the sentence.
+    """Predicate: the index of its word, the word, and a BIO tag for each word of the sentence.
 
-    roles           the stretches of words that play a role, V, the predicate, among them
-    probabilities   of each word's tag, as the network gives it to that word alone
-    probability     that the word is a predicate; None where the model does not look for them
+    roles           spans with a role, including V, the predicate
+    probabilities   probability of each word's tag, by that word alone
+    probability     probability that the word is a predicate; None if the model does not detect predicates
     """
 
     place: int
@@ -56,78 +56,68 @@ class PredicateRoles:
 
 
 @dataclass(frozen=True, repr=False)
-class RoleText:
-    """A sentence and the roles for each of its predicates.
+class RoleText(TokenizedText):
+    """Sentence with the roles of each of its predicates.
 
-    text         what was given; where that was a list of words, these with a space between them
-    tokens       the words, and where each stands in the text
-    predicates   those that were given; where none were, those that the model found
-    found        those that the model found; None where it does not look for them
+    text         the given text; if a list of words was given, the words joined by spaces
+    tokens       words with their offsets in the text
+    predicates   the given predicates; the detected ones if none were given
+    detected     the detected predicates; None if the model does not detect predicates
     """
 
     text: str
     tokens: list[Token]
     predicates: list[PredicateRoles]
-    found: list[PredicateRoles] | None = None
-
-    @property
-    def words(self) -> list[str]:
-        """The words alone."""
-        return [token.text for token in self.tokens]
-
-    @property
-    def offsets(self) -> list[tuple[int, int]]:
-        """Where each word begins and ends in the text, in characters."""
-        return [(token.start, token.end) for token in self.tokens]
+    detected: list[PredicateRoles] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The text, its tokens with offsets, and for each predicate its roles with their place in the text."""
+        """Return the text, its tokens with offsets, and the roles of each predicate with their offsets."""
         return {
             "text": self.text,
             "tokens": [token._asdict() for token in self.tokens],
             "predicates": [
                 {
-                    "token": each.place,
-                    **self.tokens[each.place]._asdict(),
-                    "probability": each.probability,
-                    "tags": each.tags,
-                    "probabilities": each.probabilities,
-                    "roles": [asdict(role) for role in each.roles],
+                    "token": predicate.place,
+                    **self.tokens[predicate.place]._asdict(),
+                    "probability": predicate.probability,
+                    "tags": predicate.tags,
+                    "probabilities": predicate.probabilities,
+                    "roles": [asdict(role) for role in predicate.roles],
                 }
-                for each in self.predicates
+                for predicate in self.predicates
             ],
         }
 
     def __repr__(self) -> str:
-        """Each predicate with its roles."""
-        found = (
-            f"{each.word}: {' '.join(f'[{role.label} {shortened(role.text, 40)}]' for role in each.roles)}"
-            for each in self.predicates
-        )
-        return f"RoleText({'; '.join(found) or shortened(self.text)})"
+        lines = []
+        for predicate in self.predicates:
+            roles = " ".join(f"[{role.label} {shorten(role.text, 40)}]" for role in predicate.roles)
+            lines.append(f"{predicate.word}: {roles}")
+        return f"RoleText({'; '.join(lines) or shorten(self.text)})"
 
     def _repr_html_(self) -> str:
-        """For a notebook: the text once for each predicate, with its roles in colours."""
-        shown = [marked_html(self.text, label_marks(each.roles)) for each in self.predicates]
-        return "".join(shown) or marked_html(self.text, [])
+        paragraphs = [render_html(self.text, mark_labels(predicate.roles)) for predicate in self.predicates]
+        return "".join(paragraphs) or render_html(self.text, [])
 
     def as_text(self) -> str:
-        """The sentence, and a line for each predicate with its roles in brackets."""
+        """Return the sentence, and a line for each predicate with its roles in brackets."""
         return "".join(text for text, _ in self.pieces())
 
     def pieces(self) -> Iterator[tuple[str, str]]:
-        """The same in pieces, each with the name of its colour; none where it has no colour."""
+        """Yield the pieces of `as_text`, each with the name of its colour or an empty string."""
         yield f"{' '.join(self.words)}\n", ""
-        widest = max((len(predicate.word) for predicate in self.predicates), default=0)
+        width = max((len(predicate.word) for predicate in self.predicates), default=0)
         for predicate in self.predicates:
-            yield f"  {predicate.word:<{widest}}", ""
+            yield f"  {predicate.word:<{width}}", ""
             for role in predicate.roles:
+                label = role.label.removeprefix("C-").removeprefix("R-").replace("AM-", "ARGM-")
+                colour = COLOURS.get(label.partition("-")[0], DEFAULT_COLOUR)
                 yield "  ", ""
-                yield f"[{role.label} {' '.join(self.words[role.start_word : role.end_word])}]", _colour(role.label)
+                yield f"[{role.label} {' '.join(self.words[role.start_word : role.end_word])}]", colour
             yield "\n", ""
 
     def as_props(self) -> str:
-        """Columns as CoNLL-2005 has them and srl-eval.pl reads them: the predicates, then brackets for each."""
+        """Return the columns of CoNLL-2005 that srl-eval.pl reads: the predicates, then brackets for each."""
         marks = ["-"] * len(self.words)
         for predicate in self.predicates:
             marks[predicate.place] = predicate.word
@@ -135,83 +125,67 @@ class RoleText:
         return "".join("\t".join(fields) + "\n" for fields in zip(*columns, strict=True))
 
 
-def _colour(label: str) -> str:
-    """That of a role, whether it is referred to (R-) or goes on (C-)."""
-    plain = label.removeprefix("C-").removeprefix("R-").replace("AM-", "ARGM-")
-    return COLOURS.get(plain.partition("-")[0], OTHER_COLOUR)
-
-
-@dataclass
 class EncodedRoles:
-    """Sentences as numbers, and their predicates, sentence after sentence.
+    """Sentences as arrays, and their predicates, sentence after sentence.
 
-    starts    where each sentence's predicates begin among all, (S + 1,)
-    tags      in training, of each predicate, the numbers of its sentence's tags
+    starts    (S + 1,): start of each sentence's predicates
+    places    index of the word of each predicate
+    tags      in training, the tag ids of each predicate
     """
 
-    words: EncodedSentences
-    starts: np.ndarray
-    places: np.ndarray
-    tags: list[np.ndarray] | None
+    def __init__(self, words: EncodedSentences, starts: np.ndarray, places: np.ndarray, tags: list[np.ndarray] | None):
+        self.words, self.starts, self.places, self.tags = words, starts, places, tags
+        self.lengths = words.lengths
+        self.predictions = sum(map(len, tags or ()))
 
-    @property
-    def lengths(self) -> np.ndarray:
-        """Those of the sentences."""
-        return self.words.lengths
-
-    @property
-    def predictions(self) -> int:
-        """A tag for each word and predicate."""
-        return sum(map(len, self.tags or ()))
-
-    def batch(self, which: np.ndarray) -> RoleBatch:
-        """The sentences of these numbers, each once, with all their predicates."""
-        words = self.words.batch(which)
-        counts = self.starts[which + 1] - self.starts[which]
-        rows = np.repeat(np.arange(len(which)), counts)
-        numbers = np.arange(counts.sum()) + np.repeat(self.starts[which] - (np.cumsum(counts) - counts), counts)
+    def batch(self, indices: np.ndarray) -> RoleBatch:
+        """Return the batch of the sentences with these indices, with all their predicates."""
+        words = self.words.batch(indices)
+        counts = self.starts[indices + 1] - self.starts[indices]
+        rows = np.repeat(np.arange(len(indices)), counts)
+        numbers = np.arange(counts.sum()) + np.repeat(self.starts[indices] - (np.cumsum(counts) - counts), counts)
         places = self.places[numbers]
         predicates = Predicates(torch.from_numpy(rows), torch.from_numpy(places))
         if self.tags is None:
             return RoleBatch(words, predicates)
-        steps = max(int(self.lengths[which].max()), 1)
+        steps = max(int(self.lengths[indices].max()), 1)
         tags = np.full((len(numbers), steps), IGNORED, dtype=np.int64)
         for row, number in zip(tags, numbers.tolist(), strict=True):
             row[: len(self.tags[number])] = self.tags[number]
-        marked = np.zeros((len(which), steps), dtype=np.float32)
-        marked[rows, places] = 1.0
-        targets = RoleTargets(torch.from_numpy(tags), torch.from_numpy(marked))
+        is_predicate = np.zeros((len(indices), steps), dtype=np.float32)
+        is_predicate[rows, places] = 1.0
+        targets = RoleTargets(torch.from_numpy(tags), torch.from_numpy(is_predicate))
         return RoleBatch(words, predicates, targets, int((tags != IGNORED).sum()))
 
 
 class RoleLabeller(Task[RoleSentence, RoleText]):
-    """A network that labels semantic roles, with its vocabulary, tags and settings."""
+    """Network that labels semantic roles, with its vocabulary, tags and settings."""
 
     kind = "srl"
     input_type = list[Any]  # words, or a sentence and the indices of its predicates
+    prediction_unit = "tags"
     settings: SRLSettings
     network: RoleNetwork
 
-    def predict(self, given: Iterable[str | Words | tuple[str | Words, Sequence[int]]]) -> list[RoleText]:
-        """The predicates of sentences with their roles. A sentence is a string or a list of words; with the numbers of
-        its predicates, counted from 0, it is a pair of both."""
-        if isinstance(given, str) or not isinstance(given, Iterable):
-            check_sentences(given, "predict")  # which says what is wrong
-        return super().predict(given)
-
-    @property
-    def counted(self) -> str:
-        """A tag for each word and predicate."""
-        return "tags"
+    def predict(self, sentences: Iterable[str | Words | tuple[str | Words, Sequence[int]]]) -> list[RoleText]:
+        """Label the roles of sentences: strings or lists of words, or pairs of one and the indices of its predicates,
+        from 0."""
+        if isinstance(sentences, str) or not isinstance(sentences, Iterable):
+            check_sentences(sentences, "predict")  # raises
+        return super().predict(sentences)
 
     @classmethod
     def read(cls, path: str | Path, text: SRLTextSettings, *, training: bool = False) -> list[RoleSentence]:
         examples = list(read_roles(path, layout=text.format, errors=text.errors))
         if text.predicates == "all":
             return examples
-        if not any(each.verb for example in examples for each in example.propositions or ()):
-            raise CorpusError(f"{path}: no predicate has a part of speech that begins with V; take --predicates all")
-        return [RoleSentence(words, [each for each in found or () if each.verb]) for words, found in examples]
+        verbs = [
+            RoleSentence(words, [proposition for proposition in propositions or () if proposition.verb])
+            for words, propositions in examples
+        ]
+        if not any(example.propositions for example in verbs):
+            raise CorpusError(f"{path}: no predicate has a part of speech that begins with V; use --predicates all")
+        return verbs
 
     @staticmethod
     def texts(example: RoleSentence) -> Sequence[Words]:
@@ -219,108 +193,99 @@ class RoleLabeller(Task[RoleSentence, RoleText]):
 
     @classmethod
     def make_vocabularies(cls, settings: SRLSettings, examples: Sequence[RoleSentence]) -> dict[str, Vocabulary]:
-        """The tags; O and B-V are always among them."""
-        tags = [each.tags for example in examples for each in example.propositions or ()]
+        """Return the tags, always including O and B-V."""
+        tags = [proposition.tags for example in examples for proposition in example.propositions or ()]
         if not tags:
-            raise CorpusError("the training sentences have no predicate; there is nothing to learn")
+            raise CorpusError("the training sentences have no predicate")
         return {"labels": count_labels([*tags, [OUTSIDE, BEGIN_VERB]])}
 
     def make_network(self, inputs: WordInputs) -> RoleNetwork:
-        model, known = self.settings.model, self.labels.index
-        if not {OUTSIDE, BEGIN_VERB} <= known.keys():
-            raise ModelError(f"labels of semantic roles must have {OUTSIDE} and {BEGIN_VERB} among them")
+        index = self.labels.index
+        if not {OUTSIDE, BEGIN_VERB} <= index.keys():
+            raise ModelError(f"labels of semantic roles must include {OUTSIDE} and {BEGIN_VERB}")
         body = SRLNetwork(
+            self.settings.model,
             input_size=inputs.size,
             legal=torch.from_numpy(legal_transitions(self.labels.symbols)),
-            verb=known[BEGIN_VERB],
-            hidden=model.hidden,
-            layers=model.layers,
-            mark_dim=model.mark_dim,
-            dropout=model.dropout,
-            detector=model.detector,
-            again_size=inputs.again_size,
+            verb=index[BEGIN_VERB],
+            elmo_size=inputs.elmo_size,
         )
         return RoleNetwork(inputs, body)
 
     def encode(
-        self, examples: Sequence[RoleSentence], *, answers: bool = False, say: Say = lambda _: None
+        self, examples: Sequence[RoleSentence], *, answers: bool = False, on_message: MessageCallback = lambda _: None
     ) -> EncodedRoles:
-        predicates = [example.propositions or [] for example in examples]
-        starts = np.concatenate([[0], np.cumsum([len(each) for each in predicates])]).astype(np.int64)
-        flat = [each for some in predicates for each in some]
+        counts = [len(example.propositions or ()) for example in examples]
+        propositions = [proposition for example in examples for proposition in example.propositions or ()]
         return EncodedRoles(
-            self.features.encode([example.words for example in examples], say),
-            starts,
-            np.array([each.place for each in flat], dtype=np.int64),
-            [self.labels.ids(each.tags) for each in flat] if answers else None,
+            self.features.encode([example.words for example in examples], on_message),
+            np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            np.array([proposition.place for proposition in propositions], dtype=np.int64),
+            [self.labels.ids(proposition.tags) for proposition in propositions] if answers else None,
         )
 
     def decode(self, output: RoleScores, examples: Sequence[RoleSentence]) -> list[RoleText]:
         odds = None if output.odds is None else output.odds.float().cpu()
-        predicates: list[dict[int, PredicateRoles]] = [{} for _ in examples]  # of each sentence, by their places
-        shares = torch.softmax(output.tags.float(), dim=2).cpu().numpy()
-        texts = [Tokenized.of(example.words) for example in examples]
-        rows, places = (each.tolist() for each in output.predicates)
-        for row, place, share, path in zip(rows, places, shares, self.network.body.decode(output), strict=True):
-            own = share[np.arange(len(path)), path].tolist()
-            probability = None if odds is None else odds[row, place].sigmoid().item()
+        texts = [Tokenized.from_words(example.words) for example in examples]
+        predicates: list[dict[int, PredicateRoles]] = [{} for _ in examples]  # of each sentence, by place
+        tag_probabilities = torch.softmax(output.tags.float(), dim=2).cpu().numpy()
+        rows, places = (indices.tolist() for indices in output.predicates)
+        paths = self.network.body.decode(output)
+        for row, place, matrix, path in zip(rows, places, tag_probabilities, paths, strict=True):
+            words: Tokenized = texts[row]
             tags = [self.labels.symbols[i] for i in path]
-            predicates[row][place] = _predicate(texts[row], place, tags, own, probability)
-        chosen = [None] * len(examples) if odds is None else [(each > 0).nonzero()[:, 0].tolist() for each in odds]
-        return [_answer(*each) for each in zip(texts, examples, predicates, chosen, strict=True)]
+            probabilities = matrix[np.arange(len(path)), path].tolist()
+            roles = [
+                LabelledSpan(*words.span(start, end), start, end, label, prod(probabilities[start:end]))
+                for start, end, label in spans(tags)
+            ]
+            probability = None if odds is None else odds[row, place].sigmoid().item()
+            predicates[row][place] = PredicateRoles(place, words[place], tags, roles, probabilities, probability)
+        predictions = []
+        for i, (words, example) in enumerate(zip(texts, examples, strict=True)):
+            detected = None
+            if odds is not None:
+                detected = [predicates[i][place] for place in (odds[i] > 0).nonzero()[:, 0].tolist()]
+            output_predicates = detected or []
+            if example.propositions is not None:
+                gold_places = dict.fromkeys(proposition.place for proposition in example.propositions)
+                output_predicates = [predicates[i][place] for place in gold_places]
+            predictions.append(RoleText(words.text, list(words.tokens), output_predicates, detected))
+        return predictions
 
     def score(self, examples: Sequence[RoleSentence], predictions: Sequence[RoleText]) -> TaskReport:
-        """F1 of roles, for the predicates of the files and for those that the model finds."""
-        gold = [Marks(i, *each) for i, example in enumerate(examples) for each in example.propositions or ()]
-        given = _marks(prediction.predicates for prediction in predictions)
-        looks = self.settings.model.detector > 0
-        return role_report(gold, given, _marks(each.found or [] for each in predictions) if looks else None)
+        """Compute the F1 of roles, for the gold predicates and for the detected ones."""
+        gold = [PredicateTags(i, *p) for i, example in enumerate(examples) for p in example.propositions or ()]
+        predicted = [PredicateTags(i, p.place, p.tags) for i, text in enumerate(predictions) for p in text.predicates]
+        detected = None
+        if self.settings.model.detector > 0:
+            detected = [
+                PredicateTags(i, p.place, p.tags) for i, text in enumerate(predictions) for p in text.detected or ()
+            ]
+        return role_report(gold, predicted, detected)
 
-    def ask(self, given: str | Words | tuple[str | Words, Sequence[int]], *, tokenized: bool = False) -> RoleSentence:
-        """A sentence, or a sentence and the numbers of its predicates."""
+    def make_example(
+        self, inputs: str | Words | tuple[str | Words, Sequence[int]], *, tokenized: bool = False
+    ) -> RoleSentence:
+        """Convert a sentence, or a sentence and the indices of its predicates, to an example."""
         places: Sequence[int] | None = None
-        if isinstance(given, tuple) and len(given) == 2 and not isinstance(given[1], str):
-            given, places = given
+        if isinstance(inputs, tuple) and len(inputs) == 2 and not isinstance(inputs[1], str):
+            inputs, places = inputs
         elif not self.settings.model.detector:
             raise SettingError(
-                "this model does not look for predicates (detector 0); give them: predict([(words, [1, 4])])"
+                "this model does not detect predicates (detector 0); give them: predict([(words, [1, 4])])"
             )
-        words = self.split(given, tokenized=tokenized)
+        words = self.split(inputs, tokenized=tokenized)
         check_length(words)
         if places is None:
             return RoleSentence(words, None)
         if not isinstance(places, Iterable):
-            raise SettingError(f"the predicates of a sentence are a list of numbers of words, not {typed(places)}")
-        if wrong := [at for at in places if not (isinstance(at, int | np.integer) and 0 <= at < len(words))]:
-            raise SettingError(f"a predicate is the number of a word, from 0 to {len(words) - 1}, not {wrong[0]!r:.40}")
-        return RoleSentence(words, [Proposition(at, []) for at in dict.fromkeys(map(int, places))])
+            raise SettingError(f"the predicates of a sentence must be a list of indices, not {describe_value(places)}")
+        for place in places:
+            if not (isinstance(place, int | np.integer) and 0 <= place < len(words)):
+                raise SettingError(f"a predicate is an index from 0 to {len(words) - 1}, not {place!r:.40}")
+        return RoleSentence(words, [Proposition(place, []) for place in dict.fromkeys(map(int, places))])
 
-    def read_whole(self, path: str, *, errors: Errors) -> list[RoleSentence] | None:
-        """The sentences of JSON lines, with the predicates that they have."""
+    def read_file(self, path: str, *, errors: Errors) -> list[RoleSentence] | None:
+        """Read the sentences of JSON lines with their predicates; None for other files."""
         return list(read_roles(path, errors=errors)) if is_jsonl(path) else None
-
-
-def _predicate(
-    words: Tokenized, place: int, tags: list[str], shares: list[float], probability: float | None
-) -> PredicateRoles:
-    """A predicate with the tags of its sentence; the probability of a role is the product of those of its tags."""
-    roles = [
-        LabelledSpan(*words.stretch(start, end), start, end, label, prod(shares[start:end]))
-        for start, end, label in spans(tags)
-    ]
-    return PredicateRoles(place, words[place], tags, roles, shares, probability)
-
-
-def _answer(
-    words: Tokenized, example: RoleSentence, predicates: dict[int, PredicateRoles], chosen: list[int] | None
-) -> RoleText:
-    """What is said of a sentence: `predicates` are all that were labelled, `chosen` are those that were found."""
-    found = None if chosen is None else [predicates[place] for place in chosen]
-    given = found or []
-    if example.propositions is not None:
-        given = [predicates[place] for place in dict.fromkeys(each.place for each in example.propositions)]
-    return RoleText(words.text, list(words.tokens), given, found)
-
-
-def _marks(sentences: Iterable[Sequence[PredicateRoles]]) -> list[Marks]:
-    return [Marks(i, each.place, each.tags) for i, predicates in enumerate(sentences) for each in predicates]

@@ -1,14 +1,14 @@
-"""Taggers as a user has them: a tag for each word of a sentence; parts of speech, names, or any other column.
+"""Taggers: a tag for each word of a sentence, such as parts of speech or named entities.
 
 tagger = relmo.load("models/pos")
-found = tagger.predict(["The bank lends money."])[0]
-found.tags, found.probabilities                              # ['DET', 'NOUN', 'VERB', 'NOUN', 'PUNCT'], [0.99, …]
-found.words, found.offsets                                   # ['The', 'bank', …], [(0, 3), (4, 8), …]
+prediction = tagger.predict(["The bank lends money."])[0]
+prediction.tags, prediction.probabilities                    # ['DET', 'NOUN', 'VERB', 'NOUN', 'PUNCT'], [0.99, …]
+prediction.words, prediction.offsets                         # ['The', 'bank', …], [(0, 3), (4, 8), …]
 names.predict(["Anna saw Oslo."])[0].entities                # the spans that tags such as B-PER mark
 tagger.evaluate("dev.conllu").score
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -24,14 +24,14 @@ from relmo.networks.inputs import IGNORED, TaskNetwork, WordInputs
 from relmo.networks.tagger import DecodedTags, Emissions, TaggerNetwork
 from relmo.settings.arguments import check_sentences
 from relmo.settings.tagger import TaggerSettings, TaggerTextSettings
-from relmo.tasks.features import Say, Words
-from relmo.tasks.results import LabelledSpan, label_marks, marked_html, shortened
+from relmo.tasks.features import MessageCallback, Words
+from relmo.tasks.results import LabelledSpan, TokenizedText, mark_labels, render_html, shorten
 from relmo.tasks.scores import TaskReport, class_report, span_report
 from relmo.tasks.task import Task, Tokenized, count_labels
 from relmo.text.readers.tagged import UNTAGGED, TaggedWords, read_tagged
 from relmo.text.tags import OUTSIDE, are_span_tags, bio, bioul, is_span_tag, legal_transitions, spans
 from relmo.text.tokenize import Token, tokenize
-from relmo.text.treebank import PlacedText, WordSplits, compare_words, learn_splits
+from relmo.text.treebank import WordSplits, compare_words, learn_splits
 from relmo.text.vocabulary import Vocabulary
 
 SPLITS = "splits-vocabulary"
@@ -39,13 +39,13 @@ MAX_SENTENCES_TO_INFER = 10_000
 
 
 @dataclass(frozen=True, repr=False)
-class TaggedText:
-    """A sentence, its words, and a tag for each.
+class TaggedText(TokenizedText):
+    """Sentence with a tag for each word.
 
-    text            what was given; where that was a list of words, these with a space between them
-    tokens          the words, and where each stands in the text
-    probabilities   of each word's tag; a CRF's are its marginals: the share of all sequences in which the word has it
-    entities        the spans that tags such as B-PER mark; none where a tagger was trained for other tags
+    text            the given text; if a list of words was given, the words joined by spaces
+    tokens          words with their offsets in the text
+    probabilities   probability of each word's tag; with a CRF its marginal over all sequences of tags
+    entities        spans that tags such as B-PER mark; none if the tagger was not trained on tags of spans
     """
 
     text: str
@@ -54,83 +54,67 @@ class TaggedText:
     probabilities: list[float]
     entities: list[LabelledSpan]
 
-    @property
-    def words(self) -> list[str]:
-        """The words alone."""
-        return [token.text for token in self.tokens]
-
-    @property
-    def offsets(self) -> list[tuple[int, int]]:
-        """Where each word begins and ends in the text, in characters."""
-        return [(token.start, token.end) for token in self.tokens]
-
     def as_text(self) -> str:
-        """A word and its tag a line, with a tab between them."""
+        """Return a line for each word: the word, a tab and its tag."""
         return "".join(f"{word}\t{tag}\n" for word, tag in zip(self.words, self.tags, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
-        """The text, its tokens with their offsets, tags and probabilities, and the entities."""
-        tagged = zip(self.tokens, self.tags, self.probabilities, strict=True)
+        """Return the text, its tokens with offsets, tags and probabilities, and the entities."""
+        rows = zip(self.tokens, self.tags, self.probabilities, strict=True)
         return {
             "text": self.text,
-            "tokens": [token._asdict() | {"tag": tag, "probability": share} for token, tag, share in tagged],
+            "tokens": [token._asdict() | {"tag": tag, "probability": p} for token, tag, p in rows],
             "entities": [asdict(entity) for entity in self.entities],
         }
 
     def __repr__(self) -> str:
-        """The words with their tags; of a tagger of spans, those alone."""
         if self.entities:
-            return f"TaggedText({', '.join(f'{shortened(e.text)!r} {e.label}' for e in self.entities)})"
-        tagged = " ".join(f"{word}/{tag}" for word, tag in zip(self.words, self.tags, strict=True))
-        return f"TaggedText({shortened(tagged)})"
+            return f"TaggedText({', '.join(f'{shorten(e.text)!r} {e.label}' for e in self.entities)})"
+        words = " ".join(f"{word}/{tag}" for word, tag in zip(self.words, self.tags, strict=True))
+        return f"TaggedText({shorten(words)})"
 
     def _repr_html_(self) -> str:
-        """For a notebook: the text with its entities in colours, or else its words with their tags."""
         if self.entities:
-            return marked_html(self.text, label_marks(self.entities))
-        tags: dict[tuple[int, int], list[str]] = {}  # words that share a place have one mark
-        for place, tag in zip(self.offsets, self.tags, strict=True):
-            tags.setdefault(place, []).append(tag)
-        shown = (LabelledSpan("", *place, 0, 0, " ".join(own), 1.0) for place, own in tags.items())
-        marks = label_marks(each for each in shown if each.label != OUTSIDE)
-        return marked_html(self.text, marks)
+            return render_html(self.text, mark_labels(self.entities))
+        tags: dict[tuple[int, int], list[str]] = {}  # words with the same offsets have one mark
+        for offsets, tag in zip(self.offsets, self.tags, strict=True):
+            tags.setdefault(offsets, []).append(tag)
+        tag_spans = (LabelledSpan("", *offsets, 0, 0, " ".join(labels), 1.0) for offsets, labels in tags.items())
+        return render_html(self.text, mark_labels(span for span in tag_spans if span.label != OUTSIDE))
 
 
 class Tagger(Task[TaggedWords, TaggedText]):
-    """A network that tags words, with its vocabulary, tags and settings; spans are always given as BIO."""
+    """Network that tags words, with its vocabulary, tags and settings. Tags of spans are predicted as BIO."""
 
     kind = "tagger"
     settings: TaggerSettings
 
     def predict(self, sentences: Iterable[str | Words]) -> list[TaggedText]:
-        """The words of sentences with their tags: strings, split as `tokens` splits them, or lists of words."""
-        return list(self.answer(map(self.ask, check_sentences(sentences, "predict"))))
-
-    @property
-    def finds_spans(self) -> bool:
-        """Whether tags are those of spans."""
-        return self.settings.text.task == "ner"
+        """Tag the words of sentences: strings, split as by `tokens`, or lists of words."""
+        return super().predict(check_sentences(sentences, "predict"))
 
     @classmethod
-    def infer_settings(cls, settings: TaggerSettings, files: Sequence[str], say: Say) -> TaggerSettings:
+    def infer_settings(
+        cls, settings: TaggerSettings, files: Sequence[str], on_message: MessageCallback
+    ) -> TaggerSettings:
         """Choose task ner for tags that mark spans, otherwise pos, if the task is auto."""
         text = settings.text
         if text.task != "auto":
             return settings
-        reading = partial(read_tagged, layout=text.format, column=text.column, errors=text.errors)
-        sentences = islice(chain.from_iterable(map(reading, files)), MAX_SENTENCES_TO_INFER)
+        read_file = partial(read_tagged, layout=text.format, column=text.column, errors=text.errors)
+        sentences = islice(chain.from_iterable(map(read_file, files)), MAX_SENTENCES_TO_INFER)
         marks_spans = are_span_tags(tag for sentence in sentences for tag in sentence.tags if tag != UNTAGGED)
         if marks_spans:
-            say("The tags mark spans: using task ner, scored by span F1. Set task pos to score each tag by itself.")
+            on_message("The tags mark spans: using task ner, scored by span F1. Set task pos to score single tags.")
         return replace(settings, text=replace(text, task="ner" if marks_spans else "pos"))
 
     @classmethod
     def read(cls, path: str | Path, text: TaggerTextSettings, *, training: bool = False) -> list[TaggedWords]:
-        """Read the sentences of a file that have tags; tags of spans as BIO."""
+        """Read the sentences of a file that have tags; tags of spans are converted to BIO."""
         sentences = read_tagged(path, layout=text.format, column=text.column, errors=text.errors)
         examples = [example for example in sentences if any(example.tags)]
         if not examples:
-            raise CorpusError(f"{path}: no word has a tag; say which column has the tags with --column")
+            raise CorpusError(f"{path}: no word has a tag; name the column with the tags with --column")
         if text.task != "ner":
             return examples
         for number, example in enumerate(examples, start=1):
@@ -138,7 +122,7 @@ class Tagger(Task[TaggedWords, TaggedText]):
                 if not is_span_tag(tag):
                     raise CorpusError(
                         f"{path}: sentence {number}, '{word}': '{tag or UNTAGGED}' is not a tag of a span such as "
-                        "B-PER, I-PER or O; give the column with --column, or take --task pos"
+                        "B-PER, I-PER or O; choose another column with --column, or use --task pos"
                     )
         return [example._replace(tags=bio(example.tags)) for example in examples]
 
@@ -152,13 +136,14 @@ class Tagger(Task[TaggedWords, TaggedText]):
 
     @classmethod
     def make_vocabularies(cls, settings: TaggerSettings, examples: Sequence[TaggedWords]) -> dict[str, Vocabulary]:
-        """The tags as the network learns them, and the tokens that the sentences have as several words."""
-        found: dict[str, Vocabulary] = {
-            "labels": count_labels([tag for tag in _learned(each.tags, settings) if tag] for each in examples)
-        }
-        if settings.text.tokenizer == "words" and (splits := learn_splits(_raw(examples), tokenize)):
-            found[SPLITS] = splits
-        return found
+        """Return the tags in the encoding of the network, and the tokens that the sentences have as several words."""
+        tags = ([tag for tag in _encode_tags(example.tags, settings) if tag] for example in examples)
+        vocabularies: dict[str, Vocabulary] = {"labels": count_labels(tags)}
+        if settings.text.tokenizer == "words":
+            texts = (example.raw for example in examples if example.raw.tokens)
+            if splits := learn_splits(texts, tokenize):
+                vocabularies[SPLITS] = splits
+        return vocabularies
 
     @classmethod
     def restore(cls, saved: SavedFolder, device: str) -> Self:
@@ -168,78 +153,59 @@ class Tagger(Task[TaggedWords, TaggedText]):
         return model
 
     def tokens(self, text: str, *, tokenized: bool = False) -> list[Token]:
-        """How raw text is split into words, as the training sentences have them: of tokens that these had as several
-        words, these words."""
-        found, splits = super().tokens(text, tokenized=tokenized), self.vocabularies.get(SPLITS)
+        """Split raw text into words as in the training sentences, or tokenized text at whitespace."""
+        tokens, splits = super().tokens(text, tokenized=tokenized), self.vocabularies.get(SPLITS)
         at_spaces = tokenized or self.settings.text.tokenizer == "whitespace"
-        return splits.split(found) if isinstance(splits, WordSplits) and not at_spaces else found
+        return splits.split(tokens) if isinstance(splits, WordSplits) and not at_spaces else tokens
 
-    def check_raw_text(self, examples: Sequence[TaggedWords], say: Say) -> dict[str, float]:
-        """The share of words that raw text is split into otherwise, where the file tells the text."""
-        if not (known := list(_raw(examples))):
+    def check_raw_text(self, examples: Sequence[TaggedWords], on_message: MessageCallback) -> dict[str, float]:
+        texts = [example.raw for example in examples if example.raw.tokens]
+        if not texts:
             return {}
-        found = compare_words(known, self.tokens)
-        say(found.message())
-        return {"words_split_otherwise": found.share}
+        differences = compare_words(texts, self.tokens)
+        on_message(differences.message())
+        return {"words_split_otherwise": differences.share}
 
     def make_network(self, inputs: WordInputs) -> TaskNetwork:
-        """Recurrent layers and a softmax or a CRF; of spans, only tags that may follow each other do."""
-        model = self.settings.model
-        crf = model.decoder == "crf"
-        legal = torch.from_numpy(legal_transitions(self.labels.symbols)) if crf and self.finds_spans else None
+        """Create recurrent layers with a softmax or a CRF; a CRF of spans has legal transitions only."""
+        model, legal = self.settings.model, None
+        if model.decoder == "crf" and self.settings.text.task == "ner":
+            legal = torch.from_numpy(legal_transitions(self.labels.symbols))
         body = TaggerNetwork(
-            input_size=inputs.size,
-            tags=len(self.labels),
-            hidden=model.hidden,
-            cell=model.cell,
-            layers=model.layers,
-            again_size=inputs.again_size,
-            dropout=model.dropout,
-            crf=crf,
-            legal=legal,
+            model, input_size=inputs.size, num_tags=len(self.labels), elmo_size=inputs.elmo_size, legal=legal
         )
         return TaskNetwork(inputs, body)
 
     def target(self, example: TaggedWords) -> np.ndarray:
-        tags = _learned(example.tags, self.settings)
+        tags = _encode_tags(example.tags, self.settings)
         return np.array([self.labels.index[tag] if tag else IGNORED for tag in tags], dtype=np.int64)
 
     def decode(self, output: Emissions, examples: Sequence[TaggedWords]) -> list[TaggedText]:
         rows: list[DecodedTags] = self.network.body.decode(output)  # type: ignore[operator]
-        return [self._tagged(_placed(example), row) for example, row in zip(examples, rows, strict=True)]
-
-    def _tagged(self, words: Tokenized, row: DecodedTags) -> TaggedText:
-        """A sentence with the tags that the network gives it; of spans as BIO."""
-        tags, entities = [self.labels.symbols[i] for i in row.tags], []
-        if self.finds_spans:
-            tags = bio(tags)
-            for start, end, label in spans(tags):
-                place = words.stretch(start, end)
-                entities.append(LabelledSpan(*place, start, end, label, row.together(start, end)))
-        return TaggedText(words.text, list(words.tokens), tags, row.each, entities)
+        predictions = []
+        for example, row in zip(examples, rows, strict=True):
+            words = Tokenized(*example.raw) if example.raw.tokens else Tokenized.from_words(example.words)
+            tags, entities = [self.labels.symbols[i] for i in row.tags], []
+            if self.settings.text.task == "ner":
+                tags = bio(tags)
+                for start, end, label in spans(tags):
+                    entity = LabelledSpan(*words.span(start, end), start, end, label, row.joint(start, end))
+                    entities.append(entity)
+            predictions.append(TaggedText(words.text, list(words.tokens), tags, row.unary, entities))
+        return predictions
 
     def score(self, examples: Sequence[TaggedWords], predictions: Sequence[TaggedText]) -> TaskReport:
-        """Compute the accuracy of tags, over the words that have one in the file, or the F1 of spans."""
-        gold, found = ([each.tags for each in side] for side in (examples, predictions))
-        if self.finds_spans:
-            return span_report(gold, found)
-        pairs = [pair for sides in zip(gold, found, strict=True) for pair in zip(*sides, strict=True) if pair[0]]
-        return class_report([tag for tag, _ in pairs], [tag for _, tag in pairs])
+        """Compute the F1 of spans, or the accuracy of tags over the words that have one in the file."""
+        gold, predicted = [example.tags for example in examples], [prediction.tags for prediction in predictions]
+        if self.settings.text.task == "ner":
+            return span_report(gold, predicted)
+        pairs = zip(chain.from_iterable(gold), chain.from_iterable(predicted), strict=True)
+        tagged = [pair for pair in pairs if pair[0]]
+        return class_report([tag for tag, _ in tagged], [tag for _, tag in tagged])
 
-    def ask(self, given: str | Words, *, tokenized: bool = False) -> TaggedWords:
-        return TaggedWords(self.split(given, tokenized=tokenized), [])
-
-
-def _raw(examples: Sequence[TaggedWords]) -> Iterator[PlacedText]:
-    """The texts that are known, with the places of their words."""
-    return (example.raw for example in examples if example.raw.tokens)
+    def make_example(self, inputs: str | Words, *, tokenized: bool = False) -> TaggedWords:
+        return TaggedWords(self.split(inputs, tokenized=tokenized), [])
 
 
-def _placed(example: TaggedWords) -> Tokenized:
-    """The words of a sentence in its text."""
-    return Tokenized(*example.raw) if example.raw.tokens else Tokenized.of(example.words)
-
-
-def _learned(tags: list[str], settings: TaggerSettings) -> list[str]:
-    """Tags as the network learns them."""
+def _encode_tags(tags: list[str], settings: TaggerSettings) -> list[str]:
     return bioul(tags) if settings.text.task == "ner" and settings.model.encoding == "bioul" else tags

@@ -1,10 +1,10 @@
 """A corpus of any size as one array of ids on disk.
 
-The text is read and tokenised once. Symbols are numbered in the order in which they turn up, written to a scratch file,
-and renumbered when the whole text is known. So the parts (training, validation, test) can be cut by symbol count, and
-the vocabulary is made from the training part alone. Memory holds the distinct symbols, never the text.
+The text is read and tokenized once. Symbols are numbered in order of appearance, written to a scratch file, and
+renumbered at the end. So the parts (training, validation, test) can be cut by symbol count, and the vocabulary is built
+from the training part alone. Memory holds the distinct symbols, never the text.
 
-A stream begins with </s>, the end of an imagined text before it, so that every symbol is predicted from something:
+A stream begins with </s>, the end of an imaginary preceding text, so that every symbol has a context:
     </s> first text </s> second text </s>
 """
 
@@ -21,13 +21,13 @@ from relmo.text.sources import refuse_table
 from relmo.text.tokenize import words
 from relmo.text.vocabulary import END, Vocabulary
 
-CHUNK = 1 << 20  # how many symbols are held in memory at a time
+CHUNK = 1 << 20  # symbols in memory at a time
 TOKENIZERS: dict[str, Callable[[str], list[str]]] = {"words": words, "whitespace": str.split}
 
 
 @dataclass
 class Stream:
-    """A text as ids, </s> first; how many characters it has, and how many symbols that the vocabulary does not know."""
+    """Text as ids, starting with </s>; its number of characters, and of symbols that are not in the vocabulary."""
 
     ids: np.ndarray
     characters: int
@@ -35,13 +35,13 @@ class Stream:
 
     @property
     def predictions(self) -> int:
-        """How many symbols there are to predict: all but the first."""
+        """Number of symbols to predict: all but the first."""
         return max(len(self.ids) - 1, 0)
 
 
 @dataclass
 class Corpus:
-    """The parts of a corpus with the vocabulary of its training part."""
+    """Parts of a corpus with the vocabulary of its training part."""
 
     vocabulary: Vocabulary
     train: Stream
@@ -50,26 +50,26 @@ class Corpus:
 
 
 class Numbering:
-    """Numbers symbols in the order they turn up; 0 is </s>. Characters go by code point, which needs no table."""
+    """Numbering of symbols in order of appearance; 0 is </s>. Characters have their code points."""
 
     def __init__(self, unit: str):
         self.chars = unit == "char"
-        self.end = "\0" if self.chars else END  # NUL, which text does not hold, stands for </s> among characters
+        self.end = "\0" if self.chars else END  # text contains no NUL
         self.index: dict[str, int] = {END: 0}
 
     def ids(self, symbols: list[str]) -> np.ndarray:
-        """The numbers of words; or of all characters of a list of strings."""
+        """Return the numbers of words, or of all characters of a list of strings."""
         if self.chars:
             return np.frombuffer("".join(symbols).encode("utf-32-le"), dtype=np.int32)
         index = self.index
         return np.fromiter((index.setdefault(s, len(index)) for s in symbols), dtype=np.int32, count=len(symbols))
 
     def symbols(self, highest: int) -> list[str]:
-        """The symbols of the numbers from 0 to at least `highest`."""
+        """Return the symbols of the numbers from 0 to at least `highest`."""
         return [END, *map(chr, range(1, highest + 1))] if self.chars else list(self.index)
 
     def widths(self, symbols: list[str]) -> np.ndarray:
-        """How many characters of text each symbol stands for: itself and, after a word, a space."""
+        """Return the number of characters of each symbol, including the space after a word."""
         if self.chars:
             widths = np.ones(len(symbols), dtype=np.int64)
         else:
@@ -79,7 +79,7 @@ class Numbering:
 
 
 def encode_corpus(files: Sequence[str], settings: TextSettings, folder: Path) -> Corpus:
-    """Reads the files into `folder` and cuts them: training, validation and test part, in the order of the text."""
+    """Encode files into `folder` and cut them into training, validation and test part, in the order of the text."""
     vocabulary = Vocabulary.load(Path(settings.vocabulary)) if settings.vocabulary else None
     numbering = Numbering(settings.unit)
     main = write_numbers(_number_texts(files, settings, numbering), folder / "corpus.numbers")
@@ -103,7 +103,7 @@ def encode_corpus(files: Sequence[str], settings: TextSettings, folder: Path) ->
     for scratch in folder.glob("*.numbers"):
         scratch.unlink()
     if "train" not in streams:
-        raise CorpusError(f"{', '.join(files)}: nothing is left to train on after the held-out parts; give more text")
+        raise CorpusError(f"{', '.join(files)}: no text remains for training after the held-out parts; give more text")
     return Corpus(vocabulary, streams["train"], streams.get("valid"), streams.get("test"))
 
 
@@ -114,17 +114,16 @@ def encode_file(
     folder: Path,
     progress: Callable[[int], object] | None = None,
 ) -> Stream:
-    """One file in the ids of an existing vocabulary. `folder` takes the scratch file and the result. `progress` is told
-    how many symbols were read."""
+    """Encode one file with an existing vocabulary into `folder`. `progress` receives the number of symbols read."""
     numbering = Numbering(settings.unit)
 
     def pieces() -> Iterator[np.ndarray]:
-        read = 0
+        num_read = 0
         for piece in _number_texts([file], settings, numbering):
             yield piece
-            read += len(piece)
+            num_read += len(piece)
             if progress is not None:
-                progress(read)
+                progress(num_read)
 
     numbers = write_numbers(pieces(), folder / "file.numbers")
     stream = _renumber(numbers, numbering, numbering.symbols(_highest(numbers)), vocabulary, folder / "file.ids")
@@ -133,12 +132,12 @@ def encode_file(
 
 
 def open_stream(path: Path, vocabulary_size: int) -> np.ndarray:
-    """The ids that were written to a file, mapped into memory as they are read."""
+    """Map the ids in a file into memory."""
     return map_numbers(path, id_type(vocabulary_size))
 
 
 def map_numbers(path: Path, dtype: type[np.generic]) -> np.ndarray:
-    """The numbers of a file, mapped into memory as they are read."""
+    """Map the numbers in a file into memory."""
     size = path.stat().st_size
     if not size or size % np.dtype(dtype).itemsize:
         raise CorpusError(f"{path}: is damaged ({size:,} bytes are not a list of numbers)")
@@ -146,41 +145,41 @@ def map_numbers(path: Path, dtype: type[np.generic]) -> np.ndarray:
 
 
 def check_numbers(path: Path, numbers: np.ndarray, least: int, most: int) -> None:
-    """An error where a number is not between these two."""
+    """Raise `CorpusError` if a number is out of range."""
     if any(chunk.min() < least or chunk.max() > most for chunk in chunks(numbers)):
-        raise CorpusError(f"{path}: is damaged (it has numbers that are not from {least} to {most:,})")
+        raise CorpusError(f"{path}: is damaged (it has numbers outside {least} to {most:,})")
 
 
 def encode_text(text: str, settings: TextSettings) -> list[str]:
-    """A piece of text as the symbols that the settings make of it: characters, or words and line ends."""
+    """Split a text into symbols as the settings say: characters, or words and line ends."""
     text = text.lower() if settings.lowercase else text
     if settings.unit == "char":
         return list(text)
     tokenizer = TOKENIZERS[settings.tokenizer]
-    first, *rest = text.split("\n")
-    return [*tokenizer(first), *(symbol for line in rest for symbol in ("\n", *tokenizer(line)))]
+    head, *lines = text.split("\n")
+    return [*tokenizer(head), *(symbol for line in lines for symbol in ("\n", *tokenizer(line)))]
 
 
 def _number_texts(files: Sequence[str], settings: TextSettings, numbering: Numbering) -> Iterator[np.ndarray]:
-    """The numbers of all symbols of all files, in pieces, beginning with </s>."""
-    pending, held, empty = [numbering.end], 0, True
+    """Yield the numbers of all symbols of all files in pieces, beginning with </s>."""
+    pending, num_pending, empty = [numbering.end], 0, True
     for file in files:
         for symbols in _read_symbols(file, settings, numbering.end):
             pending.extend(symbols)
-            held += sum(map(len, symbols)) if numbering.chars else len(symbols)
+            num_pending += sum(map(len, symbols)) if numbering.chars else len(symbols)
             empty = empty and symbols in ([], [""], ["\n"], [numbering.end])
-            if held > CHUNK:
+            if num_pending > CHUNK:
                 yield numbering.ids(pending)
-                pending, held = [], 0
+                pending, num_pending = [], 0
         if settings.text_per == "file":
             pending.append(numbering.end)
     yield numbering.ids(pending)
     if empty:
-        raise CorpusError(f"{', '.join(files)}: the corpus is empty; give a file with text in it")
+        raise CorpusError(f"{', '.join(files)}: the corpus is empty; give a file with text")
 
 
 def _read_symbols(file: str, settings: TextSettings, end: str) -> Iterator[list[str]]:
-    """The symbols of a file, a line or a piece of one at a time; characters come joined, as one string a line."""
+    """Yield the symbols of a file by lines or pieces of long lines; characters are joined, one string per line."""
     refuse_table(file)
     chars = settings.unit == "char"
     line_end = [end] if settings.text_per == "line" else ["\n"]
@@ -203,7 +202,7 @@ def _read_symbols(file: str, settings: TextSettings, end: str) -> Iterator[list[
 
 
 def write_numbers(pieces: Iterator[np.ndarray], path: Path) -> np.ndarray:
-    """Writes the pieces one after the other and maps the file."""
+    """Write the pieces to a file and map it into memory."""
     with path.open("wb") as file:
         for piece in pieces:
             file.write(piece.tobytes())
@@ -211,7 +210,7 @@ def write_numbers(pieces: Iterator[np.ndarray], path: Path) -> np.ndarray:
 
 
 def chunks(array: np.ndarray) -> Iterator[np.ndarray]:
-    """The array in pieces that fit in memory."""
+    """Return the array in pieces that fit in memory."""
     return (array[start : start + CHUNK] for start in range(0, len(array), CHUNK))
 
 
@@ -220,7 +219,7 @@ def _highest(numbers: np.ndarray) -> int:
 
 
 def count(numbers: np.ndarray, size: int) -> np.ndarray:
-    """How often each number from 0 to size - 1 occurs; (size,)."""
+    """Count the occurrences of each number from 0 to size - 1; (size,)."""
     total = np.zeros(size, dtype=np.int64)
     for chunk in chunks(numbers):
         total += np.bincount(chunk, minlength=size)
@@ -228,22 +227,22 @@ def count(numbers: np.ndarray, size: int) -> np.ndarray:
 
 
 def id_type(vocabulary_size: int) -> type[np.generic]:
-    """The smallest type that holds the ids."""
+    """Return the smallest type that holds the ids."""
     return np.uint16 if vocabulary_size <= 1 << 16 else np.int32
 
 
 def _renumber(
     numbers: np.ndarray, numbering: Numbering, symbols: list[str], vocabulary: Vocabulary, path: Path
 ) -> Stream:
-    """From the order of appearance to the vocabulary's ids, written to `path`."""
+    """Convert numbers in order of appearance to ids of the vocabulary, written to `path`."""
     table = vocabulary.ids(symbols).astype(id_type(len(vocabulary)))
     with path.open("wb") as file:
         for chunk in chunks(numbers):
             file.write(table[chunk].tobytes())
-    counts = count(numbers[1:], len(symbols))  # the first symbol is read, not predicted
-    unseen = np.array([symbol not in vocabulary.index for symbol in symbols])
+    counts = count(numbers[1:], len(symbols))  # the first symbol is not predicted
+    is_unknown = np.array([symbol not in vocabulary.index for symbol in symbols])
     return Stream(
         ids=open_stream(path, len(vocabulary)),
         characters=int(counts @ numbering.widths(symbols)),
-        unknown=int(counts[unseen].sum()),
+        unknown=int(counts[is_unknown].sum()),
     )

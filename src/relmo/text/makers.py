@@ -1,13 +1,12 @@
-"""Makers of pairs of texts: sums, copies, reversals, dates. What there is to learn is known, and so is what is new.
+"""Synthetic pairs of texts with known rules: sums, copies, reversals, dates.
 
     arithmetic   "12 + 7 = ?"      -> "19"              numbers of 1 to `size` digits; +, - and *
     copy         "fbaac"           -> "fbaac"           1 to `size` letters
     reverse      "fbaac"           -> "caabf"
-    dates        "4 March 1999"    -> "1999-03-04"      several ways to write a day of 1900 to 2029
+    dates        "4 March 1999"    -> "1999-03-04"      several formats of a day from 1900 to 2029
 
-`make_pairs` gives three lists: pairs to learn from; held-out ones of the same lengths, none of which is learned from;
-and longer ones than are learned from, up to ten times the length (numbers up to twice the digits), or for dates, days
-of other centuries.
+`make_pairs` returns training pairs; held-out pairs of the same lengths; and longer pairs, up to ten times the length
+(numbers up to twice the digits), or for dates, days of other centuries.
 
     Zaremba & Sutskever 2014, Learning to execute;  Lake & Baroni 2018, Generalization without systematicity
 """
@@ -19,8 +18,8 @@ from datetime import date, timedelta
 from functools import partial
 from typing import NamedTuple
 
-from relmo.errors import SettingError, shown
-from relmo.settings.arguments import check_seed, check_whole
+from relmo.errors import SettingError, quote
+from relmo.settings.arguments import check_integer, check_seed
 
 MAKERS = ("arithmetic", "copy", "reverse", "dates")
 OPERATORS: dict[str, Callable[[int, int], int]] = {
@@ -29,8 +28,8 @@ OPERATORS: dict[str, Callable[[int, int], int]] = {
     "*": lambda a, b: a * b,
 }
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
-TIMES = (2, 3, 5, 10)  # longer strings have so many times the largest length
-TRIES = 50  # draws for each pair before the maker says that there are too few different ones
+LENGTH_FACTORS = (2, 3, 5, 10)  # of longer strings
+MAX_TRIES = 50  # draws per pair until a shortage of different pairs is reported
 MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
     "December",
@@ -41,26 +40,26 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class MakerOptions:
-    """What pairs to make, and how many."""
+    """Kind and number of pairs."""
 
     size: int = 4
-    """The most digits of a number, or letters of a string, that are learned from."""
+    """Maximum number of digits or letters in training pairs."""
     operators: str = "+"
-    """Of arithmetic: one or more of + - *."""
+    """Operators of arithmetic: one or more of + - *."""
     letters: int = 10
-    """Of copy and reverse: how many different letters there are, at most 26."""
+    """Number of different letters of copy and reverse, at most 26."""
     count: int = 50_000
-    """How many pairs to learn from."""
+    """Number of training pairs."""
     held_out: int = 1000
-    """How many pairs of the same lengths to hold out."""
+    """Number of held-out pairs of the same lengths."""
     longer: int = 100
-    """How many pairs of each greater length."""
+    """Number of pairs of each greater length."""
     seed: int = 0
-    """The same seed makes the same pairs."""
+    """Random seed."""
 
 
 class MadePairs(NamedTuple):
-    """Pairs to learn from, held-out ones, longer ones."""
+    """Training pairs, held-out pairs and longer pairs."""
 
     train: list[Pair]
     held_out: list[Pair]
@@ -68,51 +67,52 @@ class MadePairs(NamedTuple):
 
 
 def make_pairs(name: str, options: MakerOptions = MakerOptions()) -> MadePairs:
-    """Pairs of one of MAKERS."""
+    """Make pairs of one of MAKERS."""
     if name not in MAKERS:
-        raise SettingError(f"there is no maker {shown(name)}; there are {', '.join(MAKERS)}")
+        raise SettingError(f"unknown maker {quote(name)}; choose from {', '.join(MAKERS)}")
     _check(options)
-    generator, wanted = random.Random(options.seed), options.count + options.held_out
+    generator, count = random.Random(options.seed), options.count + options.held_out
     if name == "dates":
-        near, far = _days(1900, 2030), _days(1600, 1900)
-        drawn = _distinct(lambda: _dated(generator, near), wanted)
-        longer = _distinct(lambda: _dated(generator, far), options.longer)
+        near, far = _count_days(1900, 2030), _count_days(1600, 1900)
+        pairs = _draw_distinct(lambda: _draw_date(generator, near), count)
+        longer = _draw_distinct(lambda: _draw_date(generator, far), options.longer)
     else:
         make = _sums(generator, options.operators) if name == "arithmetic" else _strings(generator, name, options)
-        drawn = _distinct(partial(make, options.size, True), wanted)
+        pairs = _draw_distinct(partial(make, options.size, True), count)
         sums = range(options.size + 1, 2 * options.size + 1)
-        sizes = sums if name == "arithmetic" else [times * options.size for times in TIMES]
-        longer = [pair for size in sizes for pair in _distinct(partial(make, size, False), options.longer)]
-    generator.shuffle(drawn)  # short ones come up early, as there are few of them
-    return MadePairs(drawn[options.held_out :], drawn[: options.held_out], longer)
+        sizes = sums if name == "arithmetic" else [times * options.size for times in LENGTH_FACTORS]
+        longer = [pair for size in sizes for pair in _draw_distinct(partial(make, size, False), options.longer)]
+    generator.shuffle(pairs)  # short ones are drawn early, as there are few of them
+    return MadePairs(pairs[options.held_out :], pairs[: options.held_out], longer)
 
 
 def _check(options: MakerOptions) -> None:
-    check_whole("size", options.size, most=1000)
-    check_whole("letters", options.letters, most=len(ALPHABET))
-    check_whole("count", options.count, most=100_000_000)
-    check_whole("held_out", options.held_out, most=options.count)
-    check_whole("longer", options.longer, most=1_000_000)
+    check_integer("size", options.size, most=1000)
+    check_integer("letters", options.letters, most=len(ALPHABET))
+    check_integer("count", options.count, most=100_000_000)
+    check_integer("held_out", options.held_out, most=options.count)
+    check_integer("longer", options.longer, most=1_000_000)
     check_seed(options.seed)
     if not options.operators or set(options.operators) - set(OPERATORS):
-        raise SettingError(f"operators are one or more of {' '.join(OPERATORS)}, not {shown(options.operators)}")
+        raise SettingError(f"operators must be one or more of {' '.join(OPERATORS)}, not {quote(options.operators)}")
 
 
-def _distinct(make: Callable[[], Pair], count: int) -> list[Pair]:
-    """So many different pairs."""
-    found: dict[str, str] = {}
-    for _ in range(TRIES * count):
-        if len(found) == count:
+def _draw_distinct(make: Callable[[], Pair], count: int) -> list[Pair]:
+    pairs: dict[str, str] = {}
+    for _ in range(MAX_TRIES * count):
+        if len(pairs) == count:
             break
         source, target = make()
-        found[source] = target
-    if len(found) < count:
-        raise SettingError(f"there are hardly {count:,} different pairs of this size; ask for fewer, or a larger size")
-    return list(found.items())
+        pairs[source] = target
+    if len(pairs) < count:
+        raise SettingError(
+            f"fewer than {count:,} different pairs of this size exist; lower the count or raise the size"
+        )
+    return list(pairs.items())
 
 
 def _sums(generator: random.Random, operators: str) -> Callable[[int, bool], Pair]:
-    """One or both numbers have so many digits; with `shorter`, both have at most so many."""
+    """Return a maker of sums: at least one number has the given digits; with `shorter`, both have at most as many."""
 
     def number(digits: int) -> int:
         return generator.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
@@ -129,7 +129,7 @@ def _sums(generator: random.Random, operators: str) -> Callable[[int, bool], Pai
 
 
 def _strings(generator: random.Random, name: str, options: MakerOptions) -> Callable[[int, bool], Pair]:
-    """Strings of so many letters; with `shorter`, of at most so many."""
+    """Return a maker of strings of the given length; with `shorter`, of at most this length."""
     letters = ALPHABET[: options.letters]
 
     def make(length: int, shorter: bool) -> Pair:
@@ -139,17 +139,17 @@ def _strings(generator: random.Random, name: str, options: MakerOptions) -> Call
     return make
 
 
-def _days(first: int, end: int) -> tuple[date, int]:
-    """The first day of a year, and how many there are up to another year."""
-    return date(first, 1, 1), (date(end, 1, 1) - date(first, 1, 1)).days
+def _count_days(start: int, end: int) -> tuple[date, int]:
+    """Return the first day of a year, and the number of days up to another year."""
+    return date(start, 1, 1), (date(end, 1, 1) - date(start, 1, 1)).days
 
 
-def _dated(generator: random.Random, days: tuple[date, int]) -> Pair:
-    first, count = days
-    day = first + timedelta(days=generator.randrange(count))
+def _draw_date(generator: random.Random, days: tuple[date, int]) -> Pair:
+    start, count = days
+    day = start + timedelta(days=generator.randrange(count))
     d, y, month = day.day, day.year, MONTHS[day.month - 1]
     ordinal = f"{d}{'th' if 10 < d < 14 else {1: 'st', 2: 'nd', 3: 'rd'}.get(d % 10, 'th')}"
-    ways = (
+    formats = (
         f"{d} {month} {y}",
         f"{month} {d}, {y}",
         f"{d} {month[:3]} {y}",
@@ -157,4 +157,4 @@ def _dated(generator: random.Random, days: tuple[date, int]) -> Pair:
         f"{day:%d/%m}/{y}",
         f"{d}.{day.month}.{y}",
     )
-    return generator.choice(ways), f"{y:04}-{day:%m-%d}"
+    return generator.choice(formats), f"{y:04}-{day:%m-%d}"

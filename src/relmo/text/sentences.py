@@ -1,8 +1,8 @@
-"""A corpus of sentences as one array on disk of the numbers of its distinct words.
+"""A corpus of sentences as one array of word numbers on disk.
 
 A bidirectional model reads a word by its characters, whether it is in the vocabulary or not. So every distinct word has
-a number: its place in the lexicon, which begins with the vocabulary and goes on with all other words. A BOUNDARY stands
-before, between and after the sentences:
+a number: its index in the lexicon, which is the vocabulary followed by all other words. A BOUNDARY is before, between
+and after the sentences:
 
     BOUNDARY w w w BOUNDARY w w BOUNDARY
 
@@ -27,20 +27,20 @@ BOUNDARY = -1
 
 @dataclass
 class Sentences:
-    """Sentences as numbers in a lexicon, and how many of the words are not in the vocabulary."""
+    """Sentences as numbers in a lexicon, and the number of words that are not in the vocabulary."""
 
     words: np.ndarray
     unknown: int
 
     @property
     def predictions(self) -> int:
-        """How many predictions each direction makes: every word, and where each sentence ends."""
+        """Number of predictions of each direction: every word, and the end of each sentence."""
         return len(self.words) - 1
 
 
 @dataclass
 class SentenceCorpus:
-    """The parts of a corpus; the lexicon of all their words, which begins with the vocabulary."""
+    """Parts of a corpus, and the lexicon of all their words, which begins with the vocabulary."""
 
     lexicon: list[str]
     vocabulary: SentenceVocabulary
@@ -54,17 +54,17 @@ def encode_sentence_corpus(
     folder: Path,
     vocabulary: SentenceVocabulary | None = None,
 ) -> SentenceCorpus:
-    """Reads the files into `folder`. Without a validation file the last sentences are held out. The vocabulary is the
-    one given, or is read from the settings' file, or is made from the training part."""
+    """Encode files into `folder`. Without a validation file the last sentences are held out. The vocabulary is the
+    given one, or that of the settings' file, or is built from the training part."""
     if vocabulary is None and settings.vocabulary:
         vocabulary = SentenceVocabulary.load(Path(settings.vocabulary))
-    index = {"": 0}  # words by their order of appearance; no word is empty, so that is the boundary
+    index = {"": 0}  # words by their order of appearance; the empty word is the boundary
     main = write_numbers(_number_sentences(files, settings, index), folder / "corpus.numbers")
     parts = {"train": main}
     if settings.valid:
         pieces = _number_sentences([settings.valid], settings, index)
         parts["valid"] = write_numbers(pieces, folder / "valid.numbers")
-    elif cut := _last_sentences(main, settings.valid_fraction):
+    elif cut := _find_held_out(main, settings.valid_fraction):
         parts = {"train": main[: cut + 1], "valid": main[cut:]}
     words = list(index)
     if vocabulary is None:
@@ -73,8 +73,7 @@ def encode_sentence_corpus(
         vocabulary = SentenceVocabulary.from_counts(
             words, counts, min_count=settings.min_count, size=settings.vocabulary_size
         )
-    lexicon = _make_lexicon(words, vocabulary)
-    table = _lexicon_table(words, lexicon)
+    lexicon, table = _make_lexicon(words, vocabulary)
     encoded = {name: _renumber_sentences(part, table, vocabulary, folder / name) for name, part in parts.items()}
     for scratch in folder.glob("*.numbers"):
         scratch.unlink()
@@ -83,7 +82,7 @@ def encode_sentence_corpus(
 
 @dataclass
 class SentenceFile:
-    """A file in an existing vocabulary."""
+    """Sentences of a file in an existing vocabulary."""
 
     lexicon: list[str]
     sentences: Sentences
@@ -92,30 +91,30 @@ class SentenceFile:
 def encode_sentence_file(
     file: str, settings: BiLMTextSettings, vocabulary: SentenceVocabulary, folder: Path
 ) -> SentenceFile:
-    """Reads one file into `folder`."""
+    """Encode one file into `folder`."""
     index = {"": 0}
     numbers = write_numbers(_number_sentences([file], settings, index), folder / "file.numbers")
     words = list(index)
-    lexicon = _make_lexicon(words, vocabulary)
-    sentences = _renumber_sentences(numbers, _lexicon_table(words, lexicon), vocabulary, folder / "file")
+    lexicon, table = _make_lexicon(words, vocabulary)
+    sentences = _renumber_sentences(numbers, table, vocabulary, folder / "file")
     (folder / "file.numbers").unlink()
     return SentenceFile(lexicon, sentences)
 
 
 def open_sentences(path: Path) -> np.ndarray:
-    """The numbers that were written to a file, mapped into memory as they are read."""
+    """Map the numbers in a file into memory."""
     return map_numbers(path, np.int32)
 
 
 def check_sentences(path: Path, words: np.ndarray, lexicon_size: int) -> None:
-    """An error where these numbers are not sentences in words of a lexicon."""
+    """Raise `CorpusError` if these numbers are not sentences of a lexicon."""
     check_numbers(path, words, BOUNDARY, lexicon_size - 1)
     if len(words) < 2 or words[0] != BOUNDARY or words[-1] != BOUNDARY:
-        raise CorpusError(f"{path}: is damaged (it does not begin and end at the bounds of sentences)")
+        raise CorpusError(f"{path}: is damaged (it does not begin and end with a sentence boundary)")
 
 
 def read_sentence_words(file: str, settings: BiLMTextSettings) -> Iterator[list[str]]:
-    """The words of each sentence that has any."""
+    """Yield the words of each sentence that is not empty."""
     refuse_table(file)
     if is_conllu(file):
         for sentence in read_conllu(file, errors=settings.errors):
@@ -128,7 +127,7 @@ def read_sentence_words(file: str, settings: BiLMTextSettings) -> Iterator[list[
 
 
 def _number_sentences(files: Sequence[str], settings: BiLMTextSettings, index: dict[str, int]) -> Iterator[np.ndarray]:
-    """The words of all files by their order of appearance in `index`, in pieces; boundaries are 0."""
+    """Yield the words of all files as numbers in `index`, by order of appearance, in pieces; boundaries are 0."""
 
     def numbers(words: list[str]) -> np.ndarray:
         return np.fromiter((index.setdefault(w, len(index)) for w in words), dtype=np.int32, count=len(words))
@@ -144,12 +143,12 @@ def _number_sentences(files: Sequence[str], settings: BiLMTextSettings, index: d
                 pending = []
     yield numbers(pending)
     if empty:
-        raise CorpusError(f"{', '.join(files)}: there is no sentence in it; give a file with text in it")
+        raise CorpusError(f"{', '.join(files)}: contains no sentence; give a file with text")
 
 
-def _last_sentences(numbers: np.ndarray, fraction: float) -> int:
-    """Where the last `fraction` of the text begins, at a boundary; at least one sentence is held out. 0 where there is
-    nothing to hold out."""
+def _find_held_out(numbers: np.ndarray, fraction: float) -> int:
+    """Return the start of the last `fraction` of the text, at a boundary; at least one sentence is held out. 0 if
+    nothing is held out."""
     if not fraction:
         return 0
     cut = min(int(len(numbers) * (1 - fraction)), len(numbers) - 2)
@@ -158,21 +157,18 @@ def _last_sentences(numbers: np.ndarray, fraction: float) -> int:
     return cut
 
 
-def _make_lexicon(words: list[str], vocabulary: SentenceVocabulary) -> list[str]:
-    """The vocabulary and all other words; `words` begins with the boundary."""
-    return [*vocabulary.symbols, *(word for word in words[1:] if word not in vocabulary.index)]
-
-
-def _lexicon_table(words: list[str], lexicon: list[str]) -> np.ndarray:
-    """From the order of appearance to places in the lexicon."""
-    place = {word: i for i, word in enumerate(lexicon)}
-    return np.array([BOUNDARY, *(place[word] for word in words[1:])], dtype=np.int32)
+def _make_lexicon(words: list[str], vocabulary: SentenceVocabulary) -> tuple[list[str], np.ndarray]:
+    """Return the lexicon of the words, and the table from order of appearance to the lexicon. `words` begins with the
+    boundary."""
+    lexicon = [*vocabulary.symbols, *(word for word in words[1:] if word not in vocabulary.index)]
+    index = {word: i for i, word in enumerate(lexicon)}
+    return lexicon, np.array([BOUNDARY, *(index[word] for word in words[1:])], dtype=np.int32)
 
 
 def _renumber_sentences(
     numbers: np.ndarray, table: np.ndarray, vocabulary: SentenceVocabulary, path: Path
 ) -> Sentences:
-    """From the order of appearance to places in the lexicon, written to `path`.words."""
+    """Convert numbers in order of appearance to those of the lexicon, written to `path`.words."""
     path = path.with_suffix(".words")
     unknown = 0
     with path.open("wb") as file:

@@ -1,39 +1,38 @@
-"""Texts as users have them, to be embedded, scored or labelled: a sentence a line; CoNLL-U; a column of a table; prose.
+"""Texts to be embedded, scored or labelled: a sentence per line, CoNLL-U, a column of a table, or prose.
 
-- Plain text is a sentence a line. `split="sentences"` is for prose: a paragraph goes on to the next empty line, and is
-  split where its sentences end. Files that are wrapped have lines of 80 characters or so. A longer line, above WRAPPED,
-  is a paragraph by itself.
+- Plain text has a sentence per line. `split="sentences"` is for prose: a paragraph extends to the next empty line, and
+  is split into sentences. A line longer than MAX_WRAPPED_LINE is a paragraph by itself.
 - A .csv, .tsv or .parquet is a table and never read as plain text: one of its columns has the text, another may name
   the row.
-- Words of CoNLL-U are kept as they are.
+- Words of CoNLL-U are not split again.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from relmo.disk.parquet import read_rows
-from relmo.errors import CorpusError, shown
+from relmo.disk.files import read_parquet_rows
+from relmo.errors import CorpusError, quote
 from relmo.text.corpus import Errors, is_conllu, read_conllu, read_lines
-from relmo.text.readers.tables import TEXT, TableRow, is_table, table_rows
-from relmo.text.sentence_ends import split_tokens
-from relmo.text.tokenize import Token, tokenize
+from relmo.text.readers.tables import MAX_NAMES_TO_LIST, TEXT, TableRow, is_table, table_rows
+from relmo.text.tokenize import split_tokens, tokenize
 
 Split = Literal["lines", "sentences"]
 
-WRAPPED = 120  # characters of the longest line of a paragraph that goes on in the next line
-LONGEST_PARAGRAPH = 1 << 20  # characters; a longer one is cut at a line's end
+MAX_WRAPPED_LINE = 120  # characters of a line in a paragraph of several lines
+MAX_PARAGRAPH = 1 << 20  # characters; a longer one is cut at a line end
 
 
 class SourceText(NamedTuple):
-    """A text, in one line.
+    """Text on one line.
 
-    words    where it is split into words already, these
-    line     the line of the file on which it begins, from 1; of CoNLL-U, the number of the sentence
-    ended    whether a line end follows; it does not at the end of some files
-    name     what the table's column of names says
+    words    its words, if it is tokenized
+    line     line of the file on which it begins, from 1; for CoNLL-U, the number of the sentence
+    ended    whether a line end follows, which may be missing at the end of a file
+    name     value in the table's column of names
     """
 
     text: str
@@ -44,8 +43,7 @@ class SourceText(NamedTuple):
 
 
 class TableColumns(NamedTuple):
-    """Which column of a table has the text and which the names of rows; where not given, TEXT and `id` are looked
-    for."""
+    """Columns of a table with the text and the names of rows; by default one of TEXT, and `id`."""
 
     text: str | None = None
     name: str | None = None
@@ -58,79 +56,68 @@ def read_texts(
     split: Split = "lines",
     errors: Errors = "strict",
 ) -> Iterator[SourceText]:
-    """The texts of a file. Standard input, and a file of any other name, is a table where a column is asked for."""
+    """Yield the texts of a file. Standard input and files with other suffixes are tables if a column is given."""
     if is_conllu(path) and (columns != TableColumns() or split != "lines"):
-        raise CorpusError(f"{path}: has sentences and no columns to choose from; leave out --column, --id and --split")
+        raise CorpusError(f"{path}: CoNLL-U has sentences and no columns; omit --column, --id and --split")
     if is_table(path) or is_parquet(path) or columns != TableColumns():
         texts = _table_texts(path, columns, errors)
-        return _sentences_of(texts) if split == "sentences" else texts
+        return _split_sentences(texts) if split == "sentences" else texts
     if is_conllu(path):
         words = enumerate(read_conllu(path, errors=errors), start=1)
         return (SourceText(" ".join(sentence), sentence, number) for number, sentence in words)
     lines = _line_texts(path, errors)
-    return _sentences_of(_paragraphs(lines)) if split == "sentences" else lines
+    return _split_sentences(_paragraphs(lines)) if split == "sentences" else lines
 
 
 def refuse_table(path: str | Path) -> None:
-    """An error where the name says a table, for whoever reads nothing but plain text."""
+    """Raise `CorpusError` if the file name is that of a table."""
     if is_table(path) or is_parquet(path):
         raise CorpusError(
-            f"{path}: is a table, and plain text is needed; write the column with the text to a file of its own "
-            "(.txt), a sentence a line"
+            f"{path}: is a table, but plain text is expected; write the column with the text to a .txt file, one "
+            "sentence per line"
         )
 
 
 def is_parquet(path: str | Path) -> bool:
-    """Whether the name says a table in Parquet."""
+    """Return whether the file name ends in .parquet."""
     return str(path).lower().endswith(".parquet")
 
 
-def lines_of(text: str) -> Iterator[SourceText]:
-    """The lines of a string, as those of a file that holds it."""
-    *ended, last = text.split("\n")
-    for number, line in enumerate(ended, start=1):
+def split_lines(text: str) -> Iterator[SourceText]:
+    """Yield the lines of a string like those of a file."""
+    *lines, last = text.split("\n")
+    for number, line in enumerate(lines, start=1):
         yield SourceText(line, line=number)
     if last:
-        yield SourceText(last, line=len(ended) + 1, ended=False)
+        yield SourceText(last, line=len(lines) + 1, ended=False)
 
 
-def words_in(words: Sequence[str]) -> list[Token]:
-    """Words with where they stand when there is one space between them."""
-    found, start = [], 0
-    for word in words:
-        found.append(Token(word, start, start + len(word)))
-        start += len(word) + 1
-    return found
-
-
-def folded(text: str) -> tuple[str, np.ndarray]:
-    """A text in lower case; and for each character of that, and for its end, which character of the text it is from. A
-    few letters have more than one character in lower case."""
-    low = text.lower()
-    if len(low) == len(text):
-        return low, np.arange(len(text) + 1)
+def fold_case(text: str) -> tuple[str, np.ndarray]:
+    """Return a text in lower case, and the offset in the text of each of its characters and of its end. A few letters
+    have more than one character in lower case."""
+    lowered = text.lower()
+    if len(lowered) == len(text):
+        return lowered, np.arange(len(text) + 1)
     parts = [character.lower() for character in text]
     origins = np.repeat(np.arange(len(text)), [len(part) for part in parts])
     return "".join(parts), np.append(origins, len(text))
 
 
 def find_words(text: str, words: Sequence[str], *, lowercase: bool) -> np.ndarray:
-    """Where the words of a text stand in it, which are all of it but its white space: (words, 2), the first character
-    and the one behind the last."""
-    low, origins = folded(text) if lowercase else (text, np.arange(len(text) + 1))
-    found = np.zeros((len(words), 2), dtype=np.int32)
-    place = 0
+    """Return start and end of the words of a text, which are all of it except whitespace; (words, 2)."""
+    folded, origins = fold_case(text) if lowercase else (text, np.arange(len(text) + 1))
+    offsets = np.zeros((len(words), 2), dtype=np.int32)
+    start = 0
     for number, word in enumerate(words):
-        while place < len(low) and low[place].isspace():
-            place += 1
-        end = min(place + len(word), len(low))
-        found[number] = origins[place], origins[max(end - 1, place)] + 1 if end > place else origins[place]
-        place = end
-    return found
+        while start < len(folded) and folded[start].isspace():
+            start += 1
+        end = min(start + len(word), len(folded))
+        offsets[number] = origins[start], origins[max(end - 1, start)] + 1 if end > start else origins[start]
+        start = end
+    return offsets
 
 
 def _line_texts(path: str | Path, errors: Errors) -> Iterator[SourceText]:
-    """The lines of a file, pieces of a very long one put together."""
     pieces: list[str] = []
     number = 1
     for line in read_lines(path, errors=errors):
@@ -144,78 +131,65 @@ def _line_texts(path: str | Path, errors: Errors) -> Iterator[SourceText]:
 
 
 def _table_texts(path: str | Path, columns: TableColumns, errors: Errors) -> Iterator[SourceText]:
-    """One column of a table; line ends inside a field become spaces."""
+    """Yield one column of a table; line ends inside a field become spaces."""
     text = name = None
     for row in _parquet_rows(Path(path)) if is_parquet(path) else table_rows(path, errors, fewest=1):
         if text is None:
-            text, name = _text_column(row, columns.text), _name_column(row, columns.name)
+            text = _find_column(row, columns.text, "--column")
+            name = _find_column(row, columns.name, "--id")
+            if text is None:
+                raise CorpusError(
+                    f"{row.names_place}: the columns of this table are {_list_names(row)}; name the one with the text "
+                    "with --column NAME"
+                )
         line = int(row.place.rsplit(":", 1)[1])
         value = row.values[text].replace("\r", " ").replace("\n", " ")
         yield SourceText(value, line=line, name=None if name is None else row.values[name].strip())
 
 
 def _parquet_rows(path: Path) -> Iterator[TableRow]:
-    """The rows of a table in Parquet, numbered from 1; whatever stands in them as text, nothing where it is empty."""
-    for number, row in enumerate(read_rows(path), start=1):
+    """Yield the rows of a Parquet file, numbered from 1, with values as text, empty for missing ones."""
+    for number, row in enumerate(read_parquet_rows(path), start=1):
         yield TableRow({name: "" if value is None else str(value) for name, value in row.items()}, f"{path}:{number}")
 
 
-def _text_column(row: TableRow, column: str | None) -> str:
+def _find_column(row: TableRow, column: str | None, flag: str) -> str | None:
+    """Return the column of the given name; by default one of TEXT or the only column for texts, and `id` for names."""
     names = list(row.values)
     if column is not None:
-        return _known(row, column, "--column")
-    if len(names) == 1:
+        if column not in names:
+            raise CorpusError(
+                f"{row.names_place}: there is no column {quote(column)} ({flag}); the columns are {_list_names(row)}"
+            )
+        return column
+    if flag == "--column" and len(names) == 1:
         return names[0]
-    found = next((name for name in names if name.lower() in TEXT), None)
-    if found is None:
-        raise CorpusError(
-            f"{row.names_place}: the columns of this table are {_listed(names)}; say which has the text: --column NAME"
-        )
-    return found
+    defaults = TEXT if flag == "--column" else ("id",)
+    return next((name for name in names if name.lower() in defaults), None)
 
 
-def _name_column(row: TableRow, column: str | None) -> str | None:
-    if column is not None:
-        return _known(row, column, "--id")
-    return next((name for name in row.values if name.lower() == "id"), None)
-
-
-def _known(row: TableRow, column: str, flag: str) -> str:
-    if column not in row.values:
-        raise CorpusError(
-            f"{row.names_place}: there is no column {shown(column)} ({flag}); there is {_listed(row.values)}"
-        )
-    return column
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(list(names)[:12])
+def _list_names(row: TableRow) -> str:
+    return ", ".join(list(row.values)[:MAX_NAMES_TO_LIST])
 
 
 def _paragraphs(lines: Iterator[SourceText]) -> Iterator[SourceText]:
-    """Lines put together up to the next empty one; the line ends in them stay."""
-    held: list[SourceText] = []
+    """Yield paragraphs, lines up to the next empty one, with their line ends."""
+    pending: list[SourceText] = []
     size = 0
-    for line in lines:
-        long = len(line.text) > WRAPPED
-        if held and (long or not line.text.strip() or size > LONGEST_PARAGRAPH):
-            yield _joined(held)
-            held, size = [], 0
-        if long:
+    for line in chain(lines, [SourceText("")]):
+        is_long = len(line.text) > MAX_WRAPPED_LINE
+        if pending and (is_long or not line.text.strip() or size > MAX_PARAGRAPH):
+            yield SourceText("\n".join(part.text for part in pending), line=pending[0].line)
+            pending, size = [], 0
+        if is_long:
             yield line
         elif line.text.strip():
-            held.append(line)
+            pending.append(line)
             size += len(line.text)
-    if held:
-        yield _joined(held)
 
 
-def _joined(lines: list[SourceText]) -> SourceText:
-    return SourceText("\n".join(line.text for line in lines), line=lines[0].line)
-
-
-def _sentences_of(paragraphs: Iterator[SourceText]) -> Iterator[SourceText]:
-    """The sentences of paragraphs, each in one line."""
+def _split_sentences(paragraphs: Iterator[SourceText]) -> Iterator[SourceText]:
+    """Yield the sentences of paragraphs, each on one line."""
     for paragraph in paragraphs:
         text = paragraph.text
         for tokens in split_tokens(text, tokenize(text)):

@@ -1,23 +1,23 @@
-"""Text into words with their character offsets, and words back into readable text.
+"""Tokenization of text into words with character offsets, joining of words to readable text, sentence splitting.
 
-Choices:
-- One regular expression finds pieces from left to right. Its last branch takes any character, so no character of the
-  text is ever lost. A second step splits the pieces that hold an apostrophe.
-- English as in the Penn Treebank (do n't, John 's, U.S., 1,000.50) but text is never rewritten: quotes stay as typed,
-  "cannot" stays whole, and so do hyphenated words and dates such as 11/28/2000.
-- French and Italian elisions are split (l' homme), by rules narrow enough to leave O'Brien and o'clock whole.
-- Scripts written without spaces give a token per character with its marks: a model sees no guessed word boundaries.
+- One regular expression finds pieces from left to right. Its last branch matches any character, so no character is
+  lost. A second step splits pieces with an apostrophe.
+- English is split as in the Penn Treebank (do n't, John 's, U.S., 1,000.50), but text is never rewritten: quotes stay
+  as typed, and "cannot", hyphenated words and dates such as 11/28/2000 are not split.
+- French and Italian elisions are split (l' homme), by rules narrow enough not to split O'Brien and o'clock.
+- Scripts without spaces give a token per character with its marks: a model sees no guessed word boundaries.
 """
 
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
 
 class Token(NamedTuple):
-    """A word and where it stands: `text == source[start:end]`."""
+    """Word and its offsets: `text == source[start:end]`."""
 
     text: str
     start: int
@@ -26,11 +26,17 @@ class Token(NamedTuple):
 
 def tokenize(text: str) -> list[Token]:
     """Split text into tokens; together they cover every character that is not whitespace, once and in order."""
-    return list(_tokens(text))
+    tokens = []
+    for match in _pieces().finditer(text):
+        start = match.start()
+        for word in _split_apostrophes(match.group()):
+            tokens.append(Token(word, start, start + len(word)))
+            start += len(word)
+    return tokens
 
 
 def words(text: str) -> list[str]:
-    """The strings of `tokenize`, found faster because no offsets are kept."""
+    """Return the texts of the tokens of `tokenize`; faster, as there are no offsets."""
     pieces: list[str] = _pieces().findall(text)
     if "'" not in text and "’" not in text:
         return pieces
@@ -38,54 +44,52 @@ def words(text: str) -> list[str]:
 
 
 def split_whitespace(text: str) -> list[Token]:
-    """Tokens of a text that is tokenised already: whatever stands between whitespace."""
-    return [Token(found.group(), found.start(), found.end()) for found in re.finditer(r"\S+", text)]
+    """Split a tokenized text at whitespace."""
+    return [Token(match.group(), match.start(), match.end()) for match in re.finditer(r"\S+", text)]
+
+
+def place_tokens(words: Sequence[str]) -> list[Token]:
+    """Return words with their offsets in a text in which they are joined by single spaces."""
+    tokens, start = [], 0
+    for word in words:
+        tokens.append(Token(word, start, start + len(word)))
+        start += len(word) + 1
+    return tokens
 
 
 def join(tokens: Sequence[str]) -> str:
-    """Readable text from the tokens of `words`: punctuation, clitics, brackets and quotes attached to their words.
+    """Join words to a readable text: punctuation, clitics, brackets and quotes are attached to their neighbours.
 
-    Spaces are a guess (tokens do not record them), good enough to show generated text.
+    Spaces are a heuristic for generated text, since tokens do not record them.
     """
     text: list[str] = []
-    left, glued = "", True
+    previous, attached = "", True
     open_quotes: set[str] = set()
     for index, token in enumerate(tokens):
         hugs_left, hugs_right = _hugs(tokens, index, open_quotes)
-        if not (glued or hugs_left or _NO_SPACE.match(left[-1:] + token[:1])):
+        if not (attached or hugs_left or _NO_SPACE.match(previous[-1:] + token[:1])):
             text.append(" ")
         text.append(token)
-        left, glued = token, hugs_right
+        previous, attached = token, hugs_right
     return "".join(text)
 
 
 def _hugs(tokens: Sequence[str], index: int, open_quotes: set[str]) -> tuple[bool, bool]:
-    """Whether a token stands against its left and its right neighbour. Straight quotes open and close in turn."""
-    token, left = tokens[index], tokens[index - 1] if index else ""
+    """Return whether a token attaches to its left and its right neighbour. Straight quotes open and close in turn."""
+    token, previous = tokens[index], tokens[index - 1] if index else ""
     if token in ("'", '"'):
-        opens = token not in open_quotes and _opens_quote(token, left, tokens[index + 1 :])
+        following = tokens[index + 1 :]
+        # a quote opens if an odd number of them follow, or (for ") if the preceding token does not end a speech
+        may_open = token == '"' and len(following) > 0 and previous not in (".", "!", "?")
+        opens = token not in open_quotes and (following.count(token) % 2 == 1 or may_open)
         (open_quotes.add if opens else open_quotes.discard)(token)
         return not opens, opens
     if token == "–":  # 1990–95, but: a dash – such as this
-        between_digits = left[-1:].isdigit() and index + 1 < len(tokens) and tokens[index + 1][:1].isdigit()
+        between_digits = previous[-1:].isdigit() and index + 1 < len(tokens) and tokens[index + 1][:1].isdigit()
         return between_digits, between_digits
-    if token in ("—", "--"):  # against both, but for the dash that opens a line of dialogue
+    if token in ("—", "--"):  # attached to both, except a dash that opens a line of dialogue
         return True, index > 0
     return bool(_HUGS_LEFT.fullmatch(token)), bool(_HUGS_RIGHT.fullmatch(token))
-
-
-def _opens_quote(quote: str, left: str, rest: Sequence[str]) -> bool:
-    """Whether a straight quote opens: an odd number of them follow, or (for ") what stands before does not end a
-    speech."""
-    return rest.count(quote) % 2 == 1 or (quote == '"' and len(rest) > 0 and left not in (".", "!", "?"))
-
-
-def _tokens(text: str) -> Iterator[Token]:
-    for found in _pieces().finditer(text):
-        start = found.start()
-        for word in _split_apostrophes(found.group()):
-            yield Token(word, start, start + len(word))
-            start += len(word)
 
 
 # Han, Hiragana, Thai, Lao, Myanmar, Khmer: written without spaces. Katakana and Hangul are not in this list.
@@ -107,7 +111,7 @@ _FILES = "doc|docx|xls|xlsx|ppt|pptx|pdf|txt|csv|json|xml|html?|php|py|js|zip|gz
 
 @cache
 def _pieces() -> re.Pattern[str]:
-    """The expression that finds one piece. Built at the first call: listing Unicode's marks takes a moment."""
+    """Compile the expression for one piece, at the first call: listing Unicode's marks takes a moment."""
     marks = "".join(c for c in map(chr, range(0x300, 0x1F000)) if unicodedata.category(c)[0] == "M")
     marks += "\u00ad\u200c\u200d\u2060\U000e0100-\U000e01ef"  # invisible joiners inside words, variation selectors
     word = rf"[^\W_{_UNSPACED}]"
@@ -118,7 +122,7 @@ def _pieces() -> re.Pattern[str]:
     url = r"[^\s<>\"“”«»\u3000-\u303f\uff01-\uff20]*[^\s<>\"“”«»\u3000-\u303f\uff01-\uff20'’.,;:!?)\]}]"
     name = r"[A-Za-z0-9_-]{1,64}+"  # bounded, as is an address: a page of a+a+a+a must not take quadratic time
     branches = [
-        r"[A-Za-z]++(?=[ ,;)!?\n])",  # most of English: first only because it is fast
+        r"[A-Za-z]++(?=[ ,;)!?\n])",  # most of English; first for speed
         rf"(?:(?:https?|ftp)://|www\.|mailto:){url}",
         rf"[A-Za-z0-9._%+-]{{1,64}}+@{name}(?:\.{name})*+",
         rf"@(?!\d)_?{run}(?:_{run})*+|#(?![\d_])(?:\w++[{marks}]*+)++",
@@ -126,7 +130,7 @@ def _pieces() -> re.Pattern[str]:
         r"[0-9#*]\ufe0f?\u20e3",  # keycaps
         rf"(?:{letter}\.){{2,}}+(?:{letter}{end})?|{letter}\.{letter}{end}",  # U.S., e.g., a.m, U.S.A
         rf"[A-Z]{{1,3}}+(?:&[A-Z]{{1,3}}+)++{end}|C(?:\+\+|#){end}",  # AT&T, R&D, C++
-        r"[A-Za-z]{1,5}+\.(?=,)",  # lb., Que.,: no sentence ends before a comma
+        r"[A-Za-z]{1,5}+\.(?=,)",  # lb., Que.,: a comma does not follow a sentence
         rf"(?=[\w.]{{1,7}}\.)(?:{abbreviation})\.",
         rf"(?:[Nn]o(?=\.\s?\d)|[{_INITIALS}](?=\.\s+[{_INITIALS}I]))\.",
         rf"(?<![\w.])\.\d++|\d++(?:[.,:/٫٬]\d++)*+(?:-?{run})*+",
@@ -141,7 +145,7 @@ def _pieces() -> re.Pattern[str]:
     return re.compile("|".join(branches))
 
 
-_LONGEST_SPLIT = 64  # no word is longer; it bounds the recursion on noise such as 'd'd'd'd
+_MAX_SPLIT_LENGTH = 64  # bounds the recursion on noise such as 'd'd'd'd
 _CLITIC = re.compile(r"([^/@]*[^/@'’])(n['’]t|['’](?:s|re|ve|ll|d|m))", re.IGNORECASE)
 _ELISION = re.compile(
     r"((?:(?:[djlmnst]|qu|jusqu|lorsqu|puisqu|quoiqu|un|(?:a|co|da|de|ne|su|que)ll|quest)['’](?=h?[aeiouyœæà-åè-ïò-öù-ý])"
@@ -151,18 +155,68 @@ _ELISION = re.compile(
 
 
 def _split_apostrophes(piece: str) -> tuple[str, ...]:
-    """Split clitics off the end (I 'd 've) and elisions off the front (l' homme); other pieces come back whole."""
-    if ("'" not in piece and "’" not in piece) or len(piece) > _LONGEST_SPLIT:
+    """Split clitics off the end (I 'd 've) and elisions off the front (l' homme); other pieces are returned as is."""
+    if ("'" not in piece and "’" not in piece) or len(piece) > _MAX_SPLIT_LENGTH:
         return (piece,)
-    if found := _CLITIC.fullmatch(piece):
-        return (*_split_apostrophes(found[1]), found[2])
-    if found := _ELISION.fullmatch(piece):
-        return (found[1], *_split_apostrophes(found[2]))
+    if match := _CLITIC.fullmatch(piece):
+        return (*_split_apostrophes(match[1]), match[2])
+    if match := _ELISION.fullmatch(piece):
+        return (match[1], *_split_apostrophes(match[2]))
     return (piece,)
 
 
-# Which tokens stand against their neighbours in running text, and between which characters no space is written.
+# Tokens that attach to their neighbours, and characters without a space between them.
 _HUGS_LEFT = re.compile(r"[,;:%)\]}”’›°/،؛؟।]|[.!?…]+|''|’’|n['’]t|['’](?:s|re|ve|ll|d|m)", re.IGNORECASE)
 _HUGS_RIGHT = re.compile(r"[(\[{“‘‹¿¡$£€/]|``|(?:[cdjlmnst]|\w*qu|un|\w*ll|quest)['’]", re.IGNORECASE)
 _CJK = rf"[{_UNSPACED}\u3000-\u30ff\uff00-\uffef]"
 _NO_SPACE = re.compile(rf"{_CJK}|.{_CJK}|#\d", re.DOTALL)
+
+
+# Sentences end after . ! ? … and closing quotes or brackets, before a word that can begin a sentence. The full stop of
+# an abbreviation is part of its token.
+_BEGINNING, _TERMINAL = re.compile(r"[^\W_a-zß-öø-ÿ]|[\"'“‘(\[«—–-]"), re.compile(r"[.!?…]+")
+_CLOSERS = (*"\"'”’)]»", "''")
+MAX_SENTENCE_WORDS = 200  # a longer sentence has lost its full stops, and is cut
+
+
+def sentence_ends(tokens: Sequence[Token]) -> Iterator[int]:
+    """Yield the indices of tokens after which a sentence ends, except the last token. Whitespace distinguishes closing
+    from opening marks."""
+    for i, (token, following) in enumerate(pairwise(tokens)):
+        if following.start == token.end or not _BEGINNING.match(following.text):
+            continue
+        last = i
+        while last and tokens[last].text in _CLOSERS and tokens[last].start == tokens[last - 1].end:
+            last -= 1
+        if _TERMINAL.fullmatch(tokens[last].text):
+            yield i
+
+
+def split_tokens(text: str, tokens: Sequence[Token]) -> list[list[Token]]:
+    """Split a text into sentences, also at empty lines."""
+    ends = set(sentence_ends(tokens))
+    for i, (token, following) in enumerate(pairwise(tokens)):
+        if text.count("\n", token.end, following.start) > 1:
+            ends.add(i)
+    return [list(tokens[start:end]) for start, end in _sentence_bounds(sorted(ends), len(tokens))]
+
+
+def split_words(words: Sequence[str]) -> list[list[str]]:
+    """Split tokens without whitespace information into sentences: a quotation mark closes if one is open."""
+    ends, open_quote, ended = [], False, False
+    for i, (word, following) in enumerate(pairwise(words)):
+        opens = word == '"' and not open_quote
+        open_quote ^= word == '"'
+        ended = _TERMINAL.fullmatch(word) is not None or (ended and word in _CLOSERS and not opens)
+        closes = following in _CLOSERS and (following != '"' or open_quote)
+        if ended and not closes and _BEGINNING.match(following):
+            ends.append(i)
+    return [list(words[start:end]) for start, end in _sentence_bounds(ends, len(words))]
+
+
+def _sentence_bounds(ends: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each sentence, given the last words; none is longer than MAX_SENTENCE_WORDS."""
+    bounds = [0, *(end + 1 for end in ends), count]
+    for sentence_start, sentence_end in pairwise(bounds):
+        for start in range(sentence_start, sentence_end, MAX_SENTENCE_WORDS):
+            yield start, min(start + MAX_SENTENCE_WORDS, sentence_end)

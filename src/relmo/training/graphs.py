@@ -1,10 +1,8 @@
 """Training steps as CUDA graphs.
 
-A step of a recurrent network is a thousand small kernels; to start them one by one from Python takes longer than to run
-them. A graph is recorded once for each shape of batch and then started as a whole. What it computes is what the model
-computes, random numbers included: they are drawn anew at every replay, from the generator's state at that time.
-
-RELMO_GRAPHS=0 in the environment turns graphs off.
+A step of a recurrent network is a thousand small kernels, which Python launches more slowly than they run. A graph is
+recorded once for each shape of batch and then launched as a whole. It computes what the model computes: random numbers
+are drawn at every replay, from the generator's current state. RELMO_GRAPHS=0 in the environment turns graphs off.
 """
 
 import os
@@ -18,19 +16,19 @@ from torch import Tensor, nn
 from relmo.networks.language_model import Loss
 from relmo.nn.cells import State
 
-MOST = 12  # graphs that are kept; each holds gradients of its own
-WARM_UPS = 2  # steps before recording, in which libraries take what they need
+MAX_GRAPHS = 12  # each has gradients of its own
+WARM_UP_STEPS = 2  # before recording, while libraries allocate their workspaces
 
-LossOf = Callable[[Any, State | None], Loss]
+LossFunction = Callable[[Any, State | None], Loss]
 
 
-def suits(model: nn.Module, device: torch.device) -> bool:
-    """Whether steps of the model can be recorded: it says so of itself (`graphs = True`)."""
+def supports_graphs(model: nn.Module, device: torch.device) -> bool:
+    """Return whether steps of the model can be recorded: on a GPU, for models with `graphs = True`."""
     return device.type == "cuda" and getattr(model, "graphs", False) and os.environ.get("RELMO_GRAPHS") != "0"
 
 
 class RecordedStep(NamedTuple):
-    """A graph, what it reads (the batch's and the carried state's tensors) and what it leaves."""
+    """A graph, its input tensors (batch and carried state), and the loss and gradients that it writes."""
 
     graph: torch.cuda.CUDAGraph
     inputs: list[Tensor]
@@ -39,48 +37,47 @@ class RecordedStep(NamedTuple):
 
 
 class GraphedLoss:
-    """`loss(batch, carry)` and its gradients, which come to the parameters' `grad`; recorded at the first batch of its
-    shape."""
+    """A loss function with its backward pass, replayed from one graph per shape of batch."""
 
-    def __init__(self, loss: LossOf, parameters: Sequence[nn.Parameter]):
+    def __init__(self, loss: LossFunction, parameters: Sequence[nn.Parameter]):
         self.loss = loss
         self.parameters = list(parameters)
-        self.recorded: OrderedDict[Any, RecordedStep] = OrderedDict()  # the least recently used first
+        self.steps: OrderedDict[Any, RecordedStep] = OrderedDict()  # least recently used first
         self.pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, batch: Any, carry: State) -> Loss:
-        """The batch's loss, without a graph of autograd's, after its backward pass."""
-        given = [*tensors(batch), *carry]
-        key = tuple((tensor.shape, tensor.dtype) for tensor in given)
-        if key not in self.recorded:
-            if len(self.recorded) == MOST:
-                self.recorded.popitem(last=False)
-            self.recorded[key] = self._record(batch, carry)
-        self.recorded.move_to_end(key)
-        recorded = self.recorded[key]
-        torch._foreach_copy_(recorded.inputs, given)
-        recorded.graph.replay()
-        for parameter, gradient in zip(self.parameters, recorded.gradients, strict=True):
+        """Return the detached loss of the batch and set the gradients of the parameters."""
+        inputs = [*list_tensors(batch), *carry]
+        key = tuple((tensor.shape, tensor.dtype) for tensor in inputs)
+        if key not in self.steps:
+            if len(self.steps) == MAX_GRAPHS:
+                self.steps.popitem(last=False)
+            self.steps[key] = self._record(batch, carry)
+        self.steps.move_to_end(key)
+        step = self.steps[key]
+        torch._foreach_copy_(step.inputs, inputs)
+        step.graph.replay()
+        for parameter, gradient in zip(self.parameters, step.gradients, strict=True):
             parameter.grad = gradient
-        mean, predictions, after = recorded.loss
-        return Loss(mean.clone(), predictions, None if after is None else tuple(tensor.clone() for tensor in after))
+        mean, predictions, state = step.loss
+        return Loss(mean.clone(), predictions, None if state is None else tuple(tensor.clone() for tensor in state))
 
     def _record(self, batch: Any, carry: State) -> RecordedStep:
-        batch, carry = copied(batch), tuple(tensor.clone() for tensor in carry)
+        batch, carry = clone_batch(batch), tuple(tensor.clone() for tensor in carry)
         device = carry[0].device
-        random = torch.cuda.get_rng_state(device)
-        aside = torch.cuda.Stream(device)
-        aside.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(aside):
-            for _ in range(WARM_UPS):
+        rng_state = torch.cuda.get_rng_state(device)
+        stream = torch.cuda.Stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP_STEPS):
                 self._run(batch, carry)
-        torch.cuda.current_stream(device).wait_stream(aside)
+        torch.cuda.current_stream(device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool):
             loss = self._run(batch, carry)
-        torch.cuda.set_rng_state(random, device)  # as if nothing had been drawn
+        torch.cuda.set_rng_state(rng_state, device)  # recording must not advance the generator
         gradients = [parameter.grad for parameter in self.parameters]
-        return RecordedStep(graph, [*tensors(batch), *carry], loss, gradients)
+        return RecordedStep(graph, [*list_tensors(batch), *carry], loss, gradients)
 
     def _run(self, batch: Any, carry: State) -> Loss:
         for parameter in self.parameters:
@@ -90,16 +87,16 @@ class GraphedLoss:
         return loss._replace(mean=loss.mean.detach())
 
 
-def tensors(batch: Any) -> list[Tensor]:
-    """All tensors of a batch: itself, or those in the tuples and lists it is made of."""
+def list_tensors(batch: Any) -> list[Tensor]:
+    """Return all tensors of a batch, in nested tuples and lists."""
     if isinstance(batch, Tensor):
         return [batch]
-    return [tensor for part in batch for tensor in tensors(part)] if isinstance(batch, list | tuple) else []
+    return [tensor for part in batch for tensor in list_tensors(part)] if isinstance(batch, list | tuple) else []
 
 
-def copied(batch: Any) -> Any:
-    """A batch with tensors of its own."""
+def clone_batch(batch: Any) -> Any:
+    """Return a deep copy of a batch."""
     if isinstance(batch, Tensor):
         return batch.clone()
-    parts = [copied(part) for part in batch]
+    parts = [clone_batch(part) for part in batch]
     return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)

@@ -1,16 +1,13 @@
-"""The one training loop. It knows nothing of any task: a model supplies `loss(batch, carry)`, data supplies `get(epoch,
-index)`.
+"""The training loop. It is independent of the task: a model supplies `loss(batch, carry)`, data `get(epoch, index)`.
 
-`Trainer.steps()` is a generator of steps; checkpoints and metrics (`runs/run.py`) and printing (the command line)
-live outside it. All that the future depends on is in `Trainer.state()`: weights, optimiser, average, random generators,
-the state carried from the last window, the step count (from which the position in the data and the learning rate
-follow), and the record of validation. Loaded into a fresh trainer, the run goes on as if it had never stopped.
+`Trainer.steps()` is a generator of steps; checkpoints and metrics (`runs/run.py`) and printing (the command line) are
+outside it. `Trainer.state()` has everything that the rest of the run depends on: weights, optimiser, average, random
+generators, the state carried from the last window, the step count (which determines the position in the data and the
+learning rate), and the validation record. A fresh trainer that loads it continues as if the run had never stopped.
 
-No step waits for the GPU: losses and norms stay on the device until somebody looks at them. While it computes, a thread
-makes the next batches.
-
-Several processes (`training/parallel.py`) take each step together: each has its own batches, carried state and random
-numbers; weights, optimiser, losses and decisions are the same in all.
+No step waits for the GPU: losses and norms stay on the device until they are read, and a thread prefetches batches.
+With several processes (`training/parallel.py`) each rank has its own batches, carried state and random numbers;
+weights, optimiser, losses and decisions are the same in all.
 """
 
 import math
@@ -28,28 +25,28 @@ from relmo.errors import RelmoError
 from relmo.networks.language_model import Loss
 from relmo.nn.cells import State
 from relmo.settings.training import TrainSettings
-from relmo.training.batch import on_device
-from relmo.training.graphs import GraphedLoss, suits
-from relmo.training.optimizer import clip_factor, gradient_norm, make_optimizer, state_like, update
-from relmo.training.parallel import ALONE, Team
+from relmo.training.batch import move_to_device
+from relmo.training.graphs import GraphedLoss, supports_graphs
+from relmo.training.optimizer import clip_factor, gradient_norm, make_optimizer, make_state_template, update
+from relmo.training.parallel import SINGLE_PROCESS, Team
 
-AHEAD = 3  # batches that are made ahead for a GPU
+PREFETCH = 3  # batches that are prepared in advance for a GPU
 
 
 class Batches(Protocol):
-    """Training data: `len` batches an epoch, each a pure function of its place.
+    """Training data with `len` batches per epoch, each a pure function of its position.
 
-    One thread at a time asks for them, not always the same one. Their tensors may be on the host."""
+    One thread at a time calls `get`, not always the same one. Tensors may be on the host."""
 
     def __len__(self) -> int: ...
     def get(self, epoch: int, index: int) -> Any:
-        """Batch `index` of an epoch."""
+        """Return batch `index` of an epoch."""
 
 
 class Step(NamedTuple):
-    """What one step of the optimiser did.
+    """Record of one optimiser step.
 
-    `loss`, `norm` and `clipped` (how many steps so far were clipped) are tensors, still on the device."""
+    `loss`, `norm` and `clipped` (the number of clipped steps so far) are tensors on the device."""
 
     number: int
     epoch: float
@@ -60,39 +57,38 @@ class Step(NamedTuple):
     predictions: int
     valid: float | None
     is_best: bool
-    validating: float  # seconds that validation took
+    validation_seconds: float
 
 
-class Ahead:
-    """Batches by their place in the whole run, made by a thread of its own up to `depth` before they are asked for, in
-    order. What goes wrong there is raised where the batch is asked for."""
+class Prefetcher:
+    """Thread that prepares up to `depth` batches in advance, in order; `end` is the number of batches of the run.
+
+    Errors are raised by the `get` of their batch."""
 
     def __init__(self, batches: Batches, *, depth: int, end: int):
         self.batches, self.depth, self.end = batches, depth, end
-        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
-        self.waiting: deque[tuple[int, Future[Any]]] = deque()
+        self.executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
+        self.queue: deque[tuple[int, Future[Any]]] = deque()
 
-    def get(self, place: int) -> Any:
-        """The batch of this place; the ones after it are on their way when it returns."""
-        while self.waiting and self.waiting[0][0] != place:
-            self.waiting.popleft()[1].cancel()
-        for following in range(place + len(self.waiting), max(place + 1, min(place + 1 + self.depth, self.end))):
-            self.waiting.append(
-                (following, self.thread.submit(self.batches.get, *divmod(following, len(self.batches))))
-            )
-        return self.waiting.popleft()[1].result()
+    def get(self, position: int) -> Any:
+        """Return the batch at this position of the run and schedule those after it."""
+        while self.queue and self.queue[0][0] != position:
+            self.queue.popleft()[1].cancel()
+        for i in range(position + len(self.queue), max(position + 1, min(position + 1 + self.depth, self.end))):
+            self.queue.append((i, self.executor.submit(self.batches.get, *divmod(i, len(self.batches)))))
+        return self.queue.popleft()[1].result()
 
     def close(self) -> None:
-        """Ends the thread, after the batch it is at."""
-        self.thread.shutdown(cancel_futures=True)
+        """End the thread after its current batch."""
+        self.executor.shutdown(cancel_futures=True)
 
 
 class Trainer:
-    """Trains `model` on `batches`; `validate(model)` gives the number that should fall.
+    """Trainer of `model` on `batches`; `validate(model)` returns a number to be minimised.
 
-    The parameters that `frozen(epoch)` lists, the epoch a fraction, stay as they are in that step. In a `team`, every
-    process's batches hold as many predictions. `ahead` batches are made before they are needed: AHEAD on a GPU; on a
-    CPU none, where that would only take time from the step."""
+    Parameters in `frozen(epoch)` (a fractional epoch) are not updated in that step. In a `team`, the batches of all
+    ranks have equal numbers of predictions. `prefetch` batches are prepared in advance: by default PREFETCH on a GPU,
+    and 0 on a CPU, where a thread would only take time from the step."""
 
     def __init__(
         self,
@@ -102,8 +98,8 @@ class Trainer:
         validate: Callable[[nn.Module], float] | None = None,
         *,
         frozen: Callable[[float], Iterable[nn.Parameter]] | None = None,
-        team: Team = ALONE,
-        ahead: int | None = None,
+        team: Team = SINGLE_PROCESS,
+        prefetch: int | None = None,
     ):
         self.model = model
         self.batches = batches
@@ -112,16 +108,17 @@ class Trainer:
         self.frozen = frozen
         self.team = team
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        kept = model.state_dict()
-        self.buffers = [b for name, b in model.named_buffers() if name in kept]  # such as a batch norm's statistics
+        saved_names = model.state_dict()
+        self.buffers = [b for name, b in model.named_buffers() if name in saved_names]  # e.g. batch norm statistics
         self.device = self.parameters[0].device
-        self.loss = team.share_gradients(model)
+        self.loss = team.distribute_loss(model)
         self.optimizer = make_optimizer(model, settings)
         self.average = [p.detach().clone() for p in self.parameters] if settings.average else []
-        self.ahead = AHEAD * (self.device.type == "cuda") if ahead is None else ahead
-        self.fetched: Ahead | None = None
-        single = team.size == settings.accumulate == 1
-        self.graphed = GraphedLoss(self._loss, self.parameters) if single and suits(model, self.device) else None
+        self.prefetch = PREFETCH * (self.device.type == "cuda") if prefetch is None else prefetch
+        self.prefetcher: Prefetcher | None = None
+        self.graphed: GraphedLoss | None = None
+        if team.world_size == settings.accumulate == 1 and supports_graphs(model, self.device):
+            self.graphed = GraphedLoss(self._loss, self.parameters)
         self.total = max(1, math.ceil(settings.epochs * len(batches) / settings.accumulate))
         self.number = 0
         self.carry: State | None = None
@@ -132,130 +129,117 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        """All steps are done, or validation has stopped getting better."""
-        patience = self.settings.patience
-        return self.number >= self.total or (patience is not None and self.since_best >= patience)
+        """Whether all steps are done or validation has stopped improving."""
+        return self.number >= self.total or self.stopped_early
 
     @property
     def stopped_early(self) -> bool:
-        """Whether validation has not improved for `patience` validations, before the last step."""
+        """Whether validation has not improved for `patience` validations before the last step."""
         patience = self.settings.patience
         return patience is not None and self.since_best >= patience and self.number < self.total
 
-    def end_at(self, total: int) -> None:
-        """The run has so many steps from now on."""
+    def set_total_steps(self, total: int) -> None:
+        """Set the total number of steps of the run."""
         self.total = max(total, self.number, 1)
-        if self.fetched is not None:
-            self.fetched.end = self.total * self.settings.accumulate
+        if self.prefetcher is not None:
+            self.prefetcher.end = self.total * self.settings.accumulate
 
     def steps(self) -> Generator[Step, None, None]:
-        """Steps of the optimiser until the end; each is done, validation included, when it is yielded."""
-        with self._fetching():
+        """Yield the remaining steps of the optimiser, each after its validation."""
+        prefetcher: Prefetcher | None = None
+        if self.prefetch:
+            prefetcher = Prefetcher(self.batches, depth=self.prefetch, end=self.total * self.settings.accumulate)
+            self.prefetcher = prefetcher
+        try:
             while not self.finished:
                 yield self._step()
-
-    @contextmanager
-    def _fetching(self) -> Iterator[None]:
-        """Within it batches are made ahead, where that is wanted."""
-        if not self.ahead:
-            yield
-            return
-        ahead = self.fetched = Ahead(self.batches, depth=self.ahead, end=self.total * self.settings.accumulate)
-        try:
-            yield
         finally:
-            ahead.close()
-            if self.fetched is ahead:
-                self.fetched = None
+            if prefetcher is not None:
+                prefetcher.close()
+                if self.prefetcher is prefetcher:
+                    self.prefetcher = None
 
-    def batch(self, place: int) -> Any:
-        """The batch of this place, counted through the epochs, on the device."""
-        if self.fetched is not None:
-            return on_device(self.fetched.get(place), self.device)
-        return on_device(self.batches.get(*divmod(place, len(self.batches))), self.device)
+    def batch(self, position: int) -> Any:
+        """Return the batch at this position, counted over all epochs, on the device."""
+        if self.prefetcher is not None:
+            return move_to_device(self.prefetcher.get(position), self.device)
+        return move_to_device(self.batches.get(*divmod(position, len(self.batches))), self.device)
 
     def _step(self) -> Step:
         loss, norm, lr, count = self.advance()
-        begun = time.perf_counter()
+        start = time.perf_counter()
         valid, is_best = self._validate_if_due()
-        validating = 0.0 if valid is None else time.perf_counter() - begun
+        seconds = 0.0 if valid is None else time.perf_counter() - start
         epoch = self.number * self.settings.accumulate / len(self.batches)
-        return Step(self.number, epoch, lr, loss, norm, self.clipped, count, valid, is_best, validating)
+        return Step(self.number, epoch, lr, loss, norm, self.clipped, count, valid, is_best, seconds)
 
     def advance(self) -> tuple[Tensor, Tensor, float, int]:
-        """One step of the optimiser, without validation. -> the loss, the gradients' norm, the learning rate,
-        predictions made"""
+        """Take one step without validation; return loss, gradient norm, learning rate and number of predictions."""
         settings = self.settings
         lr = learning_rate(settings, self.number, self.total)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        self.model.train()  # all of it: a validation may have left parts of it in the other mode
+        self.model.train()  # validation may have left modules in evaluation mode
         loss, count = self._backward()
         if self.frozen is not None:
             for parameter in self.frozen(self.number * settings.accumulate / len(self.batches)):
-                parameter.grad = None  # no step, no decay, and no part in the norm
+                parameter.grad = None  # no update, no decay, and no part in the norm
         norm = gradient_norm(self.parameters)
-        self._update(norm)
+        factor = None
+        if settings.clip_norm:
+            factor = clip_factor(norm, settings.clip_norm)
+            self.clipped += norm > settings.clip_norm
+        # The average decays faster at the beginning, so that it forgets the initial weights.
+        decay = min(settings.average, (1 + self.number) / (10 + self.number))
+        averages = dict(zip(self.parameters, self.average, strict=False))
+        update(self.optimizer, averages, factor=factor, weight=1 - decay)
+        self.optimizer.zero_grad(set_to_none=True)
         self.number += 1
         return loss, norm, lr, count
 
     def _backward(self) -> tuple[Tensor, int]:
-        """Gradients of `accumulate` batches. -> mean loss (on the device), predictions made; of all processes."""
+        """Compute the gradients of `accumulate` batches; return mean loss and number of predictions over all ranks."""
         accumulate = self.settings.accumulate
         total, count = torch.zeros((), device=self.device), 0
         for part in range(accumulate):
-            place = self.number * accumulate + part
-            batch, carry = self.batch(place), self.carry if place % len(self.batches) else None
+            position = self.number * accumulate + part
+            batch, carry = self.batch(position), self.carry if position % len(self.batches) else None
             if self.graphed is not None and carry is not None:
                 loss = self.graphed(batch, carry)
                 self.carry = loss.carry
                 return loss.mean, loss.predictions
-            with nullcontext() if part == accumulate - 1 else self.team.unshared(self.loss):
+            with nullcontext() if part == accumulate - 1 else self.team.no_sync(self.loss):
                 loss = self._loss(batch, carry)
                 (loss.mean / accumulate).backward()
             self.carry = loss.carry
             total += loss.mean.detach() / accumulate
             count += loss.predictions
-        return self.team.mean(total), count * self.team.size
-
-    def _update(self, norm: Tensor) -> None:
-        """Moves the weights by their gradients, of this norm, and their average after them."""
-        limit, factor = self.settings.clip_norm, None
-        if limit:
-            factor = clip_factor(norm, limit)
-            self.clipped += norm > limit
-        averages = dict(zip(self.parameters, self.average, strict=False))
-        update(self.optimizer, averages, factor=factor, weight=1 - self._average_decay())
-        self.optimizer.zero_grad(set_to_none=True)
+        return self.team.mean(total), count * self.team.world_size
 
     def _loss(self, batch: Any, carry: State | None) -> Loss:
-        with self._precision():
+        with self._autocast():
             return self.loss(batch, carry)
 
-    def _precision(self) -> torch.autocast:
-        bfloat16 = self.settings.precision == "bfloat16"
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bfloat16)
-
-    def _average_decay(self) -> float:
-        """Short at first, so that the average forgets where it began."""
-        return min(self.settings.average, (1 + self.number) / (10 + self.number))
+    def _autocast(self) -> torch.autocast:
+        enabled = self.settings.precision == "bfloat16"
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled)
 
     def _validate_if_due(self) -> tuple[float | None, bool]:
         every = self.settings.validate_every or max(1, len(self.batches) // self.settings.accumulate)
         if self.validate is None or (self.number % every and self.number < self.total):
             return None, False
-        with self.averaged():
-            valid = self.team.share(self.validate(self.model))
+        with self.averaged_weights():
+            valid = self.team.broadcast(self.validate(self.model))
         if not math.isfinite(valid):
-            raise RelmoError(f"the validation loss is {valid} after step {self.number}; lower --lr or --clip-norm")
+            raise RelmoError(f"The validation loss is {valid} after step {self.number}; lower --lr or --clip-norm.")
         is_best = valid < self.best
         self.best, self.since_best = (valid, 0) if is_best else (self.best, self.since_best + 1)
         return valid, is_best
 
     @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Within it the model has the averaged weights, where the settings ask for an average."""
-        own = [p.detach().clone() for p in self.parameters] if self.average else []
+    def averaged_weights(self) -> Iterator[None]:
+        """Use the averaged weights within the context, if the settings ask for an average."""
+        backup = [p.detach().clone() for p in self.parameters] if self.average else []
         with torch.no_grad():
             for parameter, average in zip(self.parameters, self.average, strict=False):
                 parameter.copy_(average)
@@ -263,80 +247,71 @@ class Trainer:
             yield
         finally:
             with torch.no_grad():
-                for parameter, value in zip(self.parameters, own, strict=False):
-                    parameter.copy_(value)
+                for parameter, weight in zip(self.parameters, backup, strict=False):
+                    parameter.copy_(weight)
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors by name and plain values: all that the rest of the run depends on, in every process of the team."""
+    def _model_tensors(self) -> dict[str, Tensor]:
         tensors = {f"model.{i}": p.detach() for i, p in enumerate(self.parameters)}
         tensors |= {f"average.{i}": a for i, a in enumerate(self.average)}
-        tensors |= {f"buffer.{i}": b for i, b in enumerate(self.buffers)}
-        for i, values in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{i}.{key}": torch.as_tensor(value) for key, value in values.items()}
-        tensors["clipped"] = self.clipped
-        for rank, own in enumerate(self.team.gather(self._own_state())):
-            tensors |= {_own_name(rank, name): tensor for name, tensor in own.items()}
-        values = {"step": self.number, "total": self.total, "best": self.best, "since_best": self.since_best}
-        return tensors, values
+        return tensors | {f"buffer.{i}": b for i, b in enumerate(self.buffers)} | {"clipped": self.clipped}
 
-    def _own_state(self) -> dict[str, Tensor]:
-        """What is not the same in every process."""
-        own = {f"carry.{i}": tensor for i, tensor in enumerate(self.carry or ())}
-        own["random.cpu"] = torch.get_rng_state()
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return tensors by name and plain values, everything the rest of the run depends on, of all ranks."""
+        tensors = self._model_tensors()
+        for i, moments in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{i}.{key}": torch.as_tensor(moment) for key, moment in moments.items()}
+        rank_tensors = {f"carry.{i}": tensor for i, tensor in enumerate(self.carry or ())}
+        rank_tensors["random.cpu"] = torch.get_rng_state()
         if self.device.type == "cuda":
-            own["random.cuda"] = torch.cuda.get_rng_state(self.device)
-        return own
+            rank_tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
+        for rank, gathered in enumerate(self.team.all_gather(rank_tensors)):
+            tensors |= {_rank_name(rank, name): tensor for name, tensor in gathered.items()}
+        return tensors, {"step": self.number, "total": self.total, "best": self.best, "since_best": self.since_best}
 
-    def misfit(self, tensors: dict[str, Tensor]) -> str | None:
-        """Why these tensors, by their names, types and shapes, are no state of this trainer after a step; None where
-        they are one. Their numbers are not looked at."""
-        wanted = {f"model.{i}": p.detach() for i, p in enumerate(self.parameters)}
-        wanted |= {f"average.{i}": a for i, a in enumerate(self.average)}
-        wanted |= {f"buffer.{i}": b for i, b in enumerate(self.buffers)}
-        wanted["clipped"] = self.clipped
-        for i, like in enumerate(state_like(self.optimizer, self.settings)):
-            state = {f"optimizer.{i}.{key}": tensor for key, tensor in like.items()}
-            if self.settings.optimizer == "adagrad" or tensors.keys() & state.keys():
-                wanted |= state  # others begin it with the parameter's first gradient
-        with torch.no_grad(), self._precision():
+    def find_mismatch(self, tensors: dict[str, Tensor]) -> str | None:
+        """Return why these tensors cannot be a state of this trainer, by names, types and shapes; None if they can."""
+        expected = self._model_tensors()
+        for i, template in enumerate(make_state_template(self.optimizer, self.settings)):
+            moments = {f"optimizer.{i}.{key}": tensor for key, tensor in template.items()}
+            # Except for Adagrad, the state of a parameter is created by its first gradient.
+            if self.settings.optimizer == "adagrad" or tensors.keys() & moments.keys():
+                expected |= moments
+        with torch.no_grad(), self._autocast():
             carry = self.model.loss(self.batch(0), None).carry  # type: ignore[operator]
-        own = {f"carry.{i}": tensor for i, tensor in enumerate(carry)}
-        own["random.cpu"] = torch.get_rng_state()
+        rank_tensors = {f"carry.{i}": tensor for i, tensor in enumerate(carry)}
+        rank_tensors["random.cpu"] = torch.get_rng_state()
         if self.device.type == "cuda" and "random.cuda" in tensors:
-            own["random.cuda"] = torch.cuda.get_rng_state(self.device)
-        for rank in range(self.team.size):
-            wanted |= {_own_name(rank, name): tensor for name, tensor in own.items()}
-        there = {name: tensors[name] for name in tensors if name in wanted or not name.endswith("random.cuda")}
-        for name in sorted(wanted.keys() | there.keys()):
-            if _kind_of(there.get(name)) != _kind_of(wanted.get(name)):
-                return f"'{name[:40]}' is {_kind_of(there.get(name))}, expected {_kind_of(wanted.get(name))}"
+            rank_tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
+        for rank in range(self.team.world_size):
+            expected |= {_rank_name(rank, name): tensor for name, tensor in rank_tensors.items()}
+        names = {name for name in tensors if name in expected or not name.endswith("random.cuda")}
+        for name in sorted(expected.keys() | names):
+            actual, required = _describe(tensors.get(name)), _describe(expected.get(name))
+            if actual != required:
+                return f"'{name[:40]}' is {actual}, expected {required}"
         return None
 
-    def unusable(self, tensors: dict[str, Tensor], values: Any) -> str | None:
-        """Why a state whose tensors fit cannot be loaded; None where it can."""
+    def find_problem(self, tensors: dict[str, Tensor], values: Any) -> str | None:
+        """Return why a state without mismatch cannot be loaded; None if it can."""
         names = ("step", "total", "best", "since_best")
         step, total, best, since = (values.get(name) if isinstance(values, dict) else None for name in names)
         if self.settings.minutes is None:
             total = self.total
         if type(step) is not int or type(total) is not int or not 0 < step <= total < 1 << 62:
-            return f"its step is {step!r:.40}, of {total!r:.40}"
+            return f"its step is {step!r:.40} of {total!r:.40}"
         if type(best) is not float or math.isnan(best) or type(since) is not int or since < 0:
             return f"its best validation is {best!r:.40}, {since!r:.40} validations ago"
         try:
-            torch.Generator().set_state(tensors[_own_name(self.team.rank, "random.cpu")])
+            torch.Generator().set_state(tensors[_rank_name(self.team.rank, "random.cpu")])
         except RuntimeError as error:
-            return f"its random numbers: {error}"
+            return f"its random generator cannot be restored: {error}"
         return None
 
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        """Puts back what `state` gave; tensors may come from any device."""
+        """Restore the result of `state`; tensors may be on any device."""
         with torch.no_grad():
-            for i, parameter in enumerate(self.parameters):
-                parameter.copy_(tensors[f"model.{i}"])
-            for i, average in enumerate(self.average):
-                average.copy_(tensors[f"average.{i}"])
-            for i, buffer in enumerate(self.buffers):
-                buffer.copy_(tensors[f"buffer.{i}"])
+            for name, tensor in self._model_tensors().items():
+                tensor.copy_(tensors[name])
         optimizer = self.optimizer.state_dict()
         optimizer["state"] = {}
         for name, tensor in tensors.items():
@@ -345,34 +320,31 @@ class Trainer:
                 optimizer["state"].setdefault(int(index), {})[key] = tensor
         self.optimizer.load_state_dict(optimizer)
         rank = self.team.rank
-        names = [_own_name(rank, f"carry.{i}") for i in range(len(tensors))]
+        names = [_rank_name(rank, f"carry.{i}") for i in range(len(tensors))]
         self.carry = tuple(tensors[name].to(self.device) for name in names if name in tensors) or None
-        torch.set_rng_state(tensors[_own_name(rank, "random.cpu")].cpu())
-        cuda = tensors.get(_own_name(rank, "random.cuda"))
+        torch.set_rng_state(tensors[_rank_name(rank, "random.cpu")].cpu())
+        cuda = tensors.get(_rank_name(rank, "random.cuda"))
         if cuda is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(cuda.cpu(), self.device)
-        self.clipped.copy_(tensors["clipped"])
         self.number, self.best, self.since_best = values["step"], values["best"], values["since_best"]
         if self.settings.minutes is not None:
-            self.end_at(values["total"])
+            self.set_total_steps(values["total"])
 
 
-def _kind_of(tensor: Tensor | None) -> str:
-    """A tensor's shape and type, as they are printed."""
+def _describe(tensor: Tensor | None) -> str:
     return "missing" if tensor is None else f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _own_name(rank: int, name: str) -> str:
-    """The name of a process's own tensor in a checkpoint; the first process's, or the only one's, is the plain one."""
+def _rank_name(rank: int, name: str) -> str:
+    """Return the name in a checkpoint of a tensor that differs between ranks; the leader's has no prefix."""
     return f"rank{rank}.{name}" if rank else name
 
 
 def learning_rate(settings: TrainSettings, step: int, total: int) -> float:
-    """Rises linearly over `warmup` steps (at most a tenth of all), then falls from lr to final_lr * lr at the last
-    step."""
+    """Return the learning rate of a step: linear warm-up over at most a tenth of all steps, then the decay."""
     warmup = min(settings.warmup, total // 10)
     if step < warmup:
         return settings.lr * (step + 1) / warmup
-    done = (step - warmup) / max(1, total - warmup)
-    left = {"constant": 1.0, "linear": 1 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}[settings.decay]
-    return settings.lr * (settings.final_lr + (1 - settings.final_lr) * left)
+    progress = (step - warmup) / max(1, total - warmup)
+    decays = {"constant": 1.0, "linear": 1 - progress, "cosine": 0.5 * (1 + math.cos(math.pi * progress))}
+    return settings.lr * (settings.final_lr + (1 - settings.final_lr) * decays[settings.decay])

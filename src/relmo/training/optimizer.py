@@ -1,7 +1,7 @@
-"""One step of the optimiser: gradients clipped, weights moved, their average moved after them.
+"""Optimisers: construction, gradient clipping, and the update of weights and their moving average.
 
-The optimisers are torch's. `OnePassAdagrad` does the same with Adagrad in a single pass over memory on a GPU, where
-torch has no fused one; its state is torch's.
+The optimisers are torch's. `OnePassAdagrad` is Adagrad in a single pass over memory on a GPU, where torch has no fused
+kernel; its state is the same.
 """
 
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relmo.nn.kernels import adagrad_triton
+from relmo.nn.kernels import elementwise_triton
 from relmo.settings.training import TrainSettings
-from relmo.training.muon import Muon, hidden_matrices
+from relmo.training.muon import Muon, find_hidden_matrices
 
 MOMENTS = {
     "adamw": ("exp_avg", "exp_avg_sq"),
@@ -21,43 +21,42 @@ MOMENTS = {
     "adagrad": ("sum",),
     "sgd": ("momentum_buffer",),
 }
-"""What is kept for each parameter, of the parameter's shape; beside it, but for SGD, a count of steps. Muon's matrices
-have the momentum alone."""
+"""State tensors of the parameter's shape, by optimiser. All but SGD count steps; Muon's matrices have SGD's state."""
 
 
 class OnePassAdagrad(torch.optim.Adagrad):
-    """torch's Adagrad, with `update` in place of `step`."""
+    """torch's Adagrad with `update` in place of `step`."""
 
     @torch.no_grad()
     def update(self, averages: dict[nn.Parameter, Tensor], *, factor: Tensor | None, weight: float) -> None:
-        """As the function `update`."""
+        """Take one step as the function `update` does."""
         if factor is None:
             factor = torch.ones((), device=self.param_groups[0]["params"][0].device)
-        still = dict(averages)
+        pending = dict(averages)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
                 state = self.state[parameter]
                 state["step"] += 1
-                adagrad_triton.step(
+                elementwise_triton.step_adagrad(
                     parameter,
                     parameter.grad.contiguous(),
                     state["sum"],
-                    still.pop(parameter, None),
+                    pending.pop(parameter, None),
                     factor=factor,
                     lr=group["lr"],
                     eps=group["eps"],
                     weight_decay=group["weight_decay"],
                     weight=weight,
                 )
-                torch.autograd.graph.increment_version(parameter)  # torch does not see what Triton writes
-        if still:
-            torch._foreach_lerp_(list(still.values()), [p.detach() for p in still], weight)
+                torch.autograd.graph.increment_version(parameter)  # torch does not see writes by Triton
+        if pending:
+            torch._foreach_lerp_(list(pending.values()), [p.detach() for p in pending], weight)
 
 
 def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
-    """The settings' optimiser; weight decay spares biases. Fused kernels wherever gradients are dense."""
+    """Create the optimiser of the settings. Weight decay excludes biases; dense gradients use fused kernels."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups: list[dict[str, Any]] = [{"params": parameters, "weight_decay": 0.0}]
     if settings.weight_decay:
@@ -69,37 +68,40 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Opt
     if settings.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=dense)
     if settings.optimizer == "muon":
-        rows = {p: count for p, count in hidden_matrices(model).items() if p.requires_grad}
-        others = [p for p in parameters if p not in rows]
-        matrices = {"params": list(rows), "rows": list(rows.values()), "weight_decay": settings.weight_decay}
-        groups = [matrices, {"params": others, "weight_decay": 0.0}]
+        rows = {p: count for p, count in find_hidden_matrices(model).items() if p.requires_grad}
+        groups = [
+            {"params": list(rows), "rows": list(rows.values()), "weight_decay": settings.weight_decay},
+            {"params": [p for p in parameters if p not in rows], "weight_decay": 0.0},
+        ]
         return Muon(groups, lr=settings.lr, fused=dense)
     if settings.optimizer == "adagrad":
-        start, fused = settings.initial_accumulator, dense and parameters[0].device.type == "cpu"  # all that torch has
-        adagrad = OnePassAdagrad if dense and adagrad_triton.available(*parameters) else torch.optim.Adagrad
-        return adagrad(groups, lr=settings.lr, initial_accumulator_value=start, fused=fused or None)
+        fused = dense and parameters[0].device.type == "cpu"  # torch has no fused Adagrad for GPUs
+        adagrad = OnePassAdagrad if dense and elementwise_triton.supports_adagrad(*parameters) else torch.optim.Adagrad
+        return adagrad(
+            groups, lr=settings.lr, initial_accumulator_value=settings.initial_accumulator, fused=fused or None
+        )
     kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
     return kind(groups, lr=settings.lr, fused=dense)
 
 
-def state_like(optimizer: torch.optim.Optimizer, settings: TrainSettings) -> list[dict[str, Tensor]]:
-    """For each parameter, in the order in which torch numbers them, tensors of the types and shapes of its state."""
-    like: list[dict[str, Tensor]] = []
+def make_state_template(optimizer: torch.optim.Optimizer, settings: TrainSettings) -> list[dict[str, Tensor]]:
+    """Return tensors with the types and shapes of each parameter's state, in torch's order of parameters."""
+    states: list[dict[str, Tensor]] = []
     for group in optimizer.param_groups:
         names = MOMENTS["sgd" if "rows" in group else settings.optimizer]
         for parameter in group["params"]:
-            own: dict[str, Tensor] = dict.fromkeys(names, parameter)
-            like.append(own if settings.optimizer == "sgd" else own | {"step": torch.zeros(())})
-    return like
+            state: dict[str, Tensor] = dict.fromkeys(names, parameter)
+            states.append(state if settings.optimizer == "sgd" else state | {"step": torch.zeros(())})
+    return states
 
 
 def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """The norm of all dense gradients together, on the device."""
+    """Return the joint norm of all dense gradients, on the device."""
     return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None and not p.grad.is_sparse])
 
 
 def clip_factor(norm: Tensor, limit: float) -> Tensor:
-    """What gradients of this norm are multiplied by, so that it is at most `limit`; as torch has it."""
+    """Return the factor that clips gradients of this norm to `limit`, with torch's epsilon."""
     return torch.clamp(limit / (norm + 1e-6), max=1.0)
 
 
@@ -107,8 +109,7 @@ def clip_factor(norm: Tensor, limit: float) -> Tensor:
 def update(
     optimizer: torch.optim.Optimizer, averages: dict[nn.Parameter, Tensor], *, factor: Tensor | None, weight: float
 ) -> None:
-    """One step of the optimiser with gradients times `factor` (as they are without); then the averages, by parameter,
-    move by `weight` towards the weights."""
+    """Step with the gradients times `factor`, if any, then move the averages by `weight` towards the weights."""
     if isinstance(optimizer, OnePassAdagrad):
         optimizer.update(averages, factor=factor, weight=weight)
         return

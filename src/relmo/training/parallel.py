@@ -1,11 +1,11 @@
-"""Several processes that train one model, as torchrun starts them: `torchrun --nproc-per-node 2 -m relmo train lm …`.
+"""Data-parallel training in several processes started by torchrun: `torchrun --nproc-per-node 2 -m relmo train lm …`.
 
-Each process has its own piece of every batch, and gradients are averaged while the backward pass still goes on (torch's
-DistributedDataParallel). The first process, rank 0, alone writes and prints. A `Team` is what a process knows of the
-others; for a process by itself (`ALONE`) all its methods do nothing.
+Each process has its share of every batch, and gradients are averaged during the backward pass (torch's
+DistributedDataParallel). Only rank 0, the leader, writes and prints. `Team` is a process's view of the others; for a
+single process (`SINGLE_PROCESS`) its methods do nothing.
 
-Two groups of connections: one on the device, for gradients and losses, which the host does not wait for; and one on the
-CPU (gloo), for what the processes agree on. What a process tells another is numbers and JSON, never a pickle.
+There are two process groups: one on the device for gradients and losses, which the host does not wait for, and one on
+the CPU (gloo) for control. Processes exchange numbers and JSON, never pickles.
 """
 
 import json
@@ -27,91 +27,94 @@ from relmo.errors import RelmoError, SettingError
 from relmo.networks.language_model import Loss
 from relmo.nn.cells import State
 
-PATIENCE = timedelta(days=1)  # how long the others wait while the first process reads a corpus or writes a checkpoint
-
-SETTLED = 0.5  # seconds after which gloo's threads have let go of Python's tensors; torch would wait for them for ever
-
-HARMLESS = (
-    "`broadcast_buffers` is deprecated",  # its new name is not in every torch
-    "Grad strides do not match bucket view strides",  # those of a filter of width 1, where any stride is the same
+CONTROL_TIMEOUT = timedelta(days=1)  # ranks wait while the leader reads a corpus or writes a checkpoint
+GLOO_RELEASE_SECONDS = 0.5  # gloo's threads need this to release Python's tensors; torch would wait for them for ever
+IGNORED_WARNINGS = (
+    "`broadcast_buffers` is deprecated",  # the new name is not in every torch
+    "Grad strides do not match bucket view strides",  # filters of width 1, for which all strides are equivalent
 )
 
 
 @dataclass(frozen=True)
 class Team:
-    """This process's place, `rank`, among the `size` that train together."""
+    """The rank of this process among the `world_size` processes that train together."""
 
     rank: int = 0
-    size: int = 1
-    control: Any = None  # the group on the CPU
+    world_size: int = 1
+    control_group: Any = None
 
     @property
-    def leads(self) -> bool:
-        """This is the process that writes and prints."""
+    def is_leader(self) -> bool:
+        """Whether this process writes and prints."""
         return self.rank == 0
 
-    def share_gradients(self, model: nn.Module) -> Callable[[Any, State | None], Loss]:
-        """`model.loss`, but its backward pass leaves each process with the mean of all processes' gradients. All begin
-        with the first one's weights."""
-        if self.size == 1:
+    def distribute_loss(self, model: nn.Module) -> Callable[[Any, State | None], Loss]:
+        """Return `model.loss` with a backward pass that averages gradients over all ranks.
+
+        All ranks start from the leader's weights.
+        """
+        if self.world_size == 1:
             return model.loss  # type: ignore[return-value]
         from torch.nn.parallel import DistributedDataParallel
 
-        leaves_out = any(isinstance(module, nn.AdaptiveLogSoftmaxWithLoss) for module in model.modules())
+        # A cluster of an adaptive softmax without a word in the batch gets no gradient.
+        has_unused = any(isinstance(module, nn.AdaptiveLogSoftmaxWithLoss) for module in model.modules())
         return DistributedDataParallel(
             TrainingLoss(model),
             broadcast_buffers=False,
             gradient_as_bucket_view=True,
-            find_unused_parameters=leaves_out,  # a cluster of which a batch has no word gets no gradient
+            find_unused_parameters=has_unused,
         )
 
-    def unshared(self, loss: Callable[[Any, State | None], Loss]) -> AbstractContextManager[None]:
-        """Within it gradients add up in each process by itself; the first backward pass after it shares them."""
-        return nullcontext() if self.size == 1 else loss.no_sync()  # type: ignore[attr-defined]
+    def no_sync(self, loss: Callable[[Any, State | None], Loss]) -> AbstractContextManager[None]:
+        """Accumulate gradients locally within the context; the next backward pass outside it averages them."""
+        return nullcontext() if self.world_size == 1 else loss.no_sync()  # type: ignore[attr-defined]
 
     def mean(self, tensor: Tensor) -> Tensor:
-        """The mean over all processes; on the device, nothing waits for it."""
-        if self.size == 1:
+        """Return the mean over all ranks, on the device and without waiting for it."""
+        if self.world_size == 1:
             return tensor
         total = tensor.clone()
         dist.all_reduce(total)
-        return total / self.size
+        return total / self.world_size
 
     def any(self, flags: Sequence[bool]) -> list[bool]:
-        """Which of the flags are up in any process."""
-        return list(flags) if self.size == 1 else [bool(value) for value in self._largest(flags)]
+        """Return for each flag whether any rank has set it."""
+        return list(flags) if self.world_size == 1 else [bool(flag) for flag in self._reduce_max(flags)]
 
-    def share(self, value: Any, source: int = 0) -> Any:
-        """What the process `source` has, given to all; plain values, as JSON can say them."""
-        if self.size == 1:
+    def broadcast(self, value: Any, source: int = 0) -> Any:
+        """Return the JSON-serialisable value of rank `source`."""
+        if self.world_size == 1:
             return value
-        data = torch.frombuffer(bytearray(json.dumps(value), "utf-8"), dtype=torch.uint8)
-        length = torch.tensor([len(data)])
-        dist.broadcast(length, source, group=self.control)
+        message = torch.frombuffer(bytearray(json.dumps(value), "utf-8"), dtype=torch.uint8)
+        length = torch.tensor([len(message)])
+        dist.broadcast(length, source, group=self.control_group)
         if self.rank != source:
-            data = torch.empty(int(length), dtype=torch.uint8)
-        dist.broadcast(data, source, group=self.control)
-        return json.loads(data.numpy().tobytes())
+            message = torch.empty(int(length), dtype=torch.uint8)
+        dist.broadcast(message, source, group=self.control_group)
+        return json.loads(message.numpy().tobytes())
 
-    def gather(self, tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-        """Every process's tensors, by rank; all have tensors of the same names, types and shapes."""
-        if self.size == 1:
+    def all_gather(self, tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+        """Return the tensors of every rank; names, types and shapes are the same in all."""
+        if self.world_size == 1:
             return [tensors]
-        everyone: list[dict[str, Tensor]] = [{} for _ in range(self.size)]
+        tensors_by_rank: list[dict[str, Tensor]] = [{} for _ in range(self.world_size)]
         for name, tensor in tensors.items():
-            own = tensor.detach().cpu().contiguous()
-            found = [torch.empty_like(own) for _ in range(self.size)]
-            dist.all_gather([_as_bytes(t) for t in found], _as_bytes(own), group=self.control)
-            for theirs, value in zip(everyone, found, strict=True):
-                theirs[name] = value
-        return everyone
+            local = tensor.detach().cpu().contiguous()
+            copies = [torch.empty_like(local) for _ in range(self.world_size)]
+            views = [copy.flatten().view(torch.uint8) for copy in copies]  # gloo does not support every type
+            dist.all_gather(views, local.flatten().view(torch.uint8), group=self.control_group)
+            for rank_tensors, copy in zip(tensors_by_rank, copies, strict=True):
+                rank_tensors[name] = copy
+        return tensors_by_rank
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """What goes wrong within, in any process, ends all of them: each raises the error of the first that failed.
+    def barrier(self) -> Iterator[None]:
+        """Wait for all ranks at the end of the context; if any failed in it, all raise the error of the lowest rank.
 
-        All processes must enter it, and none may talk to the others inside."""
-        if self.size == 1:
+        All ranks must enter it, and must not communicate inside.
+        """
+        if self.world_size == 1:
             yield
             return
         failure: Exception | None = None
@@ -119,113 +122,114 @@ class Team:
             yield
         except Exception as error:
             failure = error
-        failed = self._largest([0 if failure is None else self.size - self.rank])[0]
+        failed = self._reduce_max([0 if failure is None else self.world_size - self.rank])[0]
         if not failed:
             return
-        message = self.share(str(failure), source=self.size - failed)
+        message = self.broadcast(str(failure), source=self.world_size - failed)
         raise failure or RelmoError(message)
 
-    def _largest(self, values: Sequence[int]) -> list[int]:
-        found = torch.tensor([int(value) for value in values])
-        dist.all_reduce(found, dist.ReduceOp.MAX, group=self.control)
-        return found.tolist()
+    def _reduce_max(self, numbers: Sequence[int]) -> list[int]:
+        maxima = torch.tensor([int(number) for number in numbers])
+        dist.all_reduce(maxima, dist.ReduceOp.MAX, group=self.control_group)
+        return maxima.tolist()
 
 
-ALONE = Team()
+SINGLE_PROCESS = Team()
 
 
 class TrainingLoss(nn.Module):
-    """A model whose forward pass is its training loss, which is what torch can average gradients of."""
+    """A model whose forward pass is its training loss, as DistributedDataParallel requires."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
         self.model = model
 
     def forward(self, batch: Any, carry: State | None) -> Loss:
-        """The model's own `loss`."""
+        """Return the model's `loss`."""
         return self.model.loss(batch, carry)  # type: ignore[operator]
 
 
-def _as_bytes(tensor: Tensor) -> Tensor:
-    """The same memory, byte by byte; gloo does not know every type."""
-    return tensor.flatten().view(torch.uint8)
-
-
-def processes() -> int:
-    """How many processes torchrun has started; 1 without it."""
+def get_world_size() -> int:
+    """Return the number of processes started by torchrun, 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 
-def restarted() -> bool:
-    """Whether torchrun has started this process in the place of one that ended (`--max-restarts`)."""
+def is_restart() -> bool:
+    """Return whether torchrun has restarted this process (`--max-restarts`)."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
-def one_process_only(what: str) -> None:
-    """An error where there are several."""
-    if processes() > 1:
-        raise SettingError(f"{what} runs in one process, and there are {processes()}; start it without torchrun")
-
-
-def own_device(device: torch.device) -> torch.device:
-    """The GPU of this process, where each of several has its own."""
-    if device.type == "cpu" or processes() == 1:
-        return device
-    here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
-    if here > gpus:
+def require_single_process(command: str) -> None:
+    """Raise an error if torchrun has started several processes."""
+    if get_world_size() > 1:
         raise SettingError(
-            f"{here} processes need as many GPUs, torch sees {gpus} here; use --nproc-per-node {gpus} or --device cpu"
+            f"{command} runs in one process, and there are {get_world_size()}. Start it without torchrun."
+        )
+
+
+def get_local_device(device: torch.device) -> torch.device:
+    """Return the GPU of this rank, or the device itself for a CPU or a single process."""
+    if device.type == "cpu" or get_world_size() == 1:
+        return device
+    local_size, num_gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+    if local_size > num_gpus:
+        raise SettingError(
+            f"{local_size} processes need {local_size} GPUs, but torch sees {num_gpus}. "
+            f"Use --nproc-per-node {num_gpus} or --device cpu."
         )
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(device)
     return device
 
 
-def own_store(store: dist.Store, rank: int, size: int) -> dist.Store:
-    """The part of the store that belongs to this start of the processes alone.
+def open_start_store(store: dist.Store, rank: int, world_size: int) -> dist.Store:
+    """Return the part of the store that belongs to the current start of the processes.
 
-    torchrun keeps one store over all its restarts, with the addresses of processes that are gone, and each machine
-    counts the restarts by itself. So the first process makes up a name for this start. Every other one writes a name of
-    its own below it; the first process repeats that name. An old first process is dead, and repeats nothing."""
-    own = uuid.uuid4().hex
+    torchrun uses one store for all its restarts, which has the addresses of dead processes, and each machine counts
+    restarts by itself. So the leader invents a name for this start. Every other rank writes a name of its own below
+    it, which the leader acknowledges by repeating it; a leader of an earlier start is dead and acknowledges nothing.
+    """
+    name = uuid.uuid4().hex
     if rank == 0:
-        store.set("relmo", own)
-        for other in range(1, size):
-            store.set(f"relmo/{own}/{store.get(f'relmo/{own}/{other}').decode()}", "")
-        return dist.PrefixStore(own, store)
+        store.set("relmo", name)
+        for follower in range(1, world_size):
+            store.set(f"relmo/{name}/{store.get(f'relmo/{name}/{follower}').decode()}", "")
+        return dist.PrefixStore(name, store)
     while True:
         start = store.get("relmo").decode()
-        store.set(f"relmo/{start}/{rank}", own)
-        if store.check([f"relmo/{start}/{own}"]):
+        store.set(f"relmo/{start}/{rank}", name)
+        if store.check([f"relmo/{start}/{name}"]):
             return dist.PrefixStore(start, store)
         time.sleep(0.02)
 
 
 @contextmanager
 def join() -> Iterator[Team]:
-    """The team this process is in, for as long as it lasts; a group that the program has made itself is used."""
-    if processes() == 1:
-        yield ALONE
+    """Join the processes started by torchrun for the duration of the context; an existing process group is used."""
+    if get_world_size() == 1:
+        yield SINGLE_PROCESS
         return
     if not dist.is_available():
-        raise SettingError("this torch was built without torch.distributed; start relmo without torchrun")
-    ours = not dist.is_initialized()
+        raise SettingError("This torch was built without torch.distributed. Start relmo without torchrun.")
+    should_init = not dist.is_initialized()
     try:
-        if ours:
-            gpus = torch.cuda.is_available() and dist.is_nccl_available()
-            store, rank, size = next(dist.rendezvous("env://"))
-            backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
-            dist.init_process_group(backend, store=own_store(store, rank, size), rank=rank, world_size=size)
-        control = dist.new_group(backend="gloo", timeout=PATIENCE)
+        if should_init:
+            has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
+            store, rank, world_size = next(dist.rendezvous("env://"))
+            backend = "cpu:gloo,cuda:nccl" if has_nccl else "gloo"
+            dist.init_process_group(
+                backend, store=open_start_store(store, rank, world_size), rank=rank, world_size=world_size
+            )
+        control_group = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
         with warnings.catch_warnings():
-            for harmless in HARMLESS:
-                warnings.filterwarnings("ignore", harmless)
-            yield Team(dist.get_rank(), dist.get_world_size(), control)
+            for message in IGNORED_WARNINGS:
+                warnings.filterwarnings("ignore", message)
+            yield Team(dist.get_rank(), dist.get_world_size(), control_group)
     except RuntimeError as error:
         if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise
-        raise RelmoError("another process of this run has ended; start all of them again, with --resume") from error
+        raise RelmoError("Another process of this run has ended. Start all processes again with --resume.") from error
     finally:
-        time.sleep(SETTLED)
-        if ours and dist.is_initialized():
+        time.sleep(GLOO_RELEASE_SECONDS)
+        if should_init and dist.is_initialized():
             dist.destroy_process_group()

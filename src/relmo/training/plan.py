@@ -1,4 +1,4 @@
-"""What a run is going to take, told before its first step: steps, parameters, memory, time."""
+"""The plan of a run, measured before its first step: steps, parameters, memory, time."""
 
 import sys
 import time
@@ -9,14 +9,15 @@ import torch
 
 from relmo.training.loop import Trainer
 
-REHEARSED, REHEARSAL = 12, 2.0  # steps that are tried to see how long one takes, and seconds for all of them
+MAX_TRIAL_STEPS, MAX_TRIAL_SECONDS = 12, 2.0  # of the steps that are timed
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run is going to take, by its first steps; memory where the system tells it.
+    """The expected cost of a run.
 
-    predictions   how many one pass over the training part makes, and `unit` what they are of: words, texts
+    predictions   number per epoch; `unit` names them: words, texts
+    memory        peak so far in bytes; None if the system does not report it
     """
 
     device: str
@@ -30,45 +31,43 @@ class Plan:
 
 
 def make_plan(trainer: Trainer, predictions: int, unit: str) -> Plan:
-    """What the trainer's run takes, by some steps that leave no trace. Where it is to take so many minutes, that says
-    how many steps it has."""
-    pace, minutes = rehearse(trainer), trainer.settings.minutes
+    """Time a few trial steps and return the plan of the run. A time limit (`minutes`) sets its number of steps."""
+    step_seconds, minutes = time_steps(trainer), trainer.settings.minutes
     if minutes is not None:
-        trainer.end_at(trainer.team.share(int(60 * minutes / pace)))
-    seconds = pace * trainer.total
+        trainer.set_total_steps(trainer.team.broadcast(int(60 * minutes / step_seconds)))
     return Plan(
         device=str(trainer.device),
         predictions=predictions,
         steps=trainer.total,
         parameters=sum(p.numel() for p in trainer.parameters),
         memory=peak_memory(trainer.device),
-        seconds=seconds,
-        processes=trainer.team.size,
+        seconds=step_seconds * trainer.total,
+        processes=trainer.team.world_size,
         unit=unit,
     )
 
 
-def rehearse(trainer: Trainer) -> float:
-    """The seconds that a step takes, by some steps from here and there in the first epoch; none leaves a trace."""
+def time_steps(trainer: Trainer) -> float:
+    """Return the median seconds per step over trial steps spread over the first epoch; the trainer is restored."""
     tensors, values = trainer.state()
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-    count = min(REHEARSED, trainer.total)
+    count = min(MAX_TRIAL_STEPS, trainer.total)
     seconds: list[float] = []
-    for i in [0, *range(count)]:  # the first is for what is done but once
+    for i in [0, *range(count)]:  # the additional step at the start is a warm-up
         trainer.number = i * min(trainer.total, len(trainer.batches)) // count
-        begun = time.perf_counter()
+        start = time.perf_counter()
         trainer.advance()
         if trainer.device.type == "cuda":
             torch.cuda.synchronize(trainer.device)
-        seconds.append(time.perf_counter() - begun)
-        if trainer.team.share(sum(seconds[1:]) > REHEARSAL):
+        seconds.append(time.perf_counter() - start)
+        if trainer.team.broadcast(sum(seconds[1:]) > MAX_TRIAL_SECONDS):
             break
     trainer.load_state(tensors, values)
     return median(seconds[1:])
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """The most memory held so far, in bytes, by the process, or on the GPU; None where the system does not say."""
+    """Return the peak memory in bytes of the GPU or the process; None if the system does not report it."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:

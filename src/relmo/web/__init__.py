@@ -1,2 +1,4 @@
-"""HTTP as all of relmo's servers speak it: `guard` says who may ask and how much, `connections` holds sockets and ends
-those whose clients do nothing. It needs starlette and uvicorn, and knows no models."""
+"""HTTP layer of relmo's servers: `guard` checks requests, `connections` limits sockets and ends idle ones.
+
+It needs starlette and uvicorn, and knows no models.
+"""

@@ -1,10 +1,10 @@
-"""What stands before a server's application, and how it tells a client what is wrong.
+"""Checks before a server's application, and error responses.
 
-- On this machine's own address a request with a foreign Host or Origin is refused, so that no web page elsewhere can
-  use the server. On any other address everything asks for a token.
-- A request is read whole, within seconds and up to a size, before anything is done for it: slow or dead clients hold a
-  socket and nothing else, and not for long (connections.py).
-- What a client can get wrong is answered in one line with a status of 400 or above. A 500 is a mistake of ours.
+- On a loopback address, a request with a foreign Host or Origin is refused, so that no other page can use the server.
+  On any other address, every request needs a token.
+- A request is read completely, within a time and size limit, before anything is done for it: slow or dead clients hold
+  a socket and nothing else, and not for long (connections.py).
+- A client's error is answered in one line with status 4xx. Status 500 is a bug of relmo.
 """
 
 import asyncio
@@ -18,31 +18,38 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from relmo.errors import SettingError
-from relmo.web.messages import one_line
 
-LARGEST = 2 << 20  # bytes of a request
-SECONDS = 10.0  # in which it must have come
+MAX_BYTES = 2 << 20  # of a request
+SECONDS = 10.0  # in which a request must have arrived
+MAX_MESSAGE = 400  # characters
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 SHUTTING_DOWN = "The server is shutting down."
+INTERNAL_ERROR = "Internal error in relmo; see the log of the server."
 
 
-def problem(message: str, status: int = 400, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """What is wrong, in one line."""
+def one_line(message: str) -> str:
+    """Return a message as one line of limited length, of characters that can be encoded."""
+    line = " ".join(message.split()).encode(errors="replace").decode()
+    return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"
+
+
+def error_response(message: str, status: int = 400, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Return a JSON response with a one-line error message."""
     return JSONResponse({"error": one_line(message)}, status, headers)
 
 
 class Guard:
-    """Stands before everything: who may ask, what from where, how much.
+    """ASGI middleware that checks origin, token, size and time of a request.
 
-    token     what requests must bring; None where everybody may ask
-    hosts     the names by which the server may be called; None where any will do
-    seconds   in which a request must have come
-    largest   bytes that it may have
-    headers   those that every answer has
-    open_to_all   paths that need no token
+    token           secret that requests must carry; None if there is none
+    hosts           host names that requests may use; None for any
+    seconds         time limit for the arrival of a request
+    max_bytes       size limit of a request
+    headers         headers added to every response
+    open_to_all     paths that need no token
     """
 
-    called = "this server"
+    server_name = "This server"
 
     def __init__(
         self,
@@ -51,137 +58,132 @@ class Guard:
         token: str | None,
         hosts: Sequence[str] | None,
         seconds: float = SECONDS,
-        largest: int = LARGEST,
+        max_bytes: int = MAX_BYTES,
         headers: Mapping[str, str],
         open_to_all: Collection[str] = (),
     ):
         self.app, self.token, self.hosts, self.open_to_all = app, token, hosts, open_to_all
-        self.seconds, self.largest = seconds, largest
+        self.seconds, self.max_bytes = seconds, max_bytes
         self.headers = [(name.encode(), value.encode()) for name, value in headers.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started = False
+        has_started = False
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal started
+            nonlocal has_started
             if message["type"] == "http.response.start":
-                started = True
+                has_started = True
                 message["headers"] = [*message.get("headers", []), *self.headers]
             await send(message)
 
         try:
             await self._respond(scope, receive, send_with_headers)
-        except asyncio.CancelledError:  # the server ends, and has waited long enough for this request
-            if not started:
-                await problem(SHUTTING_DOWN, 503)(scope, receive, send_with_headers)
+        except asyncio.CancelledError:  # the grace period of the shutdown has ended
+            if not has_started:
+                await error_response(SHUTTING_DOWN, 503)(scope, receive, send_with_headers)
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
-        answer = self.refusal(headers)
+        refusal = self.check_origin(headers)
         if sum(key.lower() == b"host" for key, _ in scope["headers"]) > 1:
-            answer = problem("the request has more than one Host header", 400)
-        if answer is None and self.token is not None and scope["path"] not in self.open_to_all:
-            answer = self.entrance(scope, headers, self.token)
+            refusal = error_response("The request has more than one Host header.")
+        if refusal is None and self.token is not None and scope["path"] not in self.open_to_all:
+            refusal = self.check_token(scope, headers, self.token)
         body = b""
-        if answer is None:
+        if refusal is None:
             try:
                 async with asyncio.timeout(self.seconds):
-                    body = await _read_body(receive, self.largest)
+                    body = await _read_body(receive, self.max_bytes)
             except TimeoutError:
-                answer = problem("the request did not come in time", 408)
+                refusal = error_response("The request did not arrive in time.", 408)
             except OverflowError:
-                answer = problem(f"a request has at most {_size(self.largest)}", 413)
+                limit = f"{self.max_bytes >> 20} MB" if self.max_bytes >= 1 << 20 else f"{self.max_bytes:,} bytes"
+                refusal = error_response(f"The request is too large; the limit is {limit}.", 413)
             except ConnectionError:
                 return
-        if answer is not None:
-            await answer(scope, receive, send)
+        if refusal is not None:
+            await refusal(scope, receive, send)
             return
-        sent = False
+        is_sent = False
 
-        async def again() -> Message:
-            nonlocal sent
-            if sent:
+        async def receive_body() -> Message:
+            nonlocal is_sent
+            if is_sent:
                 return await receive()
-            sent = True
+            is_sent = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        await self.app(scope, again, send)
+        await self.app(scope, receive_body, send)
 
-    def refusal(self, headers: dict[str, str]) -> Response | None:
-        """For those from elsewhere."""
+    def check_origin(self, headers: dict[str, str]) -> Response | None:
+        """Return the refusal of a request from another host or page; None if it is admitted."""
         host, origin = headers.get("host", ""), headers.get("origin")
         try:
             name = urlsplit(f"//{host}").hostname
         except ValueError:
-            return problem("the Host of the request is not an address", 400)
+            return error_response("The Host header is not a valid address.")
         if self.hosts is not None and name not in self.hosts:
-            return problem(f"{self.called} answers to its own machine alone", 421)
-        if origin is not None and origin.partition("://")[2] != host:
-            return problem(f"{self.called} answers to its own page alone", 403)
-        elsewhere = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-        if elsewhere and headers.get("sec-fetch-mode") != "navigate":
-            return problem(f"{self.called} answers to its own page alone", 403)
+            return error_response(f"{self.server_name} only accepts requests to a loopback address.", 421)
+        is_cross_site = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+        is_foreign = origin is not None and origin.partition("://")[2] != host
+        if is_foreign or (is_cross_site and headers.get("sec-fetch-mode") != "navigate"):
+            return error_response(f"{self.server_name} does not accept requests from other web pages.", 403)
         return None
 
-    def entrance(self, scope: Scope, headers: dict[str, str], token: str) -> Response | None:
-        """Where there is a token: none for those who bring it in the header Authorization."""
+    def check_token(self, scope: Scope, headers: dict[str, str], token: str) -> Response | None:
+        """Return the refusal of a request without the token in its Authorization header; None if it is admitted."""
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and same(credentials.strip(), token):
+        if scheme.lower() == "bearer" and secrets_equal(credentials.strip(), token):
             return None
-        wanted = {"www-authenticate": "Bearer"}
-        return problem("a token is needed; send the header Authorization: Bearer TOKEN", 401, wanted)
+        challenge = {"www-authenticate": "Bearer"}
+        return error_response("A token is required; send the header Authorization: Bearer TOKEN.", 401, challenge)
 
 
-def same(given: str, token: str) -> bool:
-    """Whether two texts are the same, in a time that does not tell how much of them is."""
-    return hmac.compare_digest(given.encode(), token.encode())
+def secrets_equal(a: str, b: str) -> bool:
+    """Compare two secrets in constant time."""
+    return hmac.compare_digest(a.encode(), b.encode())
 
 
-async def _read_body(receive: Receive, largest: int) -> bytes:
-    """All of a request's body; OverflowError where it is too large."""
-    parts, size, more = [], 0, True
-    while more:
+async def _read_body(receive: Receive, max_bytes: int) -> bytes:
+    parts, size, has_more = [], 0, True
+    while has_more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ConnectionError
         parts.append(message.get("body", b""))
         size += len(parts[-1])
-        if size > largest:
+        if size > max_bytes:
             raise OverflowError
-        more = message.get("more_body", False)
+        has_more = message.get("more_body", False)
     return b"".join(parts)
 
 
-def _size(count: int) -> str:
-    return f"{count >> 20} MB" if count >= 1 << 20 else f"{count:,} bytes"
-
-
-def body_of(body: bytes) -> dict[str, Any]:
-    """The JSON object of a request, whose texts are all text: JSON can spell halves of characters, which is not."""
+def parse_body(body: bytes) -> dict[str, Any]:
+    """Parse the JSON object of a request; lone surrogates, which JSON can spell, are refused."""
     try:
-        given = json.loads(body)
-        if b"\\" in body or not body.isascii():  # plain ASCII cannot spell one
-            json.dumps(given, ensure_ascii=False).encode()
+        fields = json.loads(body)
+        if b"\\" in body or not body.isascii():  # plain ASCII cannot contain one
+            json.dumps(fields, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise SettingError("the request holds half of a character (a lone surrogate), which is not text") from None
+        raise SettingError("The request contains a lone surrogate, which is not valid text.") from None
     except (ValueError, RecursionError):
-        raise SettingError("the request is not JSON") from None
-    if not isinstance(given, dict):
-        raise SettingError("the request is not a JSON object")
-    return given
+        raise SettingError("The request is not valid JSON.") from None
+    if not isinstance(fields, dict):
+        raise SettingError("The request is not a JSON object.")
+    return fields
 
 
 def check_address(host: str, token: str | None) -> str | None:
-    """The token that requests must bring, which an address that others can reach must have; checked."""
+    """Check the token; an address that other machines can reach needs one."""
     if token is not None and len(token) < 8:
-        raise SettingError("--token has fewer than 8 characters; take a longer one")
+        raise SettingError("--token must have at least 8 characters.")
     if token is not None and token != token.strip():
-        raise SettingError("--token begins or ends with white space, which HTTP headers do not keep; take another one")
+        raise SettingError("--token must not begin or end with whitespace, which HTTP headers drop.")
     if token is not None and not (token.isascii() and token.isprintable()):
-        raise SettingError("--token may have only ASCII letters, digits and signs; not every browser sends others")
+        raise SettingError("--token must consist of printable ASCII characters; not every browser sends others.")
     if host not in LOOPBACK and token is None:
-        raise SettingError(f"--host {host}: others can reach it; give a --token that they must know, or leave it out")
+        raise SettingError(f"--host {host} can be reached by other machines and needs a --token.")
     return token

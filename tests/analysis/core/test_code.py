@@ -9,7 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relmo.analysis.core.code_features import code_alone, depth, if_statements, language_of, strings_and_comments
+from relmo.analysis.core.code_features import (
+    blank_strings_and_comments,
+    count_open_brackets,
+    detect_language,
+    mark_if_statements,
+    mark_strings_and_comments,
+)
 
 LIBRARY = Path(sysconfig.get_path("stdlib"))
 FILES = ["argparse.py", "textwrap.py", "json/decoder.py", "csv.py", "shlex.py", "tokenize.py", "heapq.py", "pprint.py"]
@@ -33,10 +39,10 @@ def test_strings_comments_and_depth_are_those_of_pythons_tokenizer(name: str) ->
             comment[begin:end] = 1
         elif token.type == tokenize.OP and token.string in "()[]{}":
             change[begin] = 1 if token.string in "([{" else -1
-    found = strings_and_comments(text, "python")
+    found = mark_strings_and_comments(text, "python")
     np.testing.assert_array_equal(found["string"], string)
     np.testing.assert_array_equal(found["comment"], comment)
-    np.testing.assert_array_equal(depth(code_alone(text, "python")), np.cumsum(change))
+    np.testing.assert_array_equal(count_open_brackets(blank_strings_and_comments(text, "python")), np.cumsum(change))
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -59,10 +65,10 @@ def test_bodies_of_ifs_are_those_of_pythons_parser(name: str) -> None:
                 )
             )
             conditions[begin:end] = 1
-    found = if_statements(text, "python")
+    found = mark_if_statements(text, "python")
     assert inside.any()
     statement = np.array([not c.isspace() for c in text])
-    code = np.array(list(code_alone(text, "python"))) != " "
+    code = np.array(list(blank_strings_and_comments(text, "python"))) != " "
     wrong = (found["if_body"] != inside[:-1]) & statement & code
     assert not wrong.any()
     assert (found["if"][conditions[:-1] == 1] == 1).all()
@@ -76,28 +82,34 @@ def spans(text: str, track: np.ndarray) -> list[str]:
 def test_conditions_and_bodies_of_python() -> None:
     text = "if a and (b or\n    c):\n    x = 1\n\n    y\nelif d: e = 'if z:'\nelse:\n    f\n"
     text += "# if no:\nif g:\n    if h:\n        i\nj\n"
-    found = if_statements(text, "python")
+    found = mark_if_statements(text, "python")
     assert spans(text, found["if"]) == ["f a and (b or\n    c)", "f d", "f g", "f h"]
     assert spans(text, found["if_body"]) == ["    x = 1\n\n    y\n", ": e = 'if z:'\n", "    if h:\n        i\n"]
 
 
 def test_comments_strings_and_ifs_of_c() -> None:
     text = "int f() { /* if (no) */ if (a(b) > '(') { g(\"}//\"); } // end\n if (c) d = 1; else e(); }\n"
-    found = strings_and_comments(text, "c")
+    found = mark_strings_and_comments(text, "c")
     assert spans(text, found["comment"]) == ["/* if (no) *", "// end"]
     assert spans(text, found["string"]) == ["'(", '"}//']
-    branches = if_statements(text, "c")
+    branches = mark_if_statements(text, "c")
     assert spans(text, branches["if"]) == ["(a(b) > '('", "(c"]
     assert spans(text, branches["if_body"]) == ['{ g("}//"); ', "d = 1"]
 
 
 def test_a_piece_cut_out_of_a_file_is_read_too() -> None:
     text = "in a string''' and (out\n'unfinished\nx = '''to the end"
-    found = strings_and_comments(text, "python")["string"]
+    found = mark_strings_and_comments(text, "python")["string"]
     assert spans(text, found) == ["''' and (out\n'unfinished\nx = ''"]
-    assert depth("))(a").tolist() == [0, 0, 1, 1]
-    assert spans("if (a", if_statements("if (a", "c")["if"]) == ["(a"]
+    assert count_open_brackets("))(a").tolist() == [0, 0, 1, 1]
+    assert spans("if (a", mark_if_statements("if (a", "c")["if"]) == ["(a"]
 
 
 def test_the_language_is_told_by_the_name() -> None:
-    assert [language_of(name) for name in ("a.py", "b/c.H", "x.js", "a.txt", "py")] == ["python", "c", "c", None, None]
+    assert [detect_language(name) for name in ("a.py", "b/c.H", "x.js", "a.txt", "py")] == [
+        "python",
+        "c",
+        "c",
+        None,
+        None,
+    ]

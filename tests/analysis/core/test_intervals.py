@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from relmo.analysis.core.intervals import bootstrap_difference, wilson
+from relmo.analysis.core.effects import bootstrap_difference, wilson
 
 
 @pytest.mark.parametrize(

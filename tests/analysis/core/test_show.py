@@ -10,13 +10,13 @@ import pytest
 from relmo.analysis.core.show import (
     ColouredText,
     Table,
-    colour,
-    figure,
-    hexadecimal,
-    picture,
-    plain,
-    scale_of,
-    visible,
+    compute_colour_scale,
+    format_number,
+    save_figure,
+    show_whitespace,
+    to_hex,
+    to_plain,
+    to_rgb,
     write_arrays,
 )
 from relmo.errors import SettingError
@@ -31,13 +31,13 @@ def luminance(rgb: tuple[int, int, int]) -> float:
 
 def test_black_text_is_readable_on_every_colour() -> None:
     for value in np.linspace(-1.5, 1.5, 61):
-        assert (luminance(colour(float(value))) + 0.05) / 0.05 >= 7, value
+        assert (luminance(to_rgb(float(value))) + 0.05) / 0.05 >= 7, value
 
 
 def test_colours_go_from_blue_over_white_to_orange() -> None:
-    assert hexadecimal(colour(-1)) == hexadecimal(colour(-9)) == "#56a0e6"
-    assert hexadecimal(colour(0)) == hexadecimal(colour(float("nan"))) == "#ffffff"
-    assert hexadecimal(colour(1)) == "#e67e22"
+    assert to_hex(to_rgb(-1)) == to_hex(to_rgb(-9)) == "#56a0e6"
+    assert to_hex(to_rgb(0)) == to_hex(to_rgb(float("nan"))) == "#ffffff"
+    assert to_hex(to_rgb(1)) == "#e67e22"
 
 
 def test_a_table_is_html_without_anything_to_run() -> None:
@@ -60,33 +60,38 @@ def test_coloured_text_has_each_symbols_value() -> None:
 def test_one_spike_does_not_bleach_the_rest() -> None:
     values = np.ones(1000)
     values[3] = 50.0
-    assert scale_of(values) == 1.0
-    assert scale_of(np.zeros(4)) == 1.0
-    assert scale_of(np.zeros(0)) == 1.0
+    assert compute_colour_scale(values) == 1.0
+    assert compute_colour_scale(np.zeros(4)) == 1.0
+    assert compute_colour_scale(np.zeros(0)) == 1.0
 
 
 def test_numbers_and_symbols_are_written_plainly() -> None:
-    assert [figure(0.5), figure(0.5, 1, signed=True), figure(None), figure(float("nan"))] == ["0.500", "+0.5", "", ""]
-    assert [visible(symbol) for symbol in ("\n", " ", "a")] == ["↵", "·", "a"]
+    assert [
+        format_number(0.5),
+        format_number(0.5, 1, signed=True),
+        format_number(None),
+        format_number(float("nan")),
+    ] == ["0.500", "+0.5", "", ""]
+    assert [show_whitespace(symbol) for symbol in ("\n", " ", "a")] == ["↵", "·", "a"]
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])
 def test_a_picture_is_written_when_it_is_done(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"a.{kind}"
-    with picture(path) as drawn:
+    with save_figure(path) as drawn:
         drawn.subplots().plot([1, 2])
         assert not path.exists()
     assert path.stat().st_size > 500
-    with pytest.raises(RuntimeError, match="mine"), picture(tmp_path / f"b.{kind}"):
+    with pytest.raises(RuntimeError, match="mine"), save_figure(tmp_path / f"b.{kind}"):
         raise RuntimeError("mine")
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
 def test_a_picture_that_cannot_be_drawn_is_told_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SettingError, match=r"\.png or \.svg"), picture(tmp_path / "a.gif"):
+    with pytest.raises(SettingError, match=r"\.png or \.svg"), save_figure(tmp_path / "a.gif"):
         pass
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(SettingError, match=r"relmo\[plot\]"), picture(tmp_path / "a.png"):
+    with pytest.raises(SettingError, match=r"relmo\[plot\]"), save_figure(tmp_path / "a.png"):
         pass
 
 
@@ -108,7 +113,7 @@ def test_arrays_of_numbers_and_strings_come_back(tmp_path: Path, kind: str) -> N
 
 def test_results_become_what_json_has() -> None:
     given = {"table": Table(["a"], [["1"]]), "array": np.array([[1.0, np.nan]]), "pairs": [(1, 2)], "none": None}
-    assert plain(given) == {
+    assert to_plain(given) == {
         "table": {"columns": ["a"], "rows": [["1"]], "title": "", "notes": []},
         "array": [[1.0, None]],
         "pairs": [[1, 2]],

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from relmo.analysis.core.reading import read_text
-from relmo.analysis.core.unrolled import initial_states, unroll, unrollable
+from relmo.analysis.core.reading import make_reading
+from relmo.analysis.core.unrolled import unroll, unroll_layers, zero_states
 from relmo.errors import ModelError
-from small_models import SENTENCES, TEXT, bilm, language_model
+from support.small_models import SENTENCES, TEXT, bilm, language_model
 
 MODULES = {
     "elman": nn.RNN(3, 6, 2, batch_first=True),
@@ -32,10 +32,10 @@ def test_outputs_states_and_all_gradients_are_those_of_torchs_module(name: str) 
     module = MODULES[name].double()
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(4, 9, 3, dtype=torch.float64, generator=generator).requires_grad_()
-    layers = unrollable(module)
+    layers = unroll_layers(module)
     start = [
         tuple(torch.randn(t.shape, dtype=t.dtype, generator=generator).requires_grad_() for t in state)
-        for state in initial_states(layers, 4)
+        for state in zero_states(layers, 4)
     ]
     run = unroll(layers, x, start)
     expected, final = module(x, stacked(start))
@@ -60,10 +60,10 @@ def test_outputs_states_and_all_gradients_are_those_of_torchs_module(name: str) 
 )
 def test_a_language_models_outputs_are_those_of_its_own_fast_path(cell: str, options: dict[str, int]) -> None:
     model = language_model(cell, **options)
-    reading = read_text(model, TEXT)
-    vectors, _ = reading.cut(np.arange(60)[None])
-    layers = unrollable(model.network)
-    run = unroll(layers, vectors, initial_states(layers, 1))
+    reading = make_reading(model, TEXT)
+    vectors, _ = reading.get_inputs(np.arange(60)[None])
+    layers = unroll_layers(model.network)
+    run = unroll(layers, vectors, zero_states(layers, 1))
     with torch.no_grad():
         expected = model.encoder(torch.from_numpy(reading.ids[:60])[None]).output  # type: ignore[attr-defined]
     torch.testing.assert_close(torch.stack(run.output, dim=1).float(), expected, rtol=1e-5, atol=1e-6)
@@ -73,10 +73,10 @@ def test_a_language_models_outputs_are_those_of_its_own_fast_path(cell: str, opt
 @pytest.mark.parametrize("skip", [True, False])
 def test_a_bidirectional_models_outputs_are_those_of_its_own_fast_path(direction: int, skip: bool) -> None:
     model = bilm(layers=3, skip_connections=skip)
-    reading = read_text(model, SENTENCES, direction=direction)
+    reading = make_reading(model, SENTENCES, direction=direction)
     places = np.stack([np.arange(40), np.arange(7, 47)])
-    layers = unrollable(model.network, direction=direction)
-    run = unroll(layers, reading.cut(places).vectors, initial_states(layers, 2))
+    layers = unroll_layers(model.network, direction=direction)
+    run = unroll(layers, reading.get_inputs(places).vectors, zero_states(layers, 2))
     window = reading.text.window(np.concatenate([places, places[:, -1:] + 1], axis=1))  # type: ignore[attr-defined]
     with torch.no_grad():
         expected = model.network.read(window, None).layers[-1][direction]  # (T, B, P)
@@ -85,13 +85,13 @@ def test_a_bidirectional_models_outputs_are_those_of_its_own_fast_path(direction
 
 
 def test_layers_that_read_both_directions_of_those_below_are_refused() -> None:
-    with pytest.raises(ModelError, match="both directions"):
-        unrollable(nn.LSTM(3, 4, 2, bidirectional=True))
+    with pytest.raises(ModelError, match="directions"):
+        unroll_layers(nn.LSTM(3, 4, 2, bidirectional=True))
 
 
 def test_recurrent_matrices_have_the_eigenvalues_of_what_a_gate_does_with_h() -> None:
     module = nn.LSTM(3, 6, proj_size=4).double()
-    (layer,) = unrollable(module)
+    (layer,) = unroll_layers(module)
     for gate, matrix in zip("ifgo", module.weight_hh_l0.detach().split(6), strict=True):  # type: ignore[operator]
         whole = matrix @ module.weight_hr_l0.detach()  # (6, 6), of rank 4 at most
         values = torch.linalg.eigvals(layer.recurrent_matrices()[gate]).abs().sort().values

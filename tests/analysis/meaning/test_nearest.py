@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from relmo.analysis.meaning import neighbours
-from relmo.analysis.meaning.neighbours import Search, nearest, unit
+from relmo.analysis.meaning.neighbours import Search, nearest, normalize
 
 
 def by_sorting(queries: np.ndarray, matrix: np.ndarray, k: int, banned: np.ndarray | None = None) -> np.ndarray:
@@ -20,20 +20,20 @@ def by_sorting(queries: np.ndarray, matrix: np.ndarray, k: int, banned: np.ndarr
 def test_the_nearest_are_those_of_a_full_sort_however_the_rows_are_cut(
     piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neighbours, "AT_ONCE", piece)
+    monkeypatch.setattr(neighbours, "BATCH_ROWS", piece)
     generator = np.random.default_rng(piece)
     matrix, queries = generator.standard_normal((200, 6)), generator.standard_normal((4, 6)) * 100
     banned = generator.random((4, 200)) < 0.3
     found = nearest(queries, matrix, k=9, banned=banned)
     assert np.array_equal(found.places, by_sorting(queries, matrix, 9, banned))
     assert not np.take_along_axis(banned, found.places, axis=1).any()
-    expected = np.take_along_axis(unit(queries) @ unit(matrix).T, found.places, axis=1)
+    expected = np.take_along_axis(normalize(queries) @ normalize(matrix).T, found.places, axis=1)
     assert np.allclose(found.cosines, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("piece", [1, 2, 5, 100])
 def test_of_equally_near_rows_the_earlier_come_first(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "AT_ONCE", piece)
+    monkeypatch.setattr(neighbours, "BATCH_ROWS", piece)
     matrix = np.array([[1, 0], [0, 1], [2, 0], [4, 0], [0, 3], [8, 0]], dtype=np.float32)
     assert nearest(np.array([[1.0, 0.0]]), matrix, k=3).places.tolist() == [[0, 2, 3]]
     assert nearest(np.array([[0.0, 5.0]]), matrix, k=3).places.tolist() == [[1, 4, 0]]

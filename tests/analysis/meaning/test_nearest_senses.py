@@ -10,13 +10,13 @@ from relmo.analysis.meaning.senses import (
     Embed,
     SenseAverages,
     TaggedOccurrence,
-    around,
+    bilm_embedder,
+    context_states,
     disambiguate,
-    layers_of,
+    filter_lemmas,
+    mark_correct,
     occurrences,
-    only,
-    right,
-    static_layer,
+    static_embedder,
 )
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
@@ -62,14 +62,14 @@ def test_the_nearest_sense_of_the_lemma_and_its_part_of_speech_wins() -> None:
     test = [tagged("river", BANK, RIVER), tagged("money", BANK, MONEY), tagged("river", TO_BANK, "bank%2:40:00::")]
     found = disambiguate(neighbours, CORPUS, test, INDEX)
     assert found.nearest[1] == [RIVER, MONEY, TRUST], "the verb was seen in one sense only, so that is the nearest"
-    assert right(found.nearest[1], test).tolist() == [True, True, False]
+    assert mark_correct(found.nearest[1], test).tolist() == [True, True, False]
 
 
 def test_senses_that_cannot_be_told_apart_give_the_one_that_wordnet_lists_first() -> None:
     found = disambiguate(neighbours, CORPUS, [tagged("money", BANK, MONEY)], INDEX)
     assert found.nearest[0] == [RIVER]
     assert found.most_frequent == [MONEY]
-    assert found.first == [RIVER]
+    assert found.first_sense == [RIVER]
 
 
 def test_rounding_does_not_choose_between_senses_with_the_same_mean() -> None:
@@ -115,14 +115,14 @@ def test_several_right_senses_are_all_right_and_all_are_averaged() -> None:
     both = tagged("river", BANK, RIVER, MONEY)
     averages = SenseAverages(occurrences(neighbours, [both]), INDEX)
     assert averages.counts == {RIVER: 1, MONEY: 1}
-    assert right([MONEY], [both]).tolist() == [True]
-    assert right(["bank%1:06:00::"], [both]).tolist() == [False]
+    assert mark_correct([MONEY], [both]).tolist() == [True]
+    assert mark_correct(["bank%1:06:00::"], [both]).tolist() == [False]
 
 
 def test_only_sentences_with_the_lemmas_asked_for_are_read() -> None:
-    assert [sentence.words[0] for sentence in only(CORPUS, {TO_BANK})] == ["trust"]
+    assert [sentence.words[0] for sentence in filter_lemmas(CORPUS, {TO_BANK})] == ["trust"]
     mixed = SenseSentence(["a", "b"], [SenseTag(0, 1, BANK, (RIVER,)), SenseTag(1, 2, TO_BANK, (TRUST,))])
-    assert only([mixed], {BANK}) == [SenseSentence(["a", "b"], [SenseTag(0, 1, BANK, (RIVER,))])]
+    assert filter_lemmas([mixed], {BANK}) == [SenseSentence(["a", "b"], [SenseTag(0, 1, BANK, (RIVER,))])]
 
 
 def make_bilm(*, lowercase: bool = False) -> BiLM:
@@ -135,27 +135,27 @@ def make_bilm(*, lowercase: bool = False) -> BiLM:
 
 def test_a_models_layers_come_with_their_average_and_with_what_stands_around_a_word() -> None:
     model = make_bilm()
-    (found,) = layers_of(model)([["The", "old", "bank"]])
+    (found,) = bilm_embedder(model)([["The", "old", "bank"]])
     (layers,) = model.embed([["The", "old", "bank"]])
     assert np.array_equal(found[:3], layers)
     assert found[3] == pytest.approx(layers.mean(axis=0))
-    assert np.array_equal(found[4:], around(layers[1:]))
+    assert np.array_equal(found[4:], context_states(layers[1:]))
     forward, backward = np.split(layers[1], 2, axis=1)
     assert np.array_equal(found[4, 1], np.concatenate([forward[0], backward[2]])), "the states on both sides of old"
     assert np.array_equal(found[4, 0], np.concatenate([0 * forward[0], backward[1]])), "nothing stands before The"
-    (other,) = layers_of(model)([["The", "new", "bank"]])
+    (other,) = bilm_embedder(model)([["The", "new", "bank"]])
     assert np.array_equal(found[4:, 1], other[4:, 1]), "the word itself was not read"
 
 
 def test_a_model_of_small_letters_reads_small_letters() -> None:
     model = make_bilm(lowercase=True)
-    (found,) = layers_of(model)([["The", "BANK"]])
+    (found,) = bilm_embedder(model)([["The", "BANK"]])
     assert np.array_equal(found[:3], model.embed([["the", "bank"]])[0])
 
 
 def test_static_vectors_know_a_word_by_its_small_letters_and_give_zeros_for_others() -> None:
     matrix = np.array([[0, 0], [0, 0], [1, 2], [3, 4]], dtype=np.float32)
-    embed: Embed = static_layer(WordVectors(Vocabulary(["<unk>", "</s>", "bank", "River"]), matrix))
+    embed: Embed = static_embedder(WordVectors(Vocabulary(["<unk>", "</s>", "bank", "River"]), matrix))
     found, empty = embed([["Bank", "River", "river", "bank"], []])
     assert found.tolist() == [[[1, 2], [3, 4], [0, 0], [1, 2]]]
     assert empty.shape == (1, 0, 2)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from relmo.analysis.meaning import probe
-from relmo.analysis.meaning.probe import linear_probe, usual_labels
+from relmo.analysis.meaning.probe import linear_probe, most_frequent_labels
 
 
 def clouds(count: int = 600, noise: float = 0.7, seed: int = 0) -> tuple[np.ndarray, list[str]]:
@@ -27,9 +27,9 @@ def test_clouds_that_lie_apart_are_told_apart_whatever_their_scale() -> None:
     found = linear_probe(vectors, labels, held_out=every_tenth(len(labels)))
     others, right = clouds(seed=1)
     assert found.labels == ("noun", "other", "verb")
-    assert found.right(others, right).mean() > 0.98
+    assert found.mark_correct(others, right).mean() > 0.98
     predicted = [found.labels[i] for i in found.predict(others)]
-    assert [mine == theirs for mine, theirs in zip(predicted, right, strict=True)] == found.right(
+    assert [mine == theirs for mine, theirs in zip(predicted, right, strict=True)] == found.mark_correct(
         others, right
     ).tolist()
 
@@ -75,14 +75,14 @@ def test_rows_held_out_choose_the_penalty_and_are_learnt_from_afterwards() -> No
     held = np.array([label == "verb" for label in labels])  # while it is chosen, verbs are never seen
     found = linear_probe(vectors, labels, held_out=held)
     assert found.held_out_accuracy < 0.5
-    assert found.right(vectors, labels).mean() > 0.99
+    assert found.mark_correct(vectors, labels).mean() > 0.99
 
 
 def test_a_label_that_training_did_not_have_is_never_right() -> None:
     vectors, labels = clouds()
     found = linear_probe(vectors, labels, held_out=every_tenth(len(labels)))
-    assert not found.right(vectors, ["unheard of"] * len(labels)).any()
-    assert found.right(vectors[:0], []).shape == (0,)
+    assert not found.mark_correct(vectors, ["unheard of"] * len(labels)).any()
+    assert found.mark_correct(vectors[:0], []).shape == (0,)
 
 
 @pytest.mark.parametrize("held", [np.zeros(600, dtype=bool), np.ones(600, dtype=bool)])
@@ -94,4 +94,4 @@ def test_nothing_to_learn_from_or_to_choose_by_is_refused(held: np.ndarray) -> N
 
 def test_the_usual_label_is_a_words_most_frequent_one_and_for_unseen_words_that_of_all() -> None:
     words, labels = ["run", "run", "run", "cat", "dog"], ["VERB", "VERB", "NOUN", "NOUN", "NOUN"]
-    assert usual_labels(words, labels, ["run", "new", "cat"]) == ["VERB", "NOUN", "NOUN"]
+    assert most_frequent_labels(words, labels, ["run", "new", "cat"]) == ["VERB", "NOUN", "NOUN"]

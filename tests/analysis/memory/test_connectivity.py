@@ -10,7 +10,7 @@ from relmo.analysis.memory import connectivity as module
 from relmo.analysis.memory.connectivity import connectivity
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.models.lm import LanguageModel
-from small_models import SENTENCES, TEXT, bilm, language_model
+from support.small_models import SENTENCES, TEXT, bilm, language_model
 
 
 def by_fast_path(model: LanguageModel, text: str, symbol: str) -> tuple[np.ndarray, float]:
@@ -53,7 +53,7 @@ def test_what_lies_further_back_than_can_be_held_is_read_but_not_differentiated_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = connectivity(language_model(), TEXT, position=80)
-    monkeypatch.setattr(module, "LONGEST", 20)
+    monkeypatch.setattr(module, "MAX_STEPS", 20)
     part = connectivity(language_model(), TEXT, position=80)
     assert part.symbols == whole.symbols[-20:]
     np.testing.assert_allclose(part.values, whole.values[-20:], rtol=1e-9)
@@ -93,9 +93,9 @@ def test_what_is_not_there_is_said() -> None:
     model = language_model()
     with pytest.raises(SettingError, match="0 to 6"):
         connectivity(model, "the cat", position=7)
-    with pytest.raises(CorpusError, match="not in the model's vocabulary"):
+    with pytest.raises(CorpusError, match="vocabulary"):
         connectivity(model, "the cat", symbol="Ω")
     with pytest.raises(CorpusError, match="empty"):
         connectivity(model, "")
-    with pytest.raises(ModelError, match="one direction"):
+    with pytest.raises(ModelError, match="direction"):
         connectivity(model, SENTENCES, direction="backward")

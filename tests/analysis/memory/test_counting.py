@@ -9,19 +9,27 @@ import pytest
 import torch
 
 from relmo.analysis.memory import counting_training as module
-from relmo.analysis.memory.counting import correlations, counting, counting_each, find_counters, judge
-from relmo.analysis.memory.counting_report import counting_table, draw_counting, stretches
+from relmo.analysis.memory.counting import (
+    correlations,
+    counting,
+    counting_each,
+    counting_table,
+    draw_counting,
+    find_counters,
+    format_ranges,
+    judge,
+)
 from relmo.analysis.memory.counting_training import (
     CountingOptions,
-    WeightedBatch,
+    PaddedWords,
     accepts,
-    least_probable,
+    max_nll,
     new_model,
-    questions,
+    select_validation_words,
     train_best,
     validate,
 )
-from relmo.analysis.memory.languages import Blocks, language_of
+from relmo.analysis.memory.languages import Blocks, get_language
 from relmo.errors import SettingError
 from relmo.models.lm import LanguageModel
 from relmo.text.vocabulary import SPECIALS, Vocabulary
@@ -72,7 +80,7 @@ def test_a_word_is_accepted_if_its_least_probable_symbol_is_above_the_threshold(
             log_p, state = model.step(torch.tensor([last]), state)
             worst, last = max(worst, -float(log_p[0, symbol])), symbol
         expected.append(worst)
-    np.testing.assert_allclose(least_probable(model, words), expected, rtol=1e-4)
+    np.testing.assert_allclose(max_nll(model, words), expected, rtol=1e-4)
     middle = math.exp(-sorted(expected)[2] - 1e-4)
     assert accepts(model, words, middle).tolist() == [value < -math.log(middle) for value in expected]
     assert accepts(model, words, middle).sum() == 3
@@ -81,9 +89,9 @@ def test_a_word_is_accepted_if_its_least_probable_symbol_is_above_the_threshold(
 def test_many_words_of_all_lengths_are_judged_in_parts_that_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = counter_by_hand()
     words = Blocks("ab").strings(30, 60, seed=2)
-    whole = least_probable(model, words)
-    monkeypatch.setattr(module, "SYMBOLS_AT_ONCE", 100)
-    np.testing.assert_allclose(least_probable(model, words), whole, rtol=1e-5, atol=1e-6)
+    whole = max_nll(model, words)
+    monkeypatch.setattr(module, "MAX_BATCH_SYMBOLS", 100)
+    np.testing.assert_allclose(max_nll(model, words), whole, rtol=1e-5, atol=1e-6)
 
 
 def test_a_network_that_counts_is_found_to_count() -> None:
@@ -124,7 +132,7 @@ def test_accepting_everything_is_worth_half_a_point_in_balance() -> None:
 
 def test_validation_is_on_words_up_to_a_quarter_above_the_limit_and_knows_how_sure_it_is() -> None:
     language = Blocks("ab")
-    words = questions(language, OPTIONS)
+    words = select_validation_words(language, OPTIONS)
     assert max(word.count("a") for word in words) == 25
     assert {word.count("a") for word in words} >= {1, 20, 21, 22, 23, 24, 25}
     share, margin = validate(counter_by_hand(), language, words, 0.01)
@@ -145,6 +153,7 @@ def test_correlations_are_pearsons_and_slopes_those_of_the_line() -> None:
     assert slope.tolist() == pytest.approx([2.0, -0.5, 0.0, float(np.polyfit(count, noisy, 1)[0])])
 
 
+@pytest.mark.slow
 def test_an_lstm_learns_to_count_beyond_what_it_has_seen() -> None:
     told: list[float] = []
     options = CountingOptions(limit=8, steps=750, seeds=2, strings=200)
@@ -163,8 +172,8 @@ def test_a_seed_trains_one_network_whatever_was_drawn_before() -> None:
     networks = []
     for before in (0, 1):
         torch.manual_seed(before)
-        model, tried = train_best(language_of("dyck-1"), "elman", CountingOptions(limit=4, steps=30, seeds=1), None)
-        networks.append(least_probable(model, ["(())", "()()"]).tolist())
+        model, tried = train_best(get_language("dyck-1"), "elman", CountingOptions(limit=4, steps=30, seeds=1), None)
+        networks.append(max_nll(model, ["(())", "()()"]).tolist())
         assert tried[0].step == 30
     assert networks[0] == networks[1]
 
@@ -173,9 +182,9 @@ def test_the_best_of_several_seeds_is_kept_and_trying_ends_with_a_perfect_one(mo
     scores = iter([0.7, 0.9, 0.9, 1.0, 1.0])
     margins = iter([0.0, -0.5, -0.2, 1.0, 2.0])
 
-    def trained(*given: object) -> tuple[object, module.Tried]:
+    def trained(*given: object) -> tuple[object, module.Attempt]:
         seed = int(given[3])  # type: ignore[call-overload]
-        return f"network {seed}", module.Tried(seed, 1, next(scores), next(margins), 0.0, 0.0)
+        return f"network {seed}", module.Attempt(seed, 1, next(scores), next(margins), 0.0, 0.0)
 
     monkeypatch.setattr(module, "train", trained)
     best, tried = train_best(Blocks("ab"), "gru", CountingOptions(seeds=3), None)
@@ -198,34 +207,38 @@ def test_of_the_moments_in_a_training_the_clearest_of_the_best_is_kept(monkeypat
     seen = []
 
     def looked(model: LanguageModel, *_: object) -> tuple[float, float]:
-        seen.append(least_probable(model, ["aabb"])[0])
+        seen.append(max_nll(model, ["aabb"])[0])
         return next(answers)
 
     monkeypatch.setattr(module, "validate", looked)
-    monkeypatch.setattr(module, "VALIDATE_EVERY", 2)
+    monkeypatch.setattr(module, "VALIDATION_INTERVAL", 2)
     model, tried = module.train(Blocks("ab"), "elman", CountingOptions(limit=4, steps=8), 0, lambda _: None)
     assert (tried.step, tried.validation, tried.margin) == (6, 1.0, 0.5)
-    assert least_probable(model, ["aabb"])[0] == seen[2]
+    assert max_nll(model, ["aabb"])[0] == seen[2]
     assert len(set(seen)) == 4
 
 
 def test_what_is_not_to_be_told_and_what_lies_past_a_words_end_has_no_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = []
+    losses = []
 
-    def stand_still(network: object, batch: WeightedBatch, optimizer: torch.optim.Adam, clip: float) -> float:
-        order = batch.inputs.eq(2).sum(dim=1).argsort()  # by the number of a's
-        weights.append(batch.weight[order])
+    def stand_still(network: object, loss: torch.Tensor, optimizer: torch.optim.Adam, clip: float) -> float:
+        losses.append(loss.item())
         optimizer.step()
         return 0.0
 
-    monkeypatch.setattr(module, "_descend", stand_still)
-    module.train(Blocks("ab"), "elman", CountingOptions(limit=5, steps=1), 0, lambda _: None)
+    monkeypatch.setattr(module, "take_step", stand_still)
+    model, _ = module.train(Blocks("ab"), "elman", CountingOptions(limit=5, steps=1), 0, lambda _: None)
+    examples = Blocks("ab").examples(5, seed=0)
+    words = PaddedWords([example.word for example in examples], model.vocabulary)
+    weights = module.compute_weights(words, examples)
+    nll, _ = model.network.nll(words.inputs, words.targets, model.network.initial_state(5))  # type: ignore[operator]
+    assert losses == [pytest.approx(float((nll.detach() * weights).sum() / weights.sum()), rel=1e-5)]
     inside = torch.arange(11) <= 2 * torch.arange(1, 6).unsqueeze(1)  # each symbol, and the end
     inside[4, 5] = False  # the first b of the longest word
-    assert torch.equal(weights[0] > 0, inside)
-    assert weights[0][0, 0] == weights[0][0, 2] > weights[0][1, 0]  # a word's weight is that of all its symbols
-    assert weights[0][3, 0] == weights[0][3, 4] < 1  # aaaabbbb, up to the first b
-    assert (weights[0][3, 5:9] == 1).all()  # but what follows from that counts in long words too
+    assert torch.equal(weights > 0, inside)
+    assert weights[0, 0] == weights[0, 2] > weights[1, 0]  # a word's weight is that of all its symbols
+    assert weights[3, 0] == weights[3, 4] < 1  # aaaabbbb, up to the first b
+    assert (weights[3, 5:9] == 1).all()  # but what follows from that counts in long words too
 
 
 def test_brackets_are_learnt_from_and_their_depth_is_the_count() -> None:
@@ -253,14 +266,14 @@ def test_results_are_plain_numbers_a_table_a_picture_and_a_model_that_can_be_sav
     assert find_counters(loaded, Blocks("ab"), 20)[1] == 1
 
 
-def test_many_stretches_are_shortened() -> None:
-    assert stretches([(1, 9), (11, 11)]) == "1-9, 11"
-    assert stretches([(n, n) for n in range(2, 22, 2)]) == "2, 4, 6, … (6 more), 20"
-    assert stretches([]) == "none"
+def test_many_format_ranges_are_shortened() -> None:
+    assert format_ranges([(1, 9), (11, 11)]) == "1-9, 11"
+    assert format_ranges([(n, n) for n in range(2, 22, 2)]) == "2, 4, 6, … (6 more), 20"
+    assert format_ranges([]) == "none"
 
 
 def test_options_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(SettingError, match="it can be elman, gru, lstm"):
+    with pytest.raises(SettingError, match="elman, gru, lstm"):
         counting("anbn", "ngram")  # type: ignore[arg-type]
     for wrong in ({"limit": 3}, {"tested": 10}, {"threshold": 1.0}, {"lr": 0.0}, {"seeds": 0}, {"hidden": 0}):
         with pytest.raises(SettingError):

@@ -21,7 +21,7 @@ from relmo.analysis.memory.gradients import gradient_flow
 from relmo.analysis.memory.jacobian import spectral_radius
 from relmo.errors import ModelError, SettingError
 from relmo.nn.cells import Cell
-from small_models import TEXT, bilm, language_model, ngram_model
+from support.small_models import TEXT, bilm, language_model, ngram_model
 
 VOCABULARY = character_vocabulary(TEXT)
 ALICE = (resources.files("relmo") / "data" / "alice.txt").read_text(encoding="utf-8")[:20_000]
@@ -106,14 +106,14 @@ def test_an_untrained_twin_has_the_same_settings_and_other_weights() -> None:
     assert float(bare.encoder.embedding.weight.detach().abs().max()) <= 0.1
     assert untrained(both).vocabulary is both.vocabulary
     np.testing.assert_array_equal(*(untrained(model, 3).network.softmax.weight.detach() for _ in range(2)))
-    with pytest.raises(ModelError, match="only recurrent"):
+    with pytest.raises(ModelError, match="recurrent"):
         untrained(ngram_model())
 
 
 def test_what_makes_no_sense_is_said() -> None:
-    with pytest.raises(SettingError, match="no forget gate"):
+    with pytest.raises(SettingError, match="forget"):
         fresh_model(Fresh(cell="gru", forget_bias=1), VOCABULARY)
-    with pytest.raises(SettingError, match="it can be elman, gru, lstm"):
+    with pytest.raises(SettingError, match="elman, gru, lstm"):
         fresh_model(Fresh(cell="tree"), VOCABULARY)  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="0 or more"):
+    with pytest.raises(SettingError, match="spectral"):
         fresh_model(Fresh(spectral_radius=-1), VOCABULARY)

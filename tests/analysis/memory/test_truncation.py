@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from relmo.analysis.core import reading
-from relmo.analysis.core.reading import read_text
+from relmo.analysis.core.reading import make_reading
 from relmo.analysis.memory.truncation import draw_truncation, truncated_nll, truncation, truncation_table
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
-from small_models import SENTENCES, TEXT, bilm, language_model, ngram_model
+from support.small_models import SENTENCES, TEXT, bilm, language_model, ngram_model
 
 
 def stream(model: LanguageModel) -> np.ndarray:
@@ -33,35 +33,35 @@ def stepped(model: LanguageModel, ids: np.ndarray, target: int) -> float:
 def test_only_the_last_symbols_are_read_and_from_no_state(cell: str) -> None:
     model = ngram_model() if cell == "ngram" else language_model(cell, **({"order": 3} if cell[0] == "f" else {}))
     ids, ends = stream(model), np.array([9, 30, 77])
-    view = read_text(model, TEXT)
+    view = make_reading(model, TEXT)
     for length in (1, 2, 6):
         expected = [stepped(model, ids[end + 1 - length : end + 1], ids[end + 1]) for end in ends.tolist()]
         np.testing.assert_allclose(truncated_nll(view, ends, length), expected, rtol=1e-4)
     whole = [stepped(model, ids[: end + 1], ids[end + 1]) for end in ends.tolist()]
-    np.testing.assert_allclose(view.whole_nll(ends), whole, rtol=1e-4)
+    np.testing.assert_allclose(view.full_context_nll(ends), whole, rtol=1e-4)
 
 
 def test_the_whole_past_is_carried_over_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     for model, text in ((language_model("lstm"), TEXT), (bilm(), SENTENCES)):
-        view = read_text(model, text)
+        view = make_reading(model, text)
         ends = np.array([3, 29, 30, 31, 60, 88])
-        whole = view.whole_nll(ends)
+        whole = view.full_context_nll(ends)
         with monkeypatch.context() as patch:
-            patch.setattr(reading, "AT_ONCE", 10)
-            np.testing.assert_allclose(view.whole_nll(ends), whole, rtol=1e-4)
+            patch.setattr(reading, "BATCH_SYMBOLS", 10)
+            np.testing.assert_allclose(view.full_context_nll(ends), whole, rtol=1e-4)
 
 
 @pytest.mark.parametrize("direction", [0, 1])
 def test_of_a_bidirectional_model_one_direction_is_read_from_its_window(direction: int) -> None:
     model = bilm()
-    view = read_text(model, SENTENCES, direction=direction)
+    view = make_reading(model, SENTENCES, direction=direction)
     ends = np.array([8, 21, 40])
     for length in (1, 4):
         places = ends[:, None] + np.arange(1 - length, 2)
         with torch.no_grad():
             nll, _ = model.network.nll(view.text.window(places), None)  # type: ignore[attr-defined]
         np.testing.assert_allclose(truncated_nll(view, ends, length), nll[direction, -1], rtol=1e-4)
-    assert view.symbols(np.arange(8)) == (
+    assert view.get_symbols(np.arange(8)) == (
         ["<S>", "the", "cat", "sat", "<S>", "the", "mat", ","]
         if direction == 0
         else ["</S>", "sat", "cat", "the", "</S>", "mat", "large", "the"]
@@ -81,7 +81,7 @@ def test_the_context_is_the_smallest_from_which_on_all_are_near_and_none_where_n
     found = truncation(ngram_model(order=8), TEXT, lengths=(1, 2), positions=60)
     assert min(found.more) > 0.01 * found.whole
     assert found.context is None
-    assert "no number that was tried" in truncation_table([found]).notes[1]
+    assert "no tested context" in truncation_table([found]).notes[1]
 
 
 def test_places_are_the_same_for_all_lengths_drawn_by_the_seed_and_told_of() -> None:
@@ -98,20 +98,20 @@ def test_results_are_plain_numbers_a_table_and_a_picture(tmp_path: Path) -> None
     curves = [truncation(model, TEXT, lengths=(1, 4), positions=10) for model in (language_model(), ngram_model())]
     assert json.loads(json.dumps(curves[0].as_dict()))["lengths"] == [1, 4]
     table = truncation_table(curves)
-    assert table.columns == ["symbols given", "lstm", "more", "95%", "ngram", "more", "95%"]
-    assert [row[0] for row in table.rows] == ["1", "4", "all before"]
+    assert table.columns == ["symbols", "lstm", "more", "95%", "ngram", "more", "95%"]
+    assert [row[0] for row in table.rows] == ["1", "4", "full context"]
     assert "<table" in curves[0]._repr_html_()
     draw_truncation(curves, tmp_path / "past.png")
     assert (tmp_path / "past.png").stat().st_size > 1000
 
 
 def test_what_cannot_be_measured_is_said() -> None:
-    with pytest.raises(SettingError, match="1 or more symbols"):
+    with pytest.raises(SettingError, match="lengths"):
         truncation(language_model(), TEXT, lengths=(0, 4))
-    with pytest.raises(SettingError, match="1 or more symbols"):
+    with pytest.raises(SettingError, match="lengths"):
         truncation(language_model(), TEXT, lengths=())
-    with pytest.raises(CorpusError, match="give more text"):
+    with pytest.raises(CorpusError, match="symbols"):
         truncation(language_model(), "the cat")
     model = bilm()
-    with pytest.raises(ModelError, match="no output layer"):
+    with pytest.raises(ModelError, match="output"):
         truncation(BiLM(model.network, model.settings, None), SENTENCES)

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from relmo.analysis.syntax.minimal_pairs import (
+from relmo.analysis.syntax.pair_scores import (
     SentencePair,
     WordChoice,
     accuracy,
-    choice_scores,
-    frequency_scores,
+    find_differing_words,
     is_known,
-    pair_scores,
-    words_that_differ,
+    score_by_frequency,
+    score_choices,
+    score_sentence_pairs,
 )
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
@@ -54,12 +54,12 @@ def test_a_pairs_score_is_the_difference_of_whole_sentences_each_way_and_summed(
         SentencePair("the cat is here", "the cat are here"),
         SentencePair(["the", "cats", "is"], ["the", "cats", "are"]),
     ]
-    found = pair_scores(Agreeing(), pairs)
+    found = score_sentence_pairs(Agreeing(), pairs)
     assert found.tolist() == [[2.0, 5.0 + 1.0, 8.0], [-2.0, -5.0 + 1.0, -6.0]]  # "are" is a letter longer backwards
 
 
 def test_ends_count_and_lengths_are_not_divided_by() -> None:
-    (found,) = pair_scores(Agreeing(), [SentencePair("the cat", "the cat here")])
+    (found,) = score_sentence_pairs(Agreeing(), [SentencePair("the cat", "the cat here")])
     assert found.tolist() == [4.0, 4.0, 8.0]
 
 
@@ -69,7 +69,7 @@ def test_a_choice_is_the_word_itself_given_what_stands_before_it() -> None:
         WordChoice(["the", "cats"], "is", "are"),
         WordChoice([], "the", "cat"),
     ]
-    assert choice_scores(Agreeing(), choices).tolist() == [2.0, -2.0, 0.0]
+    assert score_choices(Agreeing(), choices).tolist() == [2.0, -2.0, 0.0]
 
 
 def test_a_choice_with_a_real_network_is_the_difference_of_its_log_probabilities() -> None:
@@ -77,10 +77,10 @@ def test_a_choice_with_a_real_network_is_the_difference_of_its_log_probabilities
     settings = BiLMModelSettings(filters=("1x4", "2x4"), char_dim=3, hidden=8, projection=4)
     vocabulary = SentenceVocabulary([*SentenceVocabulary.specials, *WORDS])
     model = BiLM(BiLMNetwork(settings, vocab_size=len(vocabulary)), BiLMSettings(model=settings), vocabulary)
-    (found,) = choice_scores(model, [WordChoice(["the", "cat"], "is", "are")])
+    (found,) = score_choices(model, [WordChoice(["the", "cat"], "is", "are")])
     one, other = (model.log_probs([f"the cat {verb} here"])[0][0, 2] for verb in ("is", "are"))
     assert found == pytest.approx(float(one) - float(other), abs=1e-6)
-    unknown = choice_scores(model, [WordChoice(["the", "cat"], "purrs", "purr")])
+    unknown = score_choices(model, [WordChoice(["the", "cat"], "purrs", "purr")])
     assert unknown.tolist() == [0.0], "both are <UNK>"
 
 
@@ -91,7 +91,7 @@ def test_frequency_prefers_the_word_that_stands_earlier_in_the_vocabulary() -> N
         WordChoice([], "purr", "here"),
         WordChoice([], "purr", "purrs"),
     ]
-    assert np.sign(frequency_scores(Agreeing(), choices)).tolist() == [1, -1, -1, 0]
+    assert np.sign(score_by_frequency(Agreeing(), choices)).tolist() == [1, -1, -1, 0]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_frequency_prefers_the_word_that_stands_earlier_in_the_vocabulary() -> N
     ],
 )
 def test_the_words_that_differ_are_those_that_one_has_more_often(good: str, bad: str, words: set[str]) -> None:
-    assert words_that_differ(Agreeing(), SentencePair(good, bad)) == words
+    assert find_differing_words(Agreeing(), SentencePair(good, bad)) == words
 
 
 def test_words_are_known_if_the_vocabulary_has_them_all() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from relmo.analysis.core.ablate import intervene
 from relmo.analysis.core.causal import Unit
-from relmo.analysis.syntax.pair_scores import gaps, gaps_without, plan_of
+from relmo.analysis.syntax.pair_scores import plan_pairs, score_ablated, score_pairs
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
@@ -17,7 +17,7 @@ from relmo.networks import make_language_model
 from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
 from relmo.text.minimal_pairs import MinimalPair
 from relmo.text.vocabulary import Vocabulary
-from small_models import bilm, language_model, ngram_model
+from support.small_models import bilm, language_model, ngram_model
 
 CHOICES = [
     MinimalPair("one", ["the", "cat", "sat"], ["the", "cat", "mat"]),
@@ -74,7 +74,7 @@ def expected(model: LanguageModel | BiLM, pairs: list[MinimalPair]) -> np.ndarra
 )
 def test_a_gap_is_the_difference_of_two_texts_log_probabilities(make, pairs: list[MinimalPair]) -> None:
     model = make()
-    assert np.allclose(gaps(model, plan_of(model, pairs)), expected(model, pairs), atol=1e-4)
+    assert np.allclose(score_pairs(model, plan_pairs(model, pairs)), expected(model, pairs), atol=1e-4)
 
 
 def test_an_n_gram_model_and_one_of_characters_are_asked_alike() -> None:
@@ -83,54 +83,57 @@ def test_an_n_gram_model_and_one_of_characters_are_asked_alike() -> None:
         by_hand = sentence_log_p(model, list("the cat "), end=False) - sentence_log_p(
             model, list("the mat "), end=False
         )
-        assert gaps(model, plan_of(model, [pair]))[0] == pytest.approx(by_hand, abs=1e-4)
+        assert score_pairs(model, plan_pairs(model, [pair]))[0] == pytest.approx(by_hand, abs=1e-4)
 
 
 @pytest.mark.parametrize("make", [word_model, lambda: word_model(residual=True), lambda: word_model(cell="gru"), bilm])
 def test_many_sets_side_by_side_are_each_an_intervention_by_itself(make) -> None:
     model = make()
-    plan = plan_of(model, [*CHOICES, *WHOLE])
+    plan = plan_pairs(model, [*CHOICES, *WHOLE])
     sets = [[Unit("h", 0, 1)], [Unit("h", 1, 2)], [], [Unit("h", 1, 0), Unit("h", 0, 3)]]
     values = [[0.0], [0.7], [], [0.2, -0.4]]
-    found = gaps_without(model, plan, sets, values=values)
+    found = score_ablated(model, plan, sets, values=values)
     for units, at, row in zip(sets, values, found, strict=True):
         with ExitStack() as stack:
             for unit, value in zip(units, at, strict=True):
                 stack.enter_context(intervene(model, unit.layer, unit.number, "hold", value))
             assert np.allclose(row, expected(model, [*CHOICES, *WHOLE]), atol=1e-4)
-            assert np.allclose(row, gaps(model, plan), atol=1e-4)
+            assert np.allclose(row, score_pairs(model, plan), atol=1e-4)
     assert not np.allclose(found[0], found[2], atol=1e-3)
     assert not np.allclose(found[1], found[2], atol=1e-3)
 
 
 def test_memory_cells_can_be_held_within_an_intervention() -> None:
     model = bilm()
-    plan = plan_of(model, CHOICES)
+    plan = plan_pairs(model, CHOICES)
     with intervene(model, 1, 3, "hold", 0.2, state="c"):
-        both = gaps_without(model, plan, [[Unit("c", 0, 5)]])[0]
+        both = score_ablated(model, plan, [[Unit("c", 0, 5)]])[0]
         with intervene(model, 0, 5, state="c"):
-            assert np.allclose(both, gaps(model, plan), atol=1e-5)
+            assert np.allclose(both, score_pairs(model, plan), atol=1e-5)
 
 
 def test_two_texts_that_are_the_same_to_a_model_are_a_tie() -> None:
     model = bilm()
     same = MinimalPair("a", "the cat", "the  cat")
-    assert gaps(model, plan_of(model, [same, CHOICES[0]])).tolist() == [0, *gaps(model, plan_of(model, CHOICES[:1]))]
+    assert score_pairs(model, plan_pairs(model, [same, CHOICES[0]])).tolist() == [
+        0,
+        *score_pairs(model, plan_pairs(model, CHOICES[:1])),
+    ]
 
 
 def test_pairs_with_unknown_words_are_told_apart() -> None:
-    assert plan_of(bilm(), CHOICES).known.tolist() == [True, True, False, True]
+    assert plan_pairs(bilm(), CHOICES).known.tolist() == [True, True, False, True]
 
 
 def test_mistakes_are_said() -> None:
     model = bilm()
-    with pytest.raises(CorpusError, match="no minimal pairs"):
-        plan_of(model, [])
-    with pytest.raises(CorpusError, match="the same to this model"):
-        plan_of(model, [MinimalPair("a", "the cat", "the  cat")])
-    with pytest.raises(SettingError, match=r"unit h2\.0: the network has the layers 0 to 1"):
-        gaps_without(model, plan_of(model, CHOICES), [[Unit("h", 2, 0)]])
-    with pytest.raises(SettingError, match="h has the units 0 to 3"):
-        gaps_without(model, plan_of(model, CHOICES), [[Unit("h", 0, 4)]])
-    with pytest.raises(ModelError, match="no output layer"):
-        plan_of(BiLM(model.network, model.settings), CHOICES)
+    with pytest.raises(CorpusError, match="minimal pairs"):
+        plan_pairs(model, [])
+    with pytest.raises(CorpusError, match="same"):
+        plan_pairs(model, [MinimalPair("a", "the cat", "the  cat")])
+    with pytest.raises(SettingError, match=r"h2\.0.*0 to 1"):
+        score_ablated(model, plan_pairs(model, CHOICES), [[Unit("h", 2, 0)]])
+    with pytest.raises(SettingError, match="0 to 3"):
+        score_ablated(model, plan_pairs(model, CHOICES), [[Unit("h", 0, 4)]])
+    with pytest.raises(ModelError, match="output layer"):
+        plan_pairs(BiLM(model.network, model.settings), CHOICES)

@@ -9,10 +9,18 @@ from torch import nn
 
 from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.trace import Trace, trace_torch
-from relmo.analysis.syntax.syntax_units import depth_regression, moments, nested, solve, squares, syntax_units, total
+from relmo.analysis.syntax.syntax_units import (
+    compute_moments,
+    depth_regression,
+    nested_cross_validation,
+    solve_ridge,
+    sum_moments,
+    sum_squared_errors,
+    syntax_units,
+)
 from relmo.errors import CorpusError, SettingError
 from relmo.text.trees import DepthSentence
-from small_models import bilm, language_model
+from support.small_models import bilm, language_model
 
 
 def sentences(count: int, seed: int = 0) -> list[DepthSentence]:
@@ -63,21 +71,23 @@ def test_where_no_unit_counts_nothing_is_explained_and_none_is_named(tmp_path) -
 def test_weights_are_those_of_ridge_regression_and_errors_its_sums_of_squares() -> None:
     generator = np.random.default_rng(0)
     x, y = generator.normal(size=(50, 4)), generator.normal(size=50)
-    seen = total([moments(x[:20], y[:20]), moments(x[20:], y[20:])])
-    (w,) = solve(seen, (0.3,))
+    seen = sum_moments([compute_moments(x[:20], y[:20]), compute_moments(x[20:], y[20:])])
+    (w,) = solve_ridge(seen, (0.3,))
     centred, level = x - x.mean(axis=0), y - y.mean()
     by_hand = np.linalg.solve(centred.T @ centred + 50 * 0.3 * np.eye(4), centred.T @ level)
     assert w[:-1] == pytest.approx(by_hand)
     assert w[-1] == pytest.approx(y.mean() - x.mean(axis=0) @ by_hand)
     asked = generator.normal(size=(9, 4)), generator.normal(size=9)
-    assert squares(moments(*asked), w) == pytest.approx(np.square(asked[1] - asked[0] @ w[:-1] - w[-1]).sum())
+    assert sum_squared_errors(compute_moments(*asked), w) == pytest.approx(
+        np.square(asked[1] - asked[0] @ w[:-1] - w[-1]).sum()
+    )
 
 
 def test_what_is_explained_is_of_sentences_held_out() -> None:
     """As many columns as rows explain everything they were fitted to, and nothing else."""
     generator = np.random.default_rng(0)
     x, y = generator.normal(size=(100, 100)), generator.normal(size=100)
-    assert nested(x, y, np.arange(100) % 5, 5, None).r2.value < 0.05
+    assert nested_cross_validation(x, y, np.arange(100) % 5, 5, None).r2.value < 0.05
 
 
 def test_a_model_of_words_is_read_sentence_by_sentence(recwarn) -> None:
@@ -99,11 +109,11 @@ def test_a_network_of_torchs_own_is_regressed_by_its_trace() -> None:
 
 def test_mistakes_are_said() -> None:
     traced, values = counting_trace()
-    with pytest.raises(SettingError, match="depths for"):
+    with pytest.raises(SettingError, match="depths"):
         depth_regression(traced, values[:-1])
-    with pytest.raises(CorpusError, match="too few to hold some out"):
+    with pytest.raises(CorpusError, match="sentences"):
         syntax_units(bilm(), sentences(5))
-    with pytest.raises(CorpusError, match="no sentences with trees"):
+    with pytest.raises(CorpusError, match="trees"):
         syntax_units(bilm(), [])
-    with pytest.raises(SettingError, match="reads characters"):
+    with pytest.raises(SettingError, match="characters"):
         syntax_units(language_model(), sentences(20))

@@ -10,18 +10,18 @@ from relmo.analysis.core.causal import Unit
 from relmo.analysis.core.features import read, tracks
 from relmo.analysis.core.trace import trace
 from relmo.analysis.units.compare import (
+    block_interval,
     bracket_distances,
     compare_losses_of,
     copied,
     emergence,
     rank_classes,
     samples,
-    stretch_interval,
     symbol_losses,
 )
 from relmo.errors import SettingError
 from relmo.settings.lm import TextSettings
-from small_models import TEXT, language_model, ngram_model
+from support.small_models import TEXT, language_model, ngram_model
 
 
 def test_losses_are_those_by_which_perplexity_is_made() -> None:
@@ -53,7 +53,7 @@ def test_an_interval_holds_the_mean_of_its_kind_about_as_often_as_it_says() -> N
     generator, held = np.random.default_rng(0), 0
     for _ in range(200):
         walk = np.repeat(generator.normal(size=60), 100)  # neighbours alike: a naive interval would be far too short
-        found = stretch_interval(walk, np.ones(len(walk), dtype=bool))
+        found = block_interval(walk, np.ones(len(walk), dtype=bool))
         held += found.low < 0 < found.high
     assert 180 <= held <= 199
 
@@ -108,8 +108,8 @@ def test_a_cells_past_is_its_correlation_in_every_checkpoint() -> None:
 def test_models_that_do_not_fit_together_are_refused() -> None:
     other = language_model()
     other.settings = type(other.settings)(model=other.settings.model, text=TextSettings(lowercase=True))
-    with pytest.raises(SettingError, match="split text in different ways"):
+    with pytest.raises(SettingError, match="unit"):
         compare_losses_of({"a": language_model(), "b": other}, list(TEXT))
     document = read(other, TEXT)
-    with pytest.raises(SettingError, match="has other units"):
+    with pytest.raises(SettingError, match="units"):
         emergence({"a": language_model(), "b": language_model(hidden=9)}, document, np.ones(len(document)))

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relmo.analysis.core.feature_words import WORDS, cell_name, class_in_words, in_words
+from relmo.analysis.core.feature_words import WORDS, describe_class, describe_feature, name_cell
 from relmo.analysis.core.features import FEATURES, document_of, tracks
 from relmo.analysis.core.trace import Trace
 from relmo.analysis.units.cells import score_cells
 from relmo.analysis.units.named_cells import NamedCell, name_cells, read_cells, write_cells
 from relmo.errors import ModelError
-from relmo.explorer.examples import OWN, shipped
+from relmo.explorer.examples import EXAMPLES_DIR, list_examples
 
 
 def quoted(length: int = 4000) -> tuple[Trace, dict[str, np.ndarray]]:
@@ -45,7 +45,7 @@ def test_a_cell_that_beats_its_controls_gets_a_name_and_comes_back_from_disk(tmp
 
 
 def some_cell() -> dict[str, Any]:
-    return json.loads((OWN / "prose" / "cells.json").read_text(encoding="utf-8"))["cells"][0]
+    return json.loads((EXAMPLES_DIR / "prose" / "cells.json").read_text(encoding="utf-8"))["cells"][0]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_file_that_is_not_of_named_cells_is_refused_in_one_line(tmp_path: Path
 
 
 def test_the_cells_that_ship_beat_their_controls_and_say_how_they_were_measured() -> None:
-    found = {name: read_cells(OWN / name) for name in shipped() if (OWN / name).is_dir()}
+    found = {name: read_cells(EXAMPLES_DIR / name) for name in list_examples() if (EXAMPLES_DIR / name).is_dir()}
     named = {"prose", "code", "anbn-lstm", "anbn-gru"}
     assert named <= {name for name, cells in found.items() if cells}
     features = {name: [cell.feature for cell in cells] for name, cells in found.items()}
@@ -89,10 +89,10 @@ def test_strength_is_said_in_words() -> None:
 
 def test_every_feature_has_plain_words() -> None:
     assert {*WORDS} == {*FEATURES}
-    assert in_words("mine") == "at “mine”"
-    assert cell_name("mine") == "the cell for “mine”"
-    assert class_in_words("quotes rises") == "where a quotation begins"
-    assert class_in_words("newline") == "at every newline"
+    assert describe_feature("mine") == "at “mine”"
+    assert name_cell("mine") == "the cell for “mine”"
+    assert describe_class("quotes rises") == "where a quotation begins"
+    assert describe_class("newline") == "at every newline"
 
 
 def test_the_surplus_counts_as_and_bs_and_nothing_else() -> None:

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from relmo.networks.inputs import IGNORED, TaskNetwork, WordBatch
 from relmo.networks.sentence_encoder import Encoded, SentenceEncoder
-from relmo.nn.initialise import initialise
+from relmo.nn.cells import initialise
 
 
 class Frames(NamedTuple):
@@ -37,10 +37,10 @@ class FrameScores(NamedTuple):
 class PredicateNetwork(nn.Module):
     """h = biLSTM([x; mark]); each role from h_t, the sense from h at the predicate."""
 
-    def __init__(self, *, input_size: int, again_size: int, hidden: int, mark_dim: int, roles: int, senses: int):
+    def __init__(self, *, input_size: int, elmo_size: int, hidden: int, mark_dim: int, roles: int, senses: int):
         super().__init__()
         self.marks = nn.Embedding(2, mark_dim)
-        self.encoder = SentenceEncoder(input_size=input_size + mark_dim, hidden=hidden, again_size=again_size)
+        self.encoder = SentenceEncoder(input_size=input_size + mark_dim, hidden=hidden, elmo_size=elmo_size)
         self.roles = nn.Linear(self.encoder.output_size, roles)
         self.senses = nn.Linear(self.encoder.output_size, senses)
         initialise(self)

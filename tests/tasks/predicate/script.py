@@ -40,7 +40,7 @@ TRAIN = ["train", "predicate", "train.jsonl", "--valid", "dev.jsonl", *SMALL, *H
 run(*TRAIN, "--out", "model")
 
 import relmo  # noqa: E402
-from relmo.runs.reporter import Reporter  # noqa: E402
+from relmo.runs.progress import Reporter  # noqa: E402
 from relmo.runs.train_task import train_task  # noqa: E402
 from relmo.settings.kinds import settings_class  # noqa: E402
 
@@ -72,7 +72,7 @@ class StopAfter(Reporter):
 
     steps = 9
 
-    def stepped(self, step: object, total: int) -> None:
+    def on_step(self, step: object, total: int) -> None:
         """After each step."""
         self.steps -= 1
         if not self.steps:

@@ -10,9 +10,9 @@ import torch
 from relmo.networks.predicate import Frames, FrameScores, MarkedNetwork, PredicateBatch, PredicateNetwork
 
 from relmo.networks.inputs import WordInputs
-from relmo.tasks.features import EncodedSentences, Say, Words
+from relmo.tasks.features import EncodedSentences, MessageCallback, Words
 from relmo.tasks.scores import TaskReport, class_report
-from relmo.tasks.task import Labels, Task, Tokenized, count_labels, side_by_side
+from relmo.tasks.task import Labels, Task, Tokenized, count_labels, pad_arrays
 from relmo.text.readers.tables import json_rows
 from relmo.text.vocabulary import Vocabulary
 
@@ -70,7 +70,7 @@ class EncodedFrames:
         if self.senses is None:
             return PredicateBatch(words, predicates, None, 0)
         roles = [self.roles[i] for i in which.tolist()]
-        frames = Frames(side_by_side(roles), torch.from_numpy(self.senses[which]))
+        frames = Frames(pad_arrays(roles), torch.from_numpy(self.senses[which]))
         return PredicateBatch(words, predicates, frames, sum(map(len, roles)))
 
 
@@ -104,7 +104,7 @@ class PredicateTagger(Task[Marked, Frame]):
         """Recurrent layers over words and marks."""
         body = PredicateNetwork(
             input_size=inputs.size,
-            again_size=inputs.again_size,
+            elmo_size=inputs.elmo_size,
             hidden=self.settings.model.hidden,
             mark_dim=self.settings.model.mark_dim,
             roles=len(self.vocabularies["role-labels"]),
@@ -112,11 +112,13 @@ class PredicateTagger(Task[Marked, Frame]):
         )
         return MarkedNetwork(inputs, body)
 
-    def encode(self, examples: Sequence[Marked], *, answers: bool = False, say: Say = lambda _: None) -> EncodedFrames:
+    def encode(
+        self, examples: Sequence[Marked], *, answers: bool = False, on_message: MessageCallback = lambda _: None
+    ) -> EncodedFrames:
         """Words, marks, and what is to be learned."""
         senses, roles = self.vocabularies.values()
         return EncodedFrames(
-            self.features.encode([example.words for example in examples], say),
+            self.features.encode([example.words for example in examples], on_message),
             np.array([example.predicate for example in examples]),
             [roles.ids(example.roles) for example in examples] if answers else [],
             senses.ids(example.sense for example in examples) if answers else None,
@@ -128,7 +130,7 @@ class PredicateTagger(Task[Marked, Frame]):
         found = zip(examples, output.senses.argmax(dim=1).tolist(), output.roles.argmax(dim=2).tolist(), strict=True)
         frames = []
         for example, sense, row in found:
-            words = Tokenized.of(example.words)
+            words = Tokenized.from_words(example.words)
             own = [roles.symbols[i] for i in row[: len(words)]]
             at = example.predicate
             frames.append(Frame(words.text, words.tokens[at].start, words[at], senses.symbols[sense], own))
@@ -138,7 +140,7 @@ class PredicateTagger(Task[Marked, Frame]):
         """The accuracy of roles."""
         return class_report(*([role for each in side for role in each.roles] for side in (examples, predictions)))
 
-    def ask(self, given: tuple[str | Words, int], *, tokenized: bool = False) -> Marked:
+    def make_example(self, given: tuple[str | Words, int], *, tokenized: bool = False) -> Marked:
         """A sentence and the place of its predicate."""
         sentence, predicate = given
         return Marked(self.split(sentence, tokenized=tokenized), predicate, "", [])
@@ -146,4 +148,4 @@ class PredicateTagger(Task[Marked, Frame]):
     def read_line(self, line: str, *, tokenized: bool = False) -> Marked:
         """The number of the predicate, then the sentence."""
         number, sentence = line.split("\t")
-        return self.ask((sentence, int(number)), tokenized=tokenized)
+        return self.make_example((sentence, int(number)), tokenized=tokenized)

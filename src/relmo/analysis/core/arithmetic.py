@@ -1,12 +1,11 @@
-"""An equation of a cell, as its docstring has it, computed and written out with its numbers.
+"""An equation from a cell's docstring, computed and written out with its numbers.
 
-    written = Written("sigmoid(W_ii x + b_ii + W_hi h + b_hi)", names)
-    written.value                   (H,)
-    written.lines(unit=2)           "sigmoid((1.7·1 + 0.9·0) + 2.1 + …)", "sigmoid(3.8 + …)", "sigmoid(4.1)", "0.984"
+    equation = WorkedEquation("sigmoid(W_ii x + b_ii + W_hi h + b_hi)", names)
+    equation.value                   # (H,)
+    equation.lines(unit=2)           # "sigmoid((1.7·1 + 0.9·0) + 2.1 + …)", "sigmoid(3.8 + …)", "sigmoid(4.1)", "0.984"
 
-The language is that of the docstrings: names, numbers, + - *, a matrix before what it multiplies, sigmoid, tanh, relu,
-and clip(…, ±3). An equation in any other words, or with names that are not given, is a `SettingError`; who shows
-equations then shows their numbers alone.
+Equations consist of names, numbers, + - *, a matrix before its argument, sigmoid, tanh, relu, and clip(…, ±3). Other
+syntax, or an unknown name, is a `SettingError`; callers then show the numbers alone.
 """
 
 import re
@@ -24,176 +23,156 @@ FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "relu": lambda x: np.maximum(x, 0),
 }
 CLIP = "clip"
-MOST_TERMS = 8  # of a product that is written out
-DEEPEST, LONGEST = 20, 400  # brackets in brackets, and characters
-
-Names = Mapping[str, np.ndarray]
+MINUS = "\N{MINUS SIGN}"
+MAX_TERMS = 8  # of a product that is written out
+MAX_DEPTH, MAX_LENGTH = 20, 400  # nested brackets, characters
 
 
 @dataclass(frozen=True)
 class Node:
-    """A part of an equation: a name, a number, an operation, a function or a product with a matrix; its parts; what it
-    comes to, (H,) or one number."""
+    """Node of a parsed equation: a name, number, operation, function or matrix product, with its value (H,) or ()."""
 
     kind: str
     parts: tuple["Node", ...]
     value: np.ndarray
     matrix: np.ndarray | None = None
 
+    def at(self, unit: int) -> float:
+        """Return the value of one unit."""
+        return float(self.value if self.value.ndim == 0 else self.value[unit])
 
-class Written:
-    """The right side of an equation with what its names stand for: matrices (H, I) and vectors."""
 
-    def __init__(self, text: str, names: Names):
-        if len(text) > LONGEST:
-            raise SettingError(f"the equation has {len(text)} characters; at most {LONGEST} are read")
-        self.tokens, self.names, self.depth = _tokens(text), names, 0
-        self.root = self._sum()
+class WorkedEquation:
+    """Right side of an equation, evaluated with the arrays of its names: matrices (H, I) and vectors."""
+
+    def __init__(self, text: str, names: Mapping[str, np.ndarray]):
+        if len(text) > MAX_LENGTH:
+            raise SettingError(f"The equation has {len(text)} characters; at most {MAX_LENGTH} are supported.")
+        self.tokens: list[str] = []
+        self.names, self.depth, end = names, 0, 0
+        while text[end:].strip():
+            match = TOKEN.match(text, end)
+            if match is None:
+                raise SettingError(f"Unexpected {text[end : end + 20]!r} in the equation.")
+            self.tokens.append(match.group().strip())
+            end = match.end()
+        self.root = self._parse_sum()
         if self.tokens:
-            raise SettingError(f"the equation {text[:80]!r} goes on after its end: {self.tokens[0]!r}")
+            raise SettingError(f"Unexpected {self.tokens[0]!r} after the end of the equation {text[:80]!r}.")
 
     @property
     def value(self) -> np.ndarray:
-        """What it comes to, for all units."""
+        """Value for all units."""
         return self.root.value
 
     def lines(self, unit: int) -> list[str]:
-        """One unit's numbers: with every product written out, with products added up, with the arguments of functions
-        added up, and the value; without lines that say the same."""
-        written = [_write(self.root, unit, level) for level in range(3)] + [number(_at(self.root.value, unit))]
-        return list(dict.fromkeys(written))
+        """Return one unit's numbers in stages, without repetitions.
 
-    def _take(self, *wanted: str) -> str | None:
-        return self.tokens.pop(0) if self.tokens and self.tokens[0] in wanted else None
+        Products are written out, then added up; then the arguments of functions are added up; last comes the value.
+        """
+        stages = [_write(self.root, unit, level) for level in range(3)] + [_format(self.root.at(unit))]
+        return list(dict.fromkeys(stages))
 
-    def _expect(self, wanted: str) -> None:
-        if self._take(wanted) is None:
-            raise SettingError(f"the equation lacks {wanted!r}")
+    def _accept(self, *tokens: str) -> str | None:
+        return self.tokens.pop(0) if self.tokens and self.tokens[0] in tokens else None
 
-    def _sum(self) -> Node:
+    def _expect(self, token: str) -> None:
+        if self._accept(token) is None:
+            raise SettingError(f"Missing {token!r} in the equation.")
+
+    def _parse_sum(self) -> Node:
         self.depth += 1
-        if self.depth > DEEPEST:
-            raise SettingError("the equation has too many brackets in brackets")
-        found = self._product()
-        while sign := self._take("+", "-"):
-            right = self._product()
-            value = found.value + right.value if sign == "+" else found.value - right.value
-            found = Node(sign, (found, right), value)
+        if self.depth > MAX_DEPTH:
+            raise SettingError(f"The equation has more than {MAX_DEPTH} nested brackets.")
+        node = self._parse_product()
+        while sign := self._accept("+", "-"):
+            right = self._parse_product()
+            node = Node(sign, (node, right), node.value + right.value if sign == "+" else node.value - right.value)
         self.depth -= 1
-        return found
+        return node
 
-    def _product(self) -> Node:
-        found = self._factor()
-        while self._take("*"):
-            right = self._factor()
-            found = Node("*", (found, right), found.value * right.value)
-        return found
+    def _parse_product(self) -> Node:
+        node = self._parse_factor()
+        while self._accept("*"):
+            right = self._parse_factor()
+            node = Node("*", (node, right), node.value * right.value)
+        return node
 
-    def _factor(self) -> Node:
-        if self._take("("):
-            found = self._sum()
+    def _parse_factor(self) -> Node:
+        if self._accept("("):
+            node = self._parse_sum()
             self._expect(")")
-            return found
+            return node
         if not self.tokens:
-            raise SettingError("the equation ends too soon")
+            raise SettingError("Unexpected end of the equation.")
         token = self.tokens.pop(0)
         if token in FUNCTIONS or token == CLIP:
-            return self._function(token)
+            return self._parse_function(token)
         if re.fullmatch(r"\d+(\.\d+)?", token):
             return Node("number", (), np.array(float(token)))
         if token not in self.names:
-            raise SettingError(f"the equation has {token!r}, which is not given")
-        given = self.names[token]
-        if given.ndim == 1:
-            return Node("name", (), given)
-        what = self._factor()
-        if what.value.shape != (given.shape[1],):
-            raise SettingError(f"{token} has {given.shape[1]} columns, and multiplies {what.value.shape}")
-        return Node("matrix", (what,), given @ what.value, given)
+            raise SettingError(f"Unknown name {token!r} in the equation.")
+        array = self.names[token]
+        if array.ndim == 1:
+            return Node("name", (), array)
+        argument = self._parse_factor()
+        if argument.value.shape != (array.shape[1],):
+            raise SettingError(f"{token} has {array.shape[1]} columns; its argument has shape {argument.value.shape}.")
+        return Node("matrix", (argument,), array @ argument.value, array)
 
-    def _function(self, name: str) -> Node:
+    def _parse_function(self, name: str) -> Node:
         self._expect("(")
-        inside = self._sum()
+        argument = self._parse_sum()
         if name != CLIP:
             self._expect(")")
-            return Node(name, (inside,), FUNCTIONS[name](inside.value))
+            return Node(name, (argument,), FUNCTIONS[name](argument.value))
         self._expect(",")
         if not self.tokens or not self.tokens[0].startswith("±"):
-            raise SettingError("the equation clips, but not at a number")
+            raise SettingError("The second argument of clip must be a number such as ±3.")
         limit = float(self.tokens.pop(0)[1:])
         self._expect(")")
-        return Node(CLIP, (inside, Node("number", (), np.array(limit))), inside.value.clip(-limit, limit))
+        return Node(CLIP, (argument, Node("number", (), np.array(limit))), argument.value.clip(-limit, limit))
 
 
-def _tokens(text: str) -> list[str]:
-    found, at = [], 0
-    while text[at:].strip():
-        match = TOKEN.match(text, at)
-        if match is None:
-            raise SettingError(f"the equation has {text[at : at + 20]!r}, which is not read")
-        found.append(match.group().strip())
-        at = match.end()
-    return found
-
-
-def _at(value: np.ndarray, unit: int) -> float:
-    return float(value if value.ndim == 0 else value[unit])
-
-
-def number(value: float) -> str:
-    """A number with three decimals at most, and a minus that is one."""
+def _format(value: float, *, bracket_negative: bool = False) -> str:
+    """Format with at most three decimals and a typographic minus."""
     text = f"{value:.3f}".rstrip("0").rstrip(".")
-    return "0" if text == "-0" else text.replace("-", "\N{MINUS SIGN}")
-
-
-def _bracketed(value: float) -> str:
-    return f"({number(value)})" if value < 0 and number(value) != "0" else number(value)
+    text = "0" if text == "-0" else text.replace("-", MINUS)
+    return f"({text})" if bracket_negative and value < 0 and text != "0" else text
 
 
 def _write(node: Node, unit: int, level: int) -> str:
-    """A part of one unit's equation. Level 0 writes products with matrices out, 1 adds them up, 2 adds up the arguments
-    of functions."""
-    match node.kind:
-        case "name" | "number":
-            return number(_at(node.value, unit))
-        case "matrix":
-            return _terms(node, unit) if level == 0 else number(_at(node.value, unit))
-        case "+" | "-":
-            left, right = (_write(part, unit, level) for part in node.parts)
-            return _joined(left, node.kind, right, sum_on_right=node.parts[1].kind in "+-")
-        case "*":
-            return "·".join(_factor_text(part, unit, level) for part in node.parts)
-        case "clip":
-            inside = _write(node.parts[0], unit, level) if level < 2 else number(_at(node.parts[0].value, unit))
-            return f"clip({inside}, ±{number(float(node.parts[1].value))})"
-    (argument,) = node.parts
-    return f"{node.kind}({_write(argument, unit, level) if level < 2 else number(_at(argument.value, unit))})"
+    """Write a node for one unit; level 0 writes matrix products out, 1 adds them up, 2 adds up function arguments."""
+    if node.kind in ("name", "number") or (node.kind == "matrix" and level):
+        return _format(node.at(unit))
+    if node.kind == "matrix":
+        return _write_matrix_product(node, unit)
+    if node.kind in ("+", "-"):
+        left, right = (_write(part, unit, level) for part in node.parts)
+        sign = "+" if node.kind == "+" else MINUS
+        if node.parts[1].kind in "+-":
+            return f"{left} {sign} ({right})"
+        if right.startswith(MINUS) and "·" not in right:  # a + −b is a − b
+            return f"{left} {MINUS if node.kind == '+' else '+'} {right[1:]}"
+        return f"{left} {sign} {right}"
+    if node.kind == "*":
+        return "·".join(_write_factor(part, unit, level) for part in node.parts)
+    argument = _write(node.parts[0], unit, level) if level < 2 else _format(node.parts[0].at(unit))
+    limit = f", ±{_format(float(node.parts[1].value))}" if node.kind == CLIP else ""
+    return f"{node.kind}({argument}{limit})"
 
 
-def _joined(left: str, sign: str, right: str, *, sum_on_right: bool) -> str:
-    minus = "\N{MINUS SIGN}"
-    if sum_on_right:
-        return f"{left} {sign} ({right})".replace(" - (", f" {minus} (")
-    if right.startswith(minus) and "·" not in right:
-        return f"{left} {minus if sign == '+' else '+'} {right[1:]}"
-    return f"{left} {'+' if sign == '+' else minus} {right}"
+def _write_factor(node: Node, unit: int, level: int) -> str:
+    if node.kind in ("name", "number"):
+        return _format(node.at(unit), bracket_negative=True)
+    text = _write(node, unit, level)
+    return f"({text})" if node.kind in "+-" or (node.kind == "matrix" and level) else text
 
 
-def _factor_text(part: Node, unit: int, level: int) -> str:
-    if part.kind in ("name", "number"):
-        return _bracketed(_at(part.value, unit))
-    text = _write(part, unit, level)
-    return f"({text})" if part.kind in "+-" or (part.kind == "matrix" and level) else text
-
-
-def _terms(node: Node, unit: int) -> str:
-    """A row of a matrix times a vector, term by term where there are few."""
+def _write_matrix_product(node: Node, unit: int) -> str:
     assert node.matrix is not None
-    row, (what,) = node.matrix[unit], node.parts
-    if len(row) > MOST_TERMS:
-        return f"[{len(row):,} products: {number(_at(node.value, unit))}]"
-    return (
-        "("
-        + " + ".join(f"{_bracketed(float(w))}·{_bracketed(float(v))}" for w, v in zip(row, what.value, strict=True))
-        + ")"
-    )
+    row, (argument,) = node.matrix[unit], node.parts
+    if len(row) > MAX_TERMS:
+        return f"[{len(row):,} products: {_format(node.at(unit))}]"
+    factors = [[_format(float(x), bracket_negative=True) for x in vector] for vector in (row, argument.value)]
+    return "(" + " + ".join(f"{w}·{v}" for w, v in zip(*factors, strict=True)) + ")"

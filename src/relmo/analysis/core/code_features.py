@@ -1,10 +1,8 @@
-"""Where in source code there are strings, comments, and `if` statements: tracks of 0 and 1, a number a character.
+"""Features of source code: strings, comments and `if` statements as tracks of 0 and 1, one number per character.
 
-Code is scanned, not parsed, so that a piece cut out of the middle of a file is read too. Two families are known:
-"python", and "c" for C and what is written like it (C++, Java, JavaScript, Go, Rust, C#).
-
-A track says how things stand after a character was read: a string begins with its opening quote and has ended with its
-closing one.
+Code is scanned, not parsed, so that fragments of files work too. Two families of languages are supported: "python",
+and "c" for C and similar languages (C++, Java, JavaScript, Go, Rust, C#). The value at a character is the state after
+it was read: a string begins with its opening quote and has ended with its closing one.
 """
 
 import re
@@ -14,9 +12,9 @@ from typing import Literal
 import numpy as np
 
 Language = Literal["python", "c"]
-LIKE_C = (".c", ".h", ".cc", ".cpp", ".hpp", ".cxx", ".java", ".js", ".ts", ".go", ".rs", ".cs")
+C_SUFFIXES = (".c", ".h", ".cc", ".cpp", ".hpp", ".cxx", ".java", ".js", ".ts", ".go", ".rs", ".cs")
 
-PIECES: dict[Language, re.Pattern[str]] = {
+STRINGS_AND_COMMENTS: dict[Language, re.Pattern[str]] = {
     "python": re.compile(
         r"(?P<comment>#[^\n]*)"
         r'|(?P<string>"""(?:\\.|[^\\])*?(?:"""|\Z)'
@@ -32,125 +30,107 @@ PIECES: dict[Language, re.Pattern[str]] = {
         re.DOTALL | re.MULTILINE,
     ),
 }
-OPENING, CLOSING = "([{", ")]}"
+BRACKET, OPENING = re.compile(r"[()\[\]{}]"), "([{"
 
 
-def language_of(path: str) -> Language | None:
-    """The language of a source file by its name; None of what is not code."""
+def detect_language(path: str) -> Language | None:
+    """Return the language of a source file by its suffix; None for other files."""
     name = path.lower()
     if name.endswith((".py", ".pyi")):
         return "python"
-    return "c" if name.endswith(LIKE_C) else None
+    return "c" if name.endswith(C_SUFFIXES) else None
 
 
-def strings_and_comments(text: str, language: Language) -> dict[str, np.ndarray]:
-    """Whether one is inside a string, and inside a comment; (characters,) each."""
+def mark_strings_and_comments(text: str, language: Language) -> dict[str, np.ndarray]:
+    """Return tracks of strings and of comments; (characters,) each."""
     tracks = {name: np.zeros(len(text), dtype=np.float32) for name in ("string", "comment")}
-    for kind, begin, end in _pieces(text, language):
-        ended = kind == "string" or text.startswith("/*", begin)  # the last character is read: one is outside again
-        tracks[kind][begin : end - 1 if ended else end] = 1
+    for match in STRINGS_AND_COMMENTS[language].finditer(text):
+        kind, begin, end = str(match.lastgroup), match.start(), match.end()
+        has_closing_mark = kind == "string" or text.startswith("/*", begin)
+        tracks[kind][begin : end - 1 if has_closing_mark else end] = 1
     return tracks
 
 
-def _pieces(text: str, language: Language) -> Iterator[tuple[str, int, int]]:
-    """Strings and comments, with where they begin and end."""
-    for found in PIECES[language].finditer(text):
-        yield str(found.lastgroup), found.start(), found.end()
+def blank_strings_and_comments(text: str, language: Language) -> str:
+    """Replace every character of strings and comments by a space, line ends too."""
+    return STRINGS_AND_COMMENTS[language].sub(lambda match: " " * len(match.group()), text)
 
 
-def code_alone(text: str, language: Language) -> str:
-    """The text with blanks in the place of strings and comments, line ends within them too."""
-    parts, last = [], 0
-    for _, begin, end in _pieces(text, language):
-        parts += [text[last:begin], " " * (end - begin)]
-        last = end
-    return "".join([*parts, text[last:]])
-
-
-def depth(text: str) -> np.ndarray:
-    """How many brackets are open after each character; one that closes nothing counts for nothing. (characters,)"""
-    found = np.zeros(len(text), dtype=np.float32)
-    level, last = 0, 0
-    for match in re.finditer(r"[()\[\]{}]", text):
-        found[last : match.start()] = level
+def count_open_brackets(text: str) -> np.ndarray:
+    """Return the number of open brackets after each character (characters,); unmatched closing ones are ignored."""
+    counts = np.zeros(len(text), dtype=np.float32)
+    level, previous = 0, 0
+    for match in BRACKET.finditer(text):
+        counts[previous : match.start()] = level
         level = level + 1 if match.group() in OPENING else max(level - 1, 0)
-        last = match.start()
-    found[last:] = level
-    return found
+        previous = match.start()
+    counts[previous:] = level
+    return counts
 
 
-def if_statements(text: str, language: Language) -> dict[str, np.ndarray]:
-    """Whether one is in the condition of an `if`, and in the body of one; (characters,) each."""
-    code = code_alone(text, language)
+def mark_if_statements(text: str, language: Language) -> dict[str, np.ndarray]:
+    """Return tracks of the conditions ("if") and of the bodies ("if_body") of `if` statements; (characters,) each."""
+    code = blank_strings_and_comments(text, language)
     tracks = {name: np.zeros(len(text), dtype=np.float32) for name in ("if", "if_body")}
-    spans = _python_ifs(code) if language == "python" else _c_ifs(code)
-    for name, begin, end in spans:
+    for name, begin, end in _find_python_ifs(code) if language == "python" else _find_c_ifs(code):
         tracks[name][begin:end] = 1
     return tracks
 
 
-def _python_ifs(code: str) -> Iterator[tuple[str, int, int]]:
-    """Conditions from `if` or `elif` to the colon, bodies by their indentation."""
-    open_brackets = depth(code)
-    bodies: list[int] = []  # the indentation of each `if` whose body one may be in
-    for begin, end in _logical_lines(code, open_brackets):
+def _find_python_ifs(code: str) -> Iterator[tuple[str, int, int]]:
+    """Yield conditions from `if` or `elif` to the colon, and bodies by their indentation."""
+    brackets = count_open_brackets(code)
+    indents: list[int] = []  # of the `if` statements whose bodies may include the current line
+    for begin, end in _split_logical_lines(code, brackets):
         line = code[begin:end]
-        body = line.lstrip(" \t\n\\")
+        statement = line.lstrip(" \t\n\\")
         indent = len(line) - len(line.lstrip(" \t"))
-        if body.strip():
-            while bodies and indent <= bodies[-1]:
-                bodies.pop()
-        if bodies:
+        if statement.strip():
+            while indents and indent <= indents[-1]:
+                indents.pop()
+        if indents:
             yield "if_body", begin, end
-        if found := re.match(r"(?:if|elif)\b", body):
-            start = end - len(body)
-            level = open_brackets[start]
-            colons = (m.start() for m in re.finditer(":", body) if open_brackets[start + m.start()] == level)
-            colon = next(colons, len(body))
-            yield "if", start + found.end() - 1, start + colon
-            if body[colon + 1 :].strip():
+        if match := re.match(r"(?:if|elif)\b", statement):
+            start = end - len(statement)
+            colons = (m.start() for m in re.finditer(":", statement) if brackets[start + m.start()] == brackets[start])
+            colon = next(colons, len(statement))
+            yield "if", start + match.end() - 1, start + colon
+            if statement[colon + 1 :].strip():
                 yield "if_body", start + colon, end
             else:
-                bodies.append(indent)
+                indents.append(indent)
 
 
-def _logical_lines(code: str, open_brackets: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Lines with their ends, those that go on within brackets or after a backslash taken together."""
+def _split_logical_lines(code: str, brackets: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield lines with their ends; lines that continue inside brackets or after a backslash are joined."""
     begin = 0
-    for found in re.finditer("\n", code):
-        end = found.end()
-        if open_brackets[found.start()] == 0 and code[end - 2 : end - 1] != "\\":
+    for match in re.finditer("\n", code):
+        end = match.end()
+        if brackets[match.start()] == 0 and code[end - 2 : end - 1] != "\\":
             yield begin, end
             begin = end
     if begin < len(code):
         yield begin, len(code)
 
 
-def _c_ifs(code: str) -> Iterator[tuple[str, int, int]]:
-    """Conditions between the brackets after `if`, bodies in braces or up to a semicolon."""
-    partner = _partners(code)
-    for found in re.finditer(r"\bif\s*(?:constexpr\s*)?\(", code):
-        opened = found.end() - 1
-        closed = partner.get(opened)
-        if closed is None:
-            yield "if", opened, len(code)
+def _find_c_ifs(code: str) -> Iterator[tuple[str, int, int]]:
+    """Yield conditions between the brackets after `if`, and bodies in braces or up to a semicolon."""
+    open_brackets: list[int] = []
+    closing: dict[int, int] = {}  # position of the closing bracket of each opening one
+    for bracket in BRACKET.finditer(code):
+        if bracket.group() in OPENING:
+            open_brackets.append(bracket.start())
+        elif open_brackets:
+            closing[open_brackets.pop()] = bracket.start()
+    for match in re.finditer(r"\bif\s*(?:constexpr\s*)?\(", code):
+        begin = match.end() - 1
+        if begin not in closing:
+            yield "if", begin, len(code)
             continue
-        yield "if", opened, closed
-        begin = re.compile(r"\s*").match(code, closed + 1).end()  # type: ignore[union-attr]
-        if code[begin : begin + 1] == "{":
-            yield "if_body", begin, partner.get(begin, len(code))
+        yield "if", begin, closing[begin]
+        body = re.compile(r"\s*").match(code, closing[begin] + 1).end()  # type: ignore[union-attr]
+        if code[body : body + 1] == "{":
+            yield "if_body", body, closing.get(body, len(code))
         else:
-            semicolon = code.find(";", begin)
-            yield "if_body", begin, len(code) if semicolon < 0 else semicolon
-
-
-def _partners(code: str) -> dict[int, int]:
-    """The place of the closing bracket of each opening one that has one."""
-    stack: list[int] = []
-    found: dict[int, int] = {}
-    for match in re.finditer(r"[()\[\]{}]", code):
-        if match.group() in OPENING:
-            stack.append(match.start())
-        elif stack:
-            found[stack.pop()] = match.start()
-    return found
+            semicolon = code.find(";", body)
+            yield "if_body", body, len(code) if semicolon < 0 else semicolon

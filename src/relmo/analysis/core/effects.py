@@ -1,37 +1,76 @@
-"""How strongly numbers go together, for many units and features at once: correlations, areas under the curve,
-thresholds chosen on one half of a text and judged on the other, delays.
+"""Effect sizes for many units and features at once, and confidence intervals.
 
-Units are rows (U, T), features columns (T, F). A unit's score is compared with what is reached without it: by the last
-few symbols (`ngram_predictions`), by all units together (`probe_predictions`), by chance (`shifted`).
+Units are rows (U, T), features columns (T, F). A unit's score is compared with what is reached without it: from the
+last few symbols (`predict_from_ngrams`), from all units (`predict_from_units`), by chance (`correlate_shifted`).
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
-SHIFTS = 100  # of the text against itself, for what chance gives
-SHRINK = 2.0  # occurrences of a context that its shorter context is worth
-RIDGE = 1e-3  # of the squared weights of the linear probe, for each position
+NUM_SHIFTS = 100  # circular shifts of the text that estimate chance correlations
+NGRAM_PRIOR = 2.0  # weight of the shorter context, in occurrences of the longer one
+RIDGE = 1e-3  # penalty of the linear probe per position
+Z = 1.959964  # 97.5% quantile of the normal distribution
+NUM_RESAMPLES = 10_000
+CHUNK = 1 << 22  # numbers drawn at a time
 
 
-class Tied(NamedTuple):
-    """A row's order, and its ranks from 1 on; equal values share the mean of their ranks."""
+class Interval(NamedTuple):
+    """Value with the ends of its 95% interval."""
 
-    order: np.ndarray  # (T,)
-    ranks: np.ndarray  # (T,)
+    value: float
+    low: float
+    high: float
+
+
+def wilson(points: float, count: int) -> Interval:
+    """Return the share of `points` in `count` trials with Wilson's score interval, which holds near 0 and 1 too.
+
+    Wilson 1927, Probable inference, the law of succession, and statistical inference
+    """
+    if count == 0:
+        return Interval(math.nan, 0.0, 1.0)
+    p, z2 = points / count, Z * Z
+    centre = (p + z2 / (2 * count)) / (1 + z2 / count)
+    half = Z * math.sqrt(p * (1 - p) / count + z2 / (4 * count * count)) / (1 + z2 / count)
+    return Interval(p, max(0.0, centre - half), min(1.0, centre + half))
+
+
+def bootstrap_difference(first: np.ndarray, second: np.ndarray, groups: np.ndarray, *, seed: int = 0) -> Interval:
+    """Return mean(first) - mean(second) of paired scores (N,) with its bootstrap interval.
+
+    Whole groups (N,), such as sentences, are resampled, since scores within a group are not independent.
+    """
+    _, group = np.unique(groups, return_inverse=True)
+    sums = np.bincount(group, weights=first.astype(np.float64) - second)  # (G,)
+    sizes = np.bincount(group).astype(np.float64)
+    generator, means = np.random.default_rng(seed), []
+    for begin in range(0, NUM_RESAMPLES, step := max(1, CHUNK // len(sums))):
+        draws = generator.integers(len(sums), size=(min(step, NUM_RESAMPLES - begin), len(sums)))
+        means.append(sums[draws].sum(axis=1) / sizes[draws].sum(axis=1))
+    low, high = np.quantile(np.concatenate(means), (0.025, 0.975))
+    return Interval(float(sums.sum() / sizes.sum()), float(low), float(high))
+
+
+class Ranking(NamedTuple):
+    """Sort order (T,) of values and their ranks (T,) from 1; ties share their mean rank."""
+
+    order: np.ndarray
+    ranks: np.ndarray
 
 
 class Delay(NamedTuple):
-    """How many symbols after a feature a unit goes on, and off: medians over all times. `missed` is the share of the
-    times the feature is on that the unit misses."""
+    """Median number of symbols by which a unit follows a feature on and off, and the share of episodes it misses."""
 
     on: float
     off: float
     missed: float
 
 
-def standard(x: np.ndarray, axis: int) -> np.ndarray:
-    """Scales to mean 0 and standard deviation 1 along an axis; zeros where nothing varies."""
+def standardize(x: np.ndarray, axis: int) -> np.ndarray:
+    """Scale to mean 0 and standard deviation 1 along an axis; constants become zeros."""
     x = np.asarray(x, dtype=np.float32)
     mean = x.mean(axis=axis, keepdims=True, dtype=np.float64)
     centred = x - mean.astype(np.float32)
@@ -40,28 +79,30 @@ def standard(x: np.ndarray, axis: int) -> np.ndarray:
     return centred
 
 
-def ranked(values: np.ndarray) -> Tied:
-    """The order of numbers (T,) and their ranks."""
+def rank_values(values: np.ndarray) -> Ranking:
+    """Sort values (T,) and rank them."""
     order = np.argsort(values)
     ordered = values[order]
-    new = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
     ranks = np.empty(len(values), dtype=np.float32)
-    if len(new) == len(values):
+    if len(starts) == len(values):
         ranks[order] = np.arange(1, len(values) + 1)
     else:
-        counts = np.diff(np.append(new, len(values)))
-        ranks[order] = np.repeat(new + (counts + 1) / 2, counts)
-    return Tied(order, ranks)
+        counts = np.diff(np.append(starts, len(values)))
+        ranks[order] = np.repeat(starts + (counts + 1) / 2, counts)
+    return Ranking(order, ranks)
 
 
 def pearson(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """r of rows (U, T) with columns (T, F), both of them standard: (U, F)."""
+    """Return Pearson's r of standardized rows (U, T) with standardized columns (T, F); (U, F)."""
     return a @ b / max(a.shape[1], 1)
 
 
-def areas(ranks: np.ndarray, binary: np.ndarray) -> np.ndarray:
-    """Areas under the ROC curve of rows of ranks (U, T) for yes-or-no columns (T, F): the probability that a yes has a
-    larger value than a no; (U, F), nan where a column has only one of the two."""
+def compute_auc(ranks: np.ndarray, binary: np.ndarray) -> np.ndarray:
+    """Return the areas under the ROC curve of ranks (U, T) for binary columns (T, F); (U, F).
+
+    An area is the probability that a positive has a larger value than a negative; nan if a column is constant.
+    """
     positives = binary.sum(axis=0, dtype=np.float64)
     negatives = len(binary) - positives
     total = (ranks.astype(np.float64) - len(binary) / 2) @ binary + positives * (len(binary) / 2)
@@ -69,69 +110,65 @@ def areas(ranks: np.ndarray, binary: np.ndarray) -> np.ndarray:
         return (total - positives * (positives + 1) / 2) / (positives * negatives)
 
 
-def best_threshold(values: np.ndarray, order: np.ndarray, truth: np.ndarray, *, high: bool) -> tuple[float, float]:
-    """The threshold with the best F1 on some places, and that F1. A unit is on above it; without `high`, below it.
+def find_threshold(values: np.ndarray, order: np.ndarray, truth: np.ndarray, *, high: bool) -> tuple[float, float]:
+    """Return the threshold with the best F1 at some positions, and that F1.
 
-    order    these places, sorted by value
-    truth    (T,) of bool, at all places
+    A unit is on above the threshold if `high`, else below it. `order` holds the positions, sorted by value; `truth` is
+    (T,) of bool.
     """
     order = order[::-1] if high else order
     ordered = values[order]
-    right = np.cumsum(truth[order])
-    if not len(order) or not right[-1]:
+    hits = np.cumsum(truth[order])
+    if not len(order) or not hits[-1]:
         return np.nan, np.nan
-    f1 = 2 * right / (np.arange(1, len(order) + 1) + right[-1])
+    f1 = 2 * hits / (np.arange(1, len(order) + 1) + hits[-1])
     f1[:-1][ordered[:-1] == ordered[1:]] = -1  # equal values are on together or not at all
     best = int(f1.argmax())
     return float(ordered[best]), float(f1[best])
 
 
-def _f1_score(predicted: np.ndarray, truth: np.ndarray) -> float:
-    both = np.count_nonzero(predicted & truth)
-    total = np.count_nonzero(predicted) + np.count_nonzero(truth)
-    return 2 * both / total if total else 0.0
-
-
 def held_out_f1(values: np.ndarray, order: np.ndarray, truth: np.ndarray, *, high: bool) -> tuple[float, float]:
-    """The threshold that is best on the first half of the text, and its F1 on the second."""
+    """Return the best threshold of the first half of the text and its F1 on the second half."""
     half = len(values) // 2
-    threshold, _ = best_threshold(values, order[order < half], truth, high=high)
+    threshold, _ = find_threshold(values, order[order < half], truth, high=high)
     if np.isnan(threshold):
         return np.nan, np.nan
-    return threshold, _f1_score(switched_on(values[half:], threshold, high=high), truth[half:])
+    predicted, expected = is_on(values[half:], threshold, high=high), truth[half:]
+    total = np.count_nonzero(predicted) + np.count_nonzero(expected)
+    return threshold, 2 * np.count_nonzero(predicted & expected) / total if total else 0.0
 
 
-def switched_on(values: np.ndarray, threshold: float, *, high: bool) -> np.ndarray:
-    """Where a unit is on."""
+def is_on(values: np.ndarray, threshold: float, *, high: bool) -> np.ndarray:
+    """Return where a unit is on (T,)."""
     return values >= threshold if high else values <= threshold
 
 
-def delays(on: np.ndarray, truth: np.ndarray) -> Delay:
-    """How soon a unit that is on or off (T,) follows a feature that is."""
+def measure_delay(on: np.ndarray, truth: np.ndarray) -> Delay:
+    """Measure how soon a unit that is on or off (T,) follows a binary feature (T,)."""
     truth = truth.astype(bool)
     edges = np.diff(truth.astype(np.int8), prepend=0, append=0)
     begins, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
     if not len(begins):
         return Delay(np.nan, np.nan, np.nan)
-    after = np.append(begins[1:], len(truth))
-    first_on, first_off = _next_place(on)[begins], _next_place(~on)[np.minimum(ends, len(on) - 1)]
-    caught, freed = first_on < ends, (first_off < after) & (ends < len(truth))
-    lag_on, lag_off = (first_on - begins)[caught], (first_off - ends)[freed]
+    next_begins = np.append(begins[1:], len(truth))
+    next_on, next_off = _find_next(on)[begins], _find_next(~on)[np.minimum(ends, len(on) - 1)]
+    hits, releases = next_on < ends, (next_off < next_begins) & (ends < len(truth))
+    lag_on, lag_off = (next_on - begins)[hits], (next_off - ends)[releases]
     return Delay(
         float(np.median(lag_on)) if len(lag_on) else np.nan,
         float(np.median(lag_off)) if len(lag_off) else np.nan,
-        1 - float(caught.mean()),
+        1 - float(hits.mean()),
     )
 
 
-def _next_place(true: np.ndarray) -> np.ndarray:
-    """The first place from each on where it is true, or the end; (T,)."""
-    places = np.where(true, np.arange(len(true)), len(true))
-    return np.minimum.accumulate(places[::-1])[::-1]
+def _find_next(mask: np.ndarray) -> np.ndarray:
+    """Return the next position at or after each one where the mask is true, or the end; (T,)."""
+    positions = np.where(mask, np.arange(len(mask)), len(mask))
+    return np.minimum.accumulate(positions[::-1])[::-1]
 
 
 class SymbolGroups:
-    """Groups the places that have the same symbol, so that the groups' means can be taken out."""
+    """Positions grouped by symbol, to remove the groups' means."""
 
     def __init__(self, ids: np.ndarray):
         self.order = np.argsort(ids, kind="stable")
@@ -139,92 +176,92 @@ class SymbolGroups:
         self.begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
         self.counts = np.diff(np.append(self.begins, len(ids)))
 
-    def without_means(self, rows: np.ndarray) -> np.ndarray:
-        """Rows (U, T) with the mean of each group taken from its places."""
-        found = np.empty_like(rows)
-        for row, out in zip(rows, found, strict=True):
+    def subtract_means(self, rows: np.ndarray) -> np.ndarray:
+        """Subtract the mean of each group from rows (U, T)."""
+        centred = np.empty_like(rows)
+        for row, out in zip(rows, centred, strict=True):
             ordered = row[self.order]
             means = np.add.reduceat(ordered, self.begins, dtype=np.float64) / self.counts
             out[self.order] = ordered - np.repeat(means, self.counts)
-        return found
+        return centred
 
 
 class PartialCorrelation:
-    """Correlations of units with each feature, the other features and the current symbol held constant.
+    """Correlations of units with each feature, controlling for the other features and the current symbol.
 
-    With the symbols' means taken out of both, beta = (F'F)^-1 F'u is the regression of a unit on all features and s2
-    what it leaves; the partial correlation with feature j is beta_j / sqrt(beta_j^2 + s2 ((F'F)^-1)_jj)."""
+    With the symbols' means removed from both, beta = (F'F)^-1 F'u is the regression of a unit on all features and s2
+    its residual; the partial correlation with feature j is beta_j / sqrt(beta_j^2 + s2 ((F'F)^-1)_jj).
+    """
 
     def __init__(self, features: np.ndarray, groups: SymbolGroups):
         self.groups = groups
-        self.features = groups.without_means(np.ascontiguousarray(features.T)).T  # (T, F)
+        self.features = groups.subtract_means(np.ascontiguousarray(features.T)).T  # (T, F)
         gram = self.features.T.astype(np.float64) @ self.features
-        before = np.square(features, dtype=np.float64).sum(axis=0)
-        unique = np.ones(len(gram), dtype=bool)  # what nothing else determines
+        totals = np.square(features, dtype=np.float64).sum(axis=0)
+        self.identified = np.ones(len(gram), dtype=bool)  # False where the other features and the symbol determine it
         for j in range(len(gram)):
-            others = np.arange(len(gram)) != j
-            explained = gram[j, others] @ np.linalg.pinv(gram[np.ix_(others, others)]) @ gram[others, j]
-            unique[j] = gram[j, j] - explained > 1e-4 * max(before[j], 1e-12)
-        self.unique = unique
+            mask = np.arange(len(gram)) != j
+            explained = gram[j, mask] @ np.linalg.pinv(gram[np.ix_(mask, mask)]) @ gram[mask, j]
+            self.identified[j] = gram[j, j] - explained > 1e-4 * max(totals[j], 1e-12)
         self.inverse = np.linalg.pinv(gram)
 
-    def of(self, rows: np.ndarray) -> np.ndarray:
-        """The partial correlations of rows (U, T); (U, F), nan where the others and the symbol determine a feature."""
-        left = self.groups.without_means(rows)
-        b = left @ self.features  # (U, F)
+    def compute(self, rows: np.ndarray) -> np.ndarray:
+        """Return the partial correlations of rows (U, T); (U, F), nan where a feature is not identified."""
+        centred = self.groups.subtract_means(rows)
+        b = centred @ self.features  # (U, F)
         beta = b @ self.inverse
-        rest = np.maximum(np.square(left, dtype=np.float64).sum(axis=1) - (b * beta).sum(axis=1), 0)  # (U,)
-        below = np.sqrt(np.square(beta) + rest[:, None] * np.maximum(np.diag(self.inverse), 0))
-        found = np.divide(beta, below, out=np.zeros_like(beta), where=below > 0)
-        return np.where(self.unique, found, np.nan)
+        residual = np.maximum(np.square(centred, dtype=np.float64).sum(axis=1) - (b * beta).sum(axis=1), 0)  # (U,)
+        scale = np.sqrt(np.square(beta) + residual[:, None] * np.maximum(np.diag(self.inverse), 0))
+        partial = np.divide(beta, scale, out=np.zeros_like(beta), where=scale > 0)
+        return np.where(self.identified, partial, np.nan)
 
 
-def shifted(rows: np.ndarray, features: np.ndarray, shifts: np.ndarray) -> np.ndarray:
-    """What correlations come to by chance: the largest |r| of any row (U, T) with each column (T, F) when the columns
-    are turned round by each of the shifts; (shifts, F)."""
-    found = np.empty((len(shifts), features.shape[1]))
+def correlate_shifted(rows: np.ndarray, features: np.ndarray, shifts: np.ndarray) -> np.ndarray:
+    """Return the largest |r| of any row (U, T) with each column (T, F) rotated by each shift: chance; (shifts, F)."""
+    maxima = np.empty((len(shifts), features.shape[1]))
     for begin in range(0, len(shifts), 10):
-        some = shifts[begin : begin + 10]
-        turned = np.concatenate([np.roll(features, shift, axis=0) for shift in some], axis=1)
-        found[begin : begin + len(some)] = np.abs(pearson(rows, turned)).max(axis=0).reshape(len(some), -1)
-    return found
+        block = shifts[begin : begin + 10]
+        rotated = np.concatenate([np.roll(features, shift, axis=0) for shift in block], axis=1)
+        maxima[begin : begin + len(block)] = np.abs(pearson(rows, rotated)).max(axis=0).reshape(len(block), -1)
+    return maxima
 
 
-def ngram_predictions(ids: np.ndarray, features: np.ndarray, order: int) -> np.ndarray:
-    """Each feature (T, F) predicted from the last `order` symbols: its mean after the same n-gram, drawn towards the
-    mean after the shorter one. Each half of the text is predicted by counts of the other. (T, F)"""
+def predict_from_ngrams(ids: np.ndarray, features: np.ndarray, order: int) -> np.ndarray:
+    """Predict features (T, F) from the last `order` symbols, each half of the text from counts in the other; (T, F).
+
+    A prediction is the mean after the same n-gram, smoothed towards the mean after the shorter one.
+    """
     half = len(ids) // 2
-    first = np.arange(len(ids)) < half
-    found = np.empty(features.shape)
-    for seen in (first, ~first):
-        found[~seen] = features[seen].mean(axis=0)
+    in_first_half = np.arange(len(ids)) < half
+    predictions = np.empty(features.shape)
+    for train in (in_first_half, ~in_first_half):
+        predictions[~train] = features[train].mean(axis=0)
     code = np.zeros(len(ids), dtype=np.int64)
     symbols = np.unique(ids, return_inverse=True)[1]
     for back in range(order):
         past = np.concatenate([np.full(back, -1), symbols[: len(ids) - back]])[: len(ids)]
         code = np.unique(code * (symbols.max() + 2) + past + 1, return_inverse=True)[1]
-        new = np.empty_like(found)
-        for seen in (first, ~first):
-            count = np.bincount(code[seen], minlength=code.max() + 1)[code[~seen]]
+        refined = np.empty_like(predictions)
+        for train in (in_first_half, ~in_first_half):
+            count = np.bincount(code[train], minlength=code.max() + 1)[code[~train]]
             for j in range(features.shape[1]):
-                sums = np.bincount(code[seen], weights=features[seen, j], minlength=code.max() + 1)[code[~seen]]
-                new[~seen, j] = (sums + SHRINK * found[~seen, j]) / (count + SHRINK)
-        found = new
-    return found
+                sums = np.bincount(code[train], weights=features[train, j], minlength=code.max() + 1)[code[~train]]
+                refined[~train, j] = (sums + NGRAM_PRIOR * predictions[~train, j]) / (count + NGRAM_PRIOR)
+        predictions = refined
+    return predictions
 
 
-def probe_predictions(rows: np.ndarray, features: np.ndarray) -> np.ndarray:
-    """Each feature (T, F) predicted by ridge regression on all standard rows (U, T), with weights learned on the other
-    half of the text; (T, F)."""
+def predict_from_units(rows: np.ndarray, features: np.ndarray) -> np.ndarray:
+    """Predict features (T, F) by ridge regression on all standardized rows (U, T), fitted on the other half; (T, F)."""
     half = rows.shape[1] // 2
-    found = np.empty(features.shape)
-    first, second = slice(0, half), slice(half, None)
-    for seen, other in ((first, second), (second, first)):
-        x, y = rows[:, seen], features[seen]
+    predictions = np.empty(features.shape)
+    halves = slice(0, half), slice(half, None)
+    for train, test in (halves, halves[::-1]):
+        x, y = rows[:, train], features[train]
         count = max(x.shape[1], 1)
         mean, level = x.mean(axis=1, dtype=np.float64), y.mean(axis=0, dtype=np.float64)
         gram = (x @ x.T).astype(np.float64) / count - np.outer(mean, mean)
         gram[np.diag_indices_from(gram)] += RIDGE
         weights = np.linalg.solve(gram, (x @ y).astype(np.float64) / count - np.outer(mean, level))
-        found[other] = rows[:, other].T @ weights.astype(np.float32) + (level - mean @ weights)
-    return found
+        predictions[test] = rows[:, test].T @ weights.astype(np.float32) + (level - mean @ weights)
+    return predictions

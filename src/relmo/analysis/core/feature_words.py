@@ -1,20 +1,13 @@
-"""Features in plain words, for readers who do not know their short names: what they are, what the cell of one is
-called, and where they begin and end."""
+"""Names of features, cells and classes of symbols in plain words, for readers who do not know the short names."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-ENDS = ("rises", "falls")
+CHANGES = ("rises", "falls")
 
 
 class FeatureWords(NamedTuple):
-    """A feature in words.
-
-    words    what it is: "inside quotation marks", or "how many brackets are open"
-    cell     what a cell is called that stands for it
-    rises    where it is about to begin, or to become more
-    falls    where it is about to end, or to become less
-    """
+    """Description of a feature: what it is, the name of a cell for it, and where it is about to rise and to fall."""
 
     words: str
     cell: str
@@ -22,8 +15,8 @@ class FeatureWords(NamedTuple):
     falls: str
 
 
-def _inside(what: str, cell: str, one: str) -> FeatureWords:
-    return FeatureWords(f"inside {what}", f"the {cell} cell", f"where {one} begins", f"where {one} ends")
+def _inside(place: str, cell: str, episode: str) -> FeatureWords:
+    return FeatureWords(f"inside {place}", f"the {cell} cell", f"where {episode} begins", f"where {episode} ends")
 
 
 def _amount(words: str, cell: str) -> FeatureWords:
@@ -57,23 +50,23 @@ WORDS: Mapping[str, FeatureWords] = {
     "open_dependencies": _amount("how many words still wait for others", "open-dependency counter"),
     "head_distance": _amount("how far away the word's head is", "head-distance cell"),
 }
-"""Every feature that has a name, in words."""
+"""Descriptions of all built-in features."""
 
 
-def in_words(feature: str) -> str:
-    """What a feature is; a feature of a user's own is its name."""
+def describe_feature(feature: str) -> str:
+    """Return a feature in words; a user's feature is described by its name."""
     return WORDS[feature].words if feature in WORDS else f"at “{feature}”"
 
 
-def cell_name(feature: str) -> str:
-    """What a cell is called that stands for a feature."""
+def name_cell(feature: str) -> str:
+    """Return the name of a cell for a feature."""
     return WORDS[feature].cell if feature in WORDS else f"the cell for “{feature}”"
 
 
-def class_in_words(name: str) -> str:
-    """A class of symbols that an ablation measures: "quotes rises" is "where a quotation begins"."""
-    feature, _, way = name.rpartition(" ")
-    if way in ENDS and feature:
+def describe_class(name: str) -> str:
+    """Return a class of symbols of an ablation in words: "quotes rises" is "where a quotation begins"."""
+    feature, _, change = name.rpartition(" ")
+    if change in CHANGES and feature:
         words = WORDS.get(feature)
-        return getattr(words, way) if words else f"where “{feature}” {'begins' if way == 'rises' else 'ends'}"
+        return getattr(words, change) if words else f"where “{feature}” {'begins' if change == 'rises' else 'ends'}"
     return "all symbols" if name == "all" else f"at every {name}"

@@ -1,4 +1,4 @@
-"""Work in parts: each part is told its own share, and the caller hears the share of the whole."""
+"""Progress of work in parts."""
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -7,12 +7,12 @@ from relmo.settings.arguments import Progress
 
 
 def split_progress(progress: Progress | None, weights: Sequence[float]) -> list[Progress]:
-    """For work in parts that take so long each: a function for each part, which is told the share of that part."""
+    """Return one progress callback per part; `weights` are the durations of the parts relative to each other."""
     bounds = [0.0, *accumulate(weights)]
 
-    def part(begin: float, end: float) -> Progress:
+    def make_callback(begin: float, end: float) -> Progress:
         if progress is None:
             return lambda share: None
         return lambda share: progress((begin + (end - begin) * share) / bounds[-1])
 
-    return [part(begin, end) for begin, end in pairwise(bounds)]
+    return [make_callback(begin, end) for begin, end in pairwise(bounds)]

@@ -1,12 +1,12 @@
-"""A text as a model reads it. Any steps can be cut out of it: what the recurrent layers get, what follows, its loss.
+"""A text as the steps of a model: the inputs of the recurrent layers, the targets and the losses at any steps.
 
-    reading = read_text(model, text)
-    reading.steps                              how many symbols are read, each predicting the next
-    reading.cut(places)                        vectors (B, T, I) and targets (B, T) of the steps at places (B, T)
-    reading.last_nll(places)                   what the network itself says of the last, read from no state
+    reading = make_reading(model, text)
+    reading.num_steps                          # symbols that are read; each step predicts the next symbol
+    reading.get_inputs(steps)                  # vectors (B, T, I) and targets (B, T) of steps (B, T)
+    reading.last_nll(steps)                    # loss of the network after the last of them, from the initial state
 
-For a language model a text begins with the end of the text before it. For a bidirectional model it is a stream of
-sentences, one a line; read backwards, each sentence is turned round in its place, as in training.
+For a language model, a text begins with the end of a previous one. For a bidirectional model it is a stream of
+sentences, one per line; in the backward direction each sentence is reversed in its place, as in training.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relmo.analysis.core.trace import Texts, network_of, symbols_of
+from relmo.analysis.core.trace import Texts, get_network, split_texts
 from relmo.errors import CorpusError, ModelError
 from relmo.models.bilm import BiLM, bilm_text
 from relmo.models.evaluate import full_precision
@@ -26,187 +26,183 @@ from relmo.nn.softmax import AdaptiveSoftmax, FullSoftmax
 from relmo.text.characters import BOS, EOS
 from relmo.text.sentences import BOUNDARY
 
-AT_ONCE = 1 << 14  # symbols that a network reads together
+BATCH_SYMBOLS = 1 << 14  # symbols per batch
 
 
-class Cut(NamedTuple):
-    """What the recurrent layers read at some steps, (B, T, I), and the ids of what follows each, (B, T)."""
+class StepInputs(NamedTuple):
+    """Input vectors (B, T, I) of the recurrent layers at some steps, and the ids (B, T) of the symbols that follow."""
 
     vectors: Tensor
     targets: Tensor
 
 
 class Reading:
-    """A model's way through a text. `direction` 0 reads from the text's beginning; 1, which only bidirectional models
-    have, reads each sentence from its end."""
+    """Steps of a model over a text; `direction` 1 is the backward direction of a bidirectional model."""
 
     model: LanguageModel | BiLM
-    steps: int
+    num_steps: int
     direction = 0
 
-    def symbols(self, places: np.ndarray) -> list[str]:
-        """What is read at these steps (T,)."""
+    def get_symbols(self, steps: np.ndarray) -> list[str]:
+        """Return the symbols that are read at steps (T,)."""
         raise NotImplementedError
 
-    def id_of(self, symbol: str) -> int:
-        """The id of a symbol of the vocabulary."""
+    def get_inputs(self, steps: np.ndarray) -> StepInputs:
+        """Return the inputs and targets of steps (B, T)."""
+        raise NotImplementedError
+
+    def _compute_nll(self, steps: np.ndarray, selection: np.ndarray, state: State | None) -> tuple[Tensor, State]:
+        """Read steps (B, T); return the losses (B, W) after the selected ones (W,) of the T, and the final state.
+
+        The output layer, which is slow if it is large, is applied to the selected steps only.
+        """
+        raise NotImplementedError
+
+    def get_id(self, symbol: str) -> int:
+        """Return the id of a symbol of the vocabulary."""
         vocabulary = self.model.vocabulary
         assert vocabulary is not None
         if symbol not in vocabulary.index:
-            raise CorpusError(f"{symbol!r} is not in the model's vocabulary; take a symbol that is")
+            raise CorpusError(f"{symbol!r} is not in the model's vocabulary.")
         return vocabulary.index[symbol]
 
-    def name_of(self, number: int) -> str:
-        """The symbol of an id."""
-        assert self.model.vocabulary is not None
-        return self.model.vocabulary.symbols[number]
-
-    def cut(self, places: np.ndarray) -> Cut:
-        """The steps at places (B, T)."""
-        raise NotImplementedError
-
-    def features(self, y: Tensor) -> Tensor:
-        """What the output layer sees of the recurrent layers' outputs (B, O)."""
-        return y.to(self.softmax_weight)
+    def project(self, y: Tensor) -> Tensor:
+        """Return the output layer's input for outputs (B, O) of the recurrent layers."""
+        return y.to(next(self.softmax.parameters()))
 
     @property
     def softmax(self) -> FullSoftmax | AdaptiveSoftmax:
-        """The output layer."""
-        softmax = network_of(self.model).softmax
+        """Output layer of the network."""
+        softmax = get_network(self.model).softmax
         assert softmax is not None
         return softmax
 
-    @property
-    def softmax_weight(self) -> Tensor:
-        """A weight of the output layer, which tells its device and its precision."""
-        return next(self.softmax.parameters())
-
     def losses(self, y: Tensor, targets: Tensor) -> Tensor:
-        """-log p of the targets (B,), given the recurrent layers' outputs (B, O)."""
-        return self.softmax.nll(self.features(y), targets)
+        """Return -log p of the targets (B,), for outputs (B, O) of the recurrent layers."""
+        return self.softmax.nll(self.project(y), targets)
 
     def logits(self, y: Tensor, targets: Tensor) -> Tensor:
-        """The targets' scores before they are normalised (B,); for an adaptive softmax, their log-probabilities."""
-        x = self.features(y)
-        whole = self.softmax.logits(x) if isinstance(self.softmax, FullSoftmax) else self.softmax.log_probs(x)
-        return whole.gather(1, targets.unsqueeze(1)).squeeze(1)
+        """Return the logits of the targets (B,); for an adaptive softmax, their log-probabilities."""
+        x = self.project(y)
+        scores = self.softmax.logits(x) if isinstance(self.softmax, FullSoftmax) else self.softmax.log_probs(x)
+        return scores.gather(1, targets.unsqueeze(1)).squeeze(1)
 
-    def last_nll(self, places: np.ndarray) -> np.ndarray:
-        """-log p of what follows the last of the steps at places (B, T), each row read from no state; (B,)."""
+    def last_nll(self, steps: np.ndarray) -> np.ndarray:
+        """Return -log p after the last of steps (B, T), each row read from the initial state; (B,)."""
         with torch.no_grad(), full_precision():
-            return self._nll(places, np.array([places.shape[1] - 1]), None)[0][:, 0].cpu().numpy()
+            return self._compute_nll(steps, np.array([steps.shape[1] - 1]), None)[0][:, 0].cpu().numpy()
 
-    def whole_nll(self, ends: np.ndarray) -> np.ndarray:
-        """-log p of what follows each of these steps (N,), in rising order, the state carried from the beginning."""
+    def full_context_nll(self, ends: np.ndarray) -> np.ndarray:
+        """Return -log p after each of these ascending steps (N,), with the state carried from the beginning."""
         state: State | None = None
-        found = []
-        for begin in range(0, int(ends[-1]) + 1, AT_ONCE):
-            piece = np.arange(begin, min(begin + AT_ONCE, self.steps))
-            wanted = ends[(ends >= piece[0]) & (ends <= piece[-1])] - begin
+        losses = []
+        for begin in range(0, int(ends[-1]) + 1, BATCH_SYMBOLS):
+            steps = np.arange(begin, min(begin + BATCH_SYMBOLS, self.num_steps))
+            selection = ends[(ends >= steps[0]) & (ends <= steps[-1])] - begin
             with torch.no_grad(), full_precision():
-                nll, state = self._nll(piece[None], wanted, state)
-            found.append(nll[0].cpu().numpy())
-        return np.concatenate(found)
+                nll, state = self._compute_nll(steps[None], selection, state)
+            losses.append(nll[0].cpu().numpy())
+        return np.concatenate(losses)
 
-    def _nll(self, places: np.ndarray, wanted: np.ndarray, state: State | None) -> tuple[Tensor, State]:
-        """Reads the steps at places (B, T). -> -log p of what follows those that are wanted (W,) of the T, (B, W), and
-        the state after all. The output layer, which is slow where it is large, sees no others."""
-        raise NotImplementedError
-
-    def ends(self, count: int, context: int, seed: int) -> np.ndarray:
-        """Up to so many steps, drawn at random, that have at least `context` before them; sorted."""
-        if self.steps <= context:
+    def sample_ends(self, count: int, context: int, seed: int) -> np.ndarray:
+        """Draw up to `count` steps with at least `context` steps before them; sorted."""
+        num_candidates = self.num_steps - context
+        if num_candidates <= 0:
             raise CorpusError(
-                f"the text has {self.steps} symbols and {context + 1} are needed; give more text, or look less far back"
+                f"The text has {self.num_steps} symbols, but {context + 1} are required; use more text or less context."
             )
         generator = np.random.default_rng(seed)
-        there = self.steps - context
-        return np.sort(context + generator.choice(there, size=min(count, there), replace=False))
+        return np.sort(context + generator.choice(num_candidates, size=min(count, num_candidates), replace=False))
 
 
 class LMReading(Reading):
-    """How a language model reads a text."""
+    """Steps of a language model over a text."""
 
     def __init__(self, model: LanguageModel, text: Texts):
         self.model = model
         end = model.vocabulary.end
-        self.ids = np.concatenate(
-            [[end], *([*model.vocabulary.ids(each), end] for each in symbols_of(model, text))]
-        ).astype(np.int64)
-        self.steps = len(self.ids) - 1
+        texts = ([*model.vocabulary.ids(symbols), end] for symbols in split_texts(model, text))
+        self.ids = np.concatenate([[end], *texts]).astype(np.int64)
+        self.num_steps = len(self.ids) - 1
 
-    def symbols(self, places: np.ndarray) -> list[str]:
-        return [self.name_of(int(self.ids[place])) for place in places]
+    def get_symbols(self, steps: np.ndarray) -> list[str]:
+        assert self.model.vocabulary is not None
+        return [self.model.vocabulary.symbols[i] for i in self.ids[steps].tolist()]
 
-    def cut(self, places: np.ndarray) -> Cut:
-        network = network_of(self.model)
+    def get_inputs(self, steps: np.ndarray) -> StepInputs:
+        network = get_network(self.model)
         assert isinstance(network, RecurrentLM)
-        inputs, targets = (torch.from_numpy(self.ids[p]).to(self.model.device) for p in (places, places + 1))
-        return Cut(network.encoder.embedding(inputs), targets)
+        inputs, targets = self._get_ids(steps)
+        return StepInputs(network.encoder.embedding(inputs), targets)
 
-    def features(self, y: Tensor) -> Tensor:
-        network = network_of(self.model)
+    def _get_ids(self, steps: np.ndarray) -> tuple[Tensor, Tensor]:
+        inputs, targets = (torch.from_numpy(self.ids[i]).to(self.model.device) for i in (steps, steps + 1))
+        return inputs, targets
+
+    def project(self, y: Tensor) -> Tensor:
+        network = get_network(self.model)
         assert isinstance(network, RecurrentLM)
-        y = super().features(y)
+        y = super().project(y)
         return y if network.bottleneck is None else network.bottleneck(y)
 
-    def _nll(self, places: np.ndarray, wanted: np.ndarray, state: State | None) -> tuple[Tensor, State]:
+    def _compute_nll(self, steps: np.ndarray, selection: np.ndarray, state: State | None) -> tuple[Tensor, State]:
         assert isinstance(self.model, LanguageModel)
         network = self.model.network
-        inputs, targets = (torch.from_numpy(self.ids[p]).to(self.model.device) for p in (places, places + 1))
-        state = network.initial_state(len(places)) if state is None else state
+        inputs, targets = self._get_ids(steps)
+        state = network.initial_state(len(steps)) if state is None else state
         if not isinstance(network, NeuralLM):
             nll, state = network.nll(inputs, targets, state)
-            return nll[:, wanted], state
+            return nll[:, selection], state
         x, state = network.features(inputs, state)
-        return network.softmax.nll(x[:, wanted].flatten(0, 1), targets[:, wanted].flatten()).view(len(x), -1), state
+        nll = network.softmax.nll(x[:, selection].flatten(0, 1), targets[:, selection].flatten())
+        return nll.view(len(x), -1), state
 
 
 class BiLMReading(Reading):
-    """How one direction of a bidirectional language model reads a text."""
+    """Steps of one direction of a bidirectional language model over a text."""
 
     def __init__(self, model: BiLM, text: Texts, direction: int):
         self.model, self.direction = model, direction
-        vocabulary, sentences = model.output_words(), symbols_of(model, text)
-        others = dict.fromkeys(word for words in sentences for word in words if word not in vocabulary.index)
-        self.lexicon = [*vocabulary.symbols, *others]
-        place = {word: i for i, word in enumerate(self.lexicon)}
-        numbers = [BOUNDARY, *(n for words in sentences for n in (*(place[word] for word in words), BOUNDARY))]
-        words = np.array(numbers, dtype=np.int32)
-        self.text = bilm_text(words, self.lexicon, vocabulary, model.settings.model, model.device)
-        self.steps = self.text.steps
+        vocabulary, sentences = model.get_output_vocabulary(), split_texts(model, text)
+        unknown = dict.fromkeys(word for words in sentences for word in words if word not in vocabulary.index)
+        self.lexicon = [*vocabulary.symbols, *unknown]
+        index = {word: i for i, word in enumerate(self.lexicon)}
+        ids = [BOUNDARY, *(i for words in sentences for i in (*(index[word] for word in words), BOUNDARY))]
+        self.text = bilm_text(
+            np.array(ids, dtype=np.int32), self.lexicon, vocabulary, model.settings.model, model.device
+        )
+        self.num_steps = self.text.steps
 
-    def symbols(self, places: np.ndarray) -> list[str]:
-        sentence = np.searchsorted(self.text.bounds, places, side="right") - 1
-        turned = self.text.bounds[sentence + 1] - (places - self.text.bounds[sentence])
-        numbers = self.text.words[places if self.direction == 0 else turned]
-        first = (BOS, EOS)[self.direction]
-        return [first if number == BOUNDARY else self.lexicon[number] for number in numbers]
+    def get_symbols(self, steps: np.ndarray) -> list[str]:
+        bounds = self.text.bounds
+        sentence = np.searchsorted(bounds, steps, side="right") - 1
+        ids = self.text.words[steps if self.direction == 0 else bounds[sentence + 1] - (steps - bounds[sentence])]
+        boundary = (BOS, EOS)[self.direction]
+        return [boundary if i == BOUNDARY else self.lexicon[i] for i in ids]
 
-    def cut(self, places: np.ndarray) -> Cut:
+    def get_inputs(self, steps: np.ndarray) -> StepInputs:
         assert isinstance(self.model, BiLM)
-        window = self.text.window(_with_next(places))
+        window = self.text.window(_append_next(steps))
         vectors = self.model.network.encoder(window.words)[window.inputs[self.direction]]  # (T, B, I)
-        return Cut(vectors.transpose(0, 1), window.targets[self.direction].transpose(0, 1))
+        return StepInputs(vectors.transpose(0, 1), window.targets[self.direction].transpose(0, 1))
 
-    def _nll(self, places: np.ndarray, wanted: np.ndarray, state: State | None) -> tuple[Tensor, State]:
+    def _compute_nll(self, steps: np.ndarray, selection: np.ndarray, state: State | None) -> tuple[Tensor, State]:
         assert isinstance(self.model, BiLM)
-        window = self.text.window(_with_next(places))
+        window = self.text.window(_append_next(steps))
         run = self.model.network.read(window, state)
-        y = run.layers[-1][self.direction][wanted].transpose(0, 1)  # (B, W, P)
-        targets = window.targets[self.direction][wanted].transpose(0, 1)
+        y = run.layers[-1][self.direction][selection].transpose(0, 1)  # (B, W, P)
+        targets = window.targets[self.direction][selection].transpose(0, 1)
         return self.softmax.nll(y.flatten(0, 1), targets.flatten()).view(targets.shape), run.state
 
 
-def _with_next(places: np.ndarray) -> np.ndarray:
-    """(B, T) -> (B, T + 1): and the step after the last."""
-    return np.concatenate([places, places[:, -1:] + 1], axis=1)
+def _append_next(steps: np.ndarray) -> np.ndarray:
+    return np.concatenate([steps, steps[:, -1:] + 1], axis=1)
 
 
-def read_text(model: LanguageModel | BiLM, text: Texts, *, direction: int = 0) -> Reading:
-    """The text as the model reads it."""
+def make_reading(model: LanguageModel | BiLM, text: Texts, *, direction: int = 0) -> Reading:
+    """Return the steps of a model over a text."""
     if isinstance(model, BiLM):
         return BiLMReading(model, text, direction)
     if direction:
-        raise ModelError("a language model of one direction reads forwards; leave the direction out")
+        raise ModelError("Only bidirectional language models have a backward direction.")
     return LMReading(model, text)

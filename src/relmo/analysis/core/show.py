@@ -1,8 +1,7 @@
-"""How results are shown: tables and coloured text as plain HTML for notebooks, pictures as files.
+"""Display of results: tables and coloured text as plain HTML for notebooks, figures and arrays as files.
 
-The HTML is escaped text and styles alone. It has no scripts and fetches nothing. Colours go from blue over white to
-orange: black text stays readable on both ends, and readers who cannot tell red from green can tell them apart. Numbers
-stand beside colours.
+The HTML consists of escaped text and styles; it has no scripts and loads nothing. Colours run from blue over white to
+orange: black text stays readable on all of them, and readers with red-green colour blindness can tell them apart.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,21 +9,42 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from relmo.disk.outputs import atomic
 from relmo.errors import SettingError
+from relmo.text.subwords import SPACE
+
+if TYPE_CHECKING:
+    from relmo.tasks.seq2seq import Rewritten
 
 LOW, MIDDLE, HIGH = (86, 160, 230), (255, 255, 255), (230, 126, 34)
-FORMATS, ARRAYS = (".png", ".svg"), (".npz", ".h5")
+PALETTE = ["#2f6fb0", "#d9711c", "#3c8d5a", "#8a5aa8", "#b8433f", "#6b7280"]  # readable for colour-blind people
+FIGURE_STYLE: dict[str, Any] = {
+    "figure.facecolor": "#fbfbf9",  # an opaque light background, legible on light and dark pages
+    "axes.facecolor": "#fbfbf9",
+    "font.size": 12.0,
+    "axes.titlesize": 13.0,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.edgecolor": "#6b7280",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": "#d6d6d2",
+    "lines.linewidth": 2.0,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+}
+"""The matplotlib settings of every figure."""
+FIGURE_FORMATS, ARRAY_FORMATS = (".png", ".svg"), (".npz", ".h5")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under the names of their columns, with a title and notes: what the command line prints and a
-    notebook shows."""
+    """Table of strings with a title and notes, printed by the command line and shown in notebooks."""
 
     columns: list[str]
     rows: list[list[str]]
@@ -35,32 +55,30 @@ class Table:
         return self.html()
 
     def html(self) -> str:
-        """The table as HTML; the first column is text, the others are numbers."""
-        cell = "padding:2px 8px;border-bottom:1px solid #ddd"
+        """Return the table as HTML; the first column is text, the others are numbers."""
 
-        def row(values: Sequence[str], tag: str) -> str:
-            sides = ["left", *["right"] * (len(values) - 1)]
-            cells = (
-                f'<{tag} style="{cell};text-align:{side}">{escape(value)}</{tag}>'
-                for value, side in zip(values, sides, strict=True)
-            )
+        def render_row(texts: Sequence[str], tag: str) -> str:
+            cells = []
+            for i, text in enumerate(texts):
+                style = f"padding:2px 8px;border-bottom:1px solid #ddd;text-align:{'right' if i else 'left'}"
+                cells.append(f'<{tag} style="{style}">{escape(text)}</{tag}>')
             return f"<tr>{''.join(cells)}</tr>"
 
-        caption = (
-            f'<caption style="text-align:left;font-weight:bold">{escape(self.title)}</caption>' if self.title else ""
-        )
-        body = "".join(row(values, "td") for values in self.rows)
+        caption = ""
+        if self.title:
+            caption = f'<caption style="text-align:left;font-weight:bold">{escape(self.title)}</caption>'
+        head = f"<thead>{render_row(self.columns, 'th')}</thead>"
+        body = "".join(render_row(row, "td") for row in self.rows)
         notes = "".join(f'<div style="color:#555">{escape(note)}</div>' for note in self.notes)
-        head = f"<thead>{row(self.columns, 'th')}</thead>"
         return f'<table style="border-collapse:collapse">{caption}{head}<tbody>{body}</tbody></table>{notes}'
 
 
 @dataclass(frozen=True)
 class ColouredText:
-    """Symbols, each on the colour of its value; `space` stands between them, as words have one."""
+    """Symbols on the colours of their values (T,), separated by `space`."""
 
     symbols: list[str]
-    values: np.ndarray  # (T,)
+    values: np.ndarray
     title: str = ""
     space: str = ""
 
@@ -68,106 +86,132 @@ class ColouredText:
         return self.html()
 
     def html(self) -> str:
-        """The text as HTML, with the value in each symbol's title, and a legend."""
-        size = scale_of(self.values)
+        """Return the text as HTML, with each value in its symbol's tooltip, and a legend."""
+        scale = compute_colour_scale(self.values)
         spans = []
         for symbol, value in zip(self.symbols, self.values.tolist(), strict=True):
-            shown = "↵\n" if symbol == "\n" else symbol
-            style = f"background:{hexadecimal(colour(value / size))};color:#000"
-            spans.append(f'<span style="{style}" title="{value:.3f}">{escape(shown)}</span>{escape(self.space)}')
-        ends = [(-size, LOW), (0.0, MIDDLE), (size, HIGH)]
+            text = "↵\n" if symbol == "\n" else symbol
+            style = f"background:{to_hex(to_rgb(value / scale))};color:#000"
+            spans.append(f'<span style="{style}" title="{value:.3f}">{escape(text)}</span>{escape(self.space)}')
         legend = " ".join(
-            f'<span style="background:{hexadecimal(rgb)};color:#000;padding:0 6px">{value:.2f}</span>'
-            for value, rgb in ends
+            f'<span style="background:{to_hex(rgb)};color:#000;padding:0 6px">{value:.2f}</span>'
+            for value, rgb in [(-scale, LOW), (0.0, MIDDLE), (scale, HIGH)]
         )
-        text = f'<pre style="white-space:pre-wrap;line-height:1.5">{"".join(spans)}</pre>'
-        return f"<div><b>{escape(self.title)}</b> {legend}</div>{text}"
+        pre = f'<pre style="white-space:pre-wrap;line-height:1.5">{"".join(spans)}</pre>'
+        return f"<div><b>{escape(self.title)}</b> {legend}</div>{pre}"
 
 
-def scale_of(values: np.ndarray) -> float:
-    """The absolute value that gets the full colour: the 99th percentile, so that a single spike does not bleach the
-    rest."""
+def compute_colour_scale(values: np.ndarray) -> float:
+    """Return the absolute value of the full colour: the 99th percentile, so that one spike does not bleach the rest."""
     return float(np.quantile(np.abs(values), 0.99)) or 1.0 if len(values) else 1.0
 
 
-def colour(value: float) -> tuple[int, int, int]:
-    """The colour of a value from -1 (blue) over 0 (white) to 1 (orange); beyond that, the colour of the end."""
+def to_rgb(value: float) -> tuple[int, int, int]:
+    """Return the colour of a value, clipped to -1 (blue) … 0 (white) … 1 (orange)."""
     share = min(abs(value), 1.0) if value == value else 0.0
-    end = HIGH if value > 0 else LOW
-    red, green, blue = (round(m + share * (e - m)) for m, e in zip(MIDDLE, end, strict=True))
+    red, green, blue = (round(m + share * (e - m)) for m, e in zip(MIDDLE, HIGH if value > 0 else LOW, strict=True))
     return red, green, blue
 
 
-def hexadecimal(rgb: tuple[int, int, int]) -> str:
-    """A colour as HTML and matplotlib write it."""
+def to_hex(rgb: tuple[int, int, int]) -> str:
+    """Return a colour in the notation of HTML and matplotlib."""
     return "#{:02x}{:02x}{:02x}".format(*rgb)
 
 
-def figure(value: float | None, digits: int = 3, *, signed: bool = False) -> str:
-    """A number as tables show it; nothing where there is none."""
+def make_colormap() -> Any:
+    """Return the blue-white-orange colour map for matplotlib."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("relmo", [to_hex(rgb) for rgb in (LOW, MIDDLE, HIGH)])
+
+
+def format_number(value: float | None, digits: int = 3, *, signed: bool = False) -> str:
+    """Format a number for a table; None and nan are empty."""
     if value is None or value != value:
         return ""
     return f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
 
 
-def plain(value: Any) -> Any:
-    """A result as JSON has it: dataclasses as dictionaries, arrays as lists, None in the place of nan."""
+def show_whitespace(symbol: str) -> str:
+    """Replace whitespace symbols by visible ones."""
+    return {"\n": "↵", " ": "·", "\t": "→"}.get(symbol, symbol)
+
+
+def to_plain(value: Any) -> Any:
+    """Convert to JSON types: dataclasses to dictionaries, arrays to lists, nan to None."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+        return {entry.name: to_plain(getattr(value, entry.name)) for entry in fields(value)}
     if isinstance(value, dict):
-        return {name: plain(each) for name, each in value.items()}
+        return {name: to_plain(entry) for name, entry in value.items()}
     if isinstance(value, np.ndarray | list | tuple):
-        return [plain(each) for each in (value.tolist() if isinstance(value, np.ndarray) else value)]
+        return [to_plain(entry) for entry in (value.tolist() if isinstance(value, np.ndarray) else value)]
     return None if isinstance(value, float) and value != value else value
 
 
-def check_picture(path: str | Path) -> Path:
-    """Raises at once where a picture could not be drawn: no matplotlib, or an unknown kind of file."""
+def check_plot_path(path: str | Path) -> Path:
+    """Check the suffix of a figure's path and that matplotlib is installed."""
     path = Path(path)
-    if path.suffix.lower() not in FORMATS:
-        raise SettingError(f"{path}: pictures are {' or '.join(FORMATS)}; name the file like that")
+    if path.suffix.lower() not in FIGURE_FORMATS:
+        raise SettingError(f"{path}: unknown figure format; the file must end in {' or '.join(FIGURE_FORMATS)}.")
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise SettingError("--plot needs the package matplotlib; try: pip install 'relmo[plot]'") from None
+        raise SettingError("--plot requires matplotlib; try: pip install 'relmo[plot]'") from None
     return path
 
 
 @contextmanager
-def picture(path: str | Path, width: float = 8.0, height: float = 4.0) -> Iterator[Any]:
-    """A matplotlib figure to draw on, which is then written to the file, whole or not at all: .png or .svg."""
-    path = check_picture(path)
+def save_figure(path: str | Path, width: float = 8.0, height: float = 4.0) -> Iterator[Any]:
+    """Open a matplotlib figure that is written atomically to a .png or .svg file at the end of the block."""
+    path = check_plot_path(path)
+    from cycler import cycler
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    drawn = Figure(figsize=(width, height), layout="constrained")
-    yield drawn
-    with atomic(path) as temporary:
-        drawn.savefig(temporary, format=path.suffix[1:].lower(), dpi=120)
+    style: Any = FIGURE_STYLE | {"axes.prop_cycle": cycler(color=PALETTE)}
+    with rc_context(style):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure
+        with atomic(path) as temporary:
+            figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)
 
 
 def write_arrays(path: str | Path, arrays: dict[str, np.ndarray]) -> None:
-    """Arrays by name, of numbers or of strings, as .npz or .h5, whole or not at all."""
+    """Write arrays of numbers or strings by name to .npz or .h5, atomically."""
     path = Path(path)
-    if path.suffix.lower() not in ARRAYS:
-        raise SettingError(f"{path}: arrays are written as {' or '.join(ARRAYS)}; name the file like that")
+    if path.suffix.lower() not in ARRAY_FORMATS:
+        raise SettingError(f"{path}: unknown array format; the file must end in {' or '.join(ARRAY_FORMATS)}.")
     if path.suffix.lower() == ".npz":
         with atomic(path) as temporary, temporary.open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
         return
-    from relmo.disk.hdf5 import new_hdf5  # where it is used: HDF5 takes a tenth of a second to import
+    from relmo.disk.hdf5 import create_hdf5  # imported lazily: HDF5 takes a tenth of a second to import
 
-    with new_hdf5(path) as new:
+    with create_hdf5(path) as new:
         for name, array in arrays.items():
             new.add(name, data=array.astype(object) if array.dtype.kind == "U" else array)
 
 
-def colours() -> Any:
-    """The scale from blue over white to orange, for matplotlib."""
-    from matplotlib.colors import LinearSegmentedColormap
+def draw_attention(predictions: Sequence["Rewritten"], path: str | Path) -> None:
+    """Plot the attention of each prediction's best candidate: source from left to right, target from top to bottom.
 
-    return LinearSegmentedColormap.from_list("relmo", [hexadecimal(rgb) for rgb in (LOW, MIDDLE, HIGH)])
+    Bahdanau et al. 2015
+    """
+    sizes = [(len(prediction.source), len(prediction.candidates[0].units) + 1) for prediction in predictions]
+    width = max(4.0, 0.35 * max(columns for columns, _ in sizes) + 1.5)
+    heights = [max(2.5, 0.3 * rows + 1.2) for _, rows in sizes]
+    with save_figure(path, width, sum(heights)) as figure:
+        panels = figure.subplots(len(predictions), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for axes, prediction in zip(panels, predictions, strict=True):
+            best = prediction.candidates[0]
+            axes.imshow(best.attention, cmap="Greys", vmin=0.0, vmax=1.0, aspect="auto")
+            axes.xaxis.tick_top()
+            axes.set_xticks(range(len(prediction.source)), _label_subwords(prediction.source), rotation=90)
+            axes.set_yticks(range(len(best.units) + 1), [*_label_subwords(best.units), "(end)"])
 
 
-def visible(symbol: str) -> str:
-    """A symbol in one line: white space by a sign."""
-    return {"\n": "↵", " ": "·", "\t": "→"}.get(symbol, symbol)
+def _label_subwords(units: Sequence[str]) -> list[str]:
+    """Drop the mark of a word's beginning; subwords inside a word get a hyphen, punctuation does not."""
+    if not any(unit.startswith(SPACE) for unit in units):
+        return list(units)
+    return [unit.removeprefix(SPACE) if unit[0] == SPACE or not unit[0].isalnum() else f"-{unit}" for unit in units]

@@ -1,4 +1,4 @@
-"""A model as it was before training: the control that every claim about a trained one needs."""
+"""Untrained models, the control for every claim about a trained one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,20 +16,20 @@ from relmo.networks.language_model import RecurrentLM
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Within the block torch draws from this seed. After it torch goes on as if nothing had been drawn."""
+    """Seed torch within the block and restore its random state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 def untrained(model: Any, seed: int = 0) -> Any:
-    """The same LanguageModel or BiLM with the weights that training would start from. torch's random state stays."""
+    """Return the same LanguageModel or BiLM with initial weights; torch's random state is restored."""
     with seeded(seed):
         if isinstance(model, BiLM):
             size = None if model.vocabulary is None else len(model.vocabulary)
             network = BiLMNetwork(model.settings.model, vocab_size=size)
             return BiLM(network, model.settings, model.vocabulary, model.device, model.precision)
         if isinstance(model, LanguageModel) and isinstance(model.network, RecurrentLM):
-            fresh = make_language_model(model.settings.model, len(model.vocabulary))
-            return LanguageModel(fresh, model.vocabulary, model.settings, model.device)
-    raise ModelError("only recurrent language models have weights to draw anew")
+            initial = make_language_model(model.settings.model, len(model.vocabulary))
+            return LanguageModel(initial, model.vocabulary, model.settings, model.device)
+    raise ModelError("Only recurrent language models can be reinitialised.")

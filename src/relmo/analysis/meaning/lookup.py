@@ -1,12 +1,11 @@
-"""What a word means where it stands: its nearest occurrences in a corpus, layer by layer, beside the neighbours of the
-word's static vector; and which layers tasks have chosen.
+"""Word meaning in context: nearest occurrences in a corpus by layer, static neighbours, and learned layer weights.
 
-    found = meaning(model, index, "He made a spectacular play .", "play")
-    found.layers[2][0].text, found.layers[2][0].cosine
+    result = meaning(model, index, "He made a spectacular play .", "play")
+    result.layers[2][0].text, result.layers[2][0].cosine
     mix_weights(relmo.load("models/tagger"))
 
-The layer without context has one vector a word, so all occurrences of a word are equally near there. What the other
-layers add is what context adds. The sentence that is asked about is left out of the corpus.
+Layer 0 has no context: all occurrences of a word have the same vector there. What the other layers add is what context
+adds. The query sentence is excluded from the corpus.
 
     Peters et al. 2018, Deep contextualized word representations, Table 4 and Figure 2
 """
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from relmo.analysis.core.show import Table, figure
+from relmo.analysis.core.show import Table, format_number
 from relmo.analysis.meaning.occurrences import OccurrenceIndex
 from relmo.errors import ModelError, SettingError
 from relmo.models.bilm import BiLM
@@ -27,11 +26,11 @@ from relmo.nn.scalar_mix import ScalarMix
 from relmo.store.references import bilm_digest
 from relmo.tasks.task import Task
 
-AROUND = 8  # words shown on each side
+CONTEXT_WORDS = 8  # on each side of an occurrence
 
 
 class Occurrence(NamedTuple):
-    """A word of a corpus where it stands: its sentence, its position there, its place in the corpus, how near it is."""
+    """A word in a corpus: its sentence, its position there, its index in the corpus, its cosine to the query."""
 
     words: list[str]
     position: int
@@ -40,15 +39,15 @@ class Occurrence(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Some words around it, itself in brackets."""
-        return in_context(self.words, self.position, AROUND)
+        """The word in brackets with its context."""
+        return format_context(self.words, self.position, CONTEXT_WORDS)
 
 
-def in_context(words: Sequence[str], position: int, around: int) -> str:
-    """A word in brackets, and so many words on each side."""
-    begin, end = max(0, position - around), position + around + 1
-    shown = [f"[{word}]" if place == position else word for place, word in enumerate(words)][begin:end]
-    return " ".join([*(["…"] if begin else []), *shown, *(["…"] if end < len(words) else [])])
+def format_context(words: Sequence[str], position: int, num_words: int) -> str:
+    """Return the word at `position` in brackets with up to `num_words` words on each side."""
+    begin, end = max(0, position - num_words), position + num_words + 1
+    context = [*words[begin:position], f"[{words[position]}]", *words[position + 1 : end]]
+    return " ".join([*(["…"] if begin else []), *context, *(["…"] if end < len(words) else [])])
 
 
 @dataclass(frozen=True)
@@ -61,25 +60,21 @@ class Meaning:
     static: list[tuple[str, float]] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything by name, in plain numbers."""
-        return asdict(self) | {"layers": [[each._asdict() for each in layer] for layer in self.layers]}
+        """Return all fields as plain Python values."""
+        return asdict(self) | {"layers": [[occurrence._asdict() for occurrence in layer] for layer in self.layers]}
 
     def tables(self) -> list[Table]:
-        """Return one table per layer and one of the static neighbours, without those that have no rows."""
-        title = Occurrence(self.words, self.position, -1, 1.0).text
-        found = [
-            Table(
-                ["occurrence", "cosine"],
-                [[each.text, figure(each.cosine)] for each in layer],
-                f"layer {number}{' (without context)' if not number else ''}: {title}",
-            )
-            for number, layer in enumerate(self.layers)
-            if layer
-        ]
+        """Return one table per layer and one of the static neighbours, without tables that have no rows."""
+        query, tables = format_context(self.words, self.position, CONTEXT_WORDS), []
+        for number, layer in enumerate(self.layers):
+            title = f"layer {number}{'' if number else ' (without context)'}: {query}"
+            rows = [[occurrence.text, format_number(occurrence.cosine)] for occurrence in layer]
+            if rows:
+                tables.append(Table(["occurrence", "cosine"], rows, title))
         if self.static:
-            rows = [[word, figure(cosine)] for word, cosine in self.static]
-            found.append(Table(["word", "cosine"], rows, "neighbours of the word's static vector"))
-        return found
+            rows = [[word, format_number(cosine)] for word, cosine in self.static]
+            tables.append(Table(["word", "cosine"], rows, "neighbours of the word's static vector"))
+        return tables
 
     def _repr_html_(self) -> str:
         return "".join(table.html() for table in self.tables())
@@ -95,28 +90,30 @@ def meaning(
     same_word: bool = False,
     vectors: WordVectors | None = None,
 ) -> Meaning:
-    """The k nearest occurrences of a word of a sentence, in each layer.
+    """Return the k nearest occurrences of a word of a sentence in each layer.
 
-    word         the word, whose first place is taken, or its place from 0
-    same_word    look only among other occurrences of the same word
-    vectors      static vectors, whose neighbours are shown beside
+    word         the word (its first occurrence is used) or its position from 0
+    same_word    search only among other occurrences of the same word
+    vectors      static vectors; their neighbours of the word are returned too
     """
-    if index.about.get("model") != bilm_digest(model):
+    if index.metadata.get("model") != bilm_digest(model):
         other = "another model" if index.source is None else f"another model, {index.source}"
         raise ModelError(f"{index.folder}: was built with {other}; use that one, or build an index with this one")
     words = model.tokens(sentence) if isinstance(sentence, str) else list(sentence)
-    position = _place_of(words, word)
-    own = model.embed([words])[0][:, position]  # (layers, D)
+    if isinstance(word, str) and word not in words:
+        raise SettingError(f"{word!r} is not among the words of the sentence: {' '.join(words)}")
+    position = words.index(word) if isinstance(word, str) else word
+    if not 0 <= position < len(words):
+        raise SettingError(f"word {word}: the sentence has the words 0 to {len(words) - 1}")
     same = index.places_of(words[position])
-    among = same if same_word else None
-    without = [place for place in same.tolist() if index.sentence(place)[0] == words]
+    excluded = [place for place in same.tolist() if index.sentence(place)[0] == words]
     layers = []
-    for layer, vector in enumerate(own):
-        found = index.nearest(vector, layer=layer, k=k, among=among, without=without)
+    for layer, vector in enumerate(model.embed([words])[0][:, position]):  # (D,)
+        nearest = index.nearest(vector, layer=layer, k=k, among=same if same_word else None, without=excluded)
         layers.append(
             [
                 Occurrence(*index.sentence(int(place)), int(place), float(cosine))
-                for place, cosine in zip(found.places, found.cosines, strict=True)
+                for place, cosine in zip(nearest.places, nearest.cosines, strict=True)
                 if place >= 0 and np.isfinite(cosine)
             ]
         )
@@ -126,19 +123,8 @@ def meaning(
     return Meaning(words, position, layers, static)
 
 
-def _place_of(words: Sequence[str], word: str | int) -> int:
-    """The first place of a word, or the place itself after a check."""
-    if isinstance(word, int):
-        if not 0 <= word < len(words):
-            raise SettingError(f"word {word}: the sentence has the words 0 to {len(words) - 1}")
-        return word
-    if word not in words:
-        raise SettingError(f"{word!r} is not among the words of the sentence: {' '.join(words)}")
-    return list(words).index(word)
-
-
 class Mix(NamedTuple):
-    """A scalar mix that a task has learned: which, the layers' shares, which sum to one, and gamma."""
+    """A scalar mix learned by a task: its module name, the layer weights (which sum to one), and gamma."""
 
     name: str
     shares: list[float]
@@ -146,7 +132,7 @@ class Mix(NamedTuple):
 
 
 def mix_weights(task: Task[Any, Any]) -> list[Mix]:
-    """Every scalar mix of a trained task's network; none where it reads no ELMo."""
+    """Return every scalar mix of a trained task's network; an empty list if it uses no ELMo."""
     return [
         Mix(name, torch.softmax(module.weights.detach(), dim=0).tolist(), float(module.gamma.detach()))
         for name, module in task.network.named_modules()
@@ -155,12 +141,12 @@ def mix_weights(task: Task[Any, Any]) -> list[Mix]:
 
 
 def mix_table(mixes: dict[str, list[Mix]]) -> Table:
-    """A row for each mix of each task."""
-    most = max((len(mix.shares) for each in mixes.values() for mix in each), default=0)
-    rows = [
-        [task, mix.name, *(figure(share) for share in mix.shares), *[""] * (most - len(mix.shares)), figure(mix.gamma)]
-        for task, each in mixes.items()
-        for mix in each
-    ]
-    columns = ["task", "mix", *(f"layer {layer}" for layer in range(most)), "gamma"]
-    return Table(columns, rows, "which layers tasks have chosen", ["shares sum to one; layer 0 is without context"])
+    """Return a table with one row per mix of each task."""
+    num_layers = max((len(mix.shares) for task_mixes in mixes.values() for mix in task_mixes), default=0)
+    rows = []
+    for task, task_mixes in mixes.items():
+        for mix in task_mixes:
+            shares = [format_number(share) for share in mix.shares] + [""] * (num_layers - len(mix.shares))
+            rows.append([task, mix.name, *shares, format_number(mix.gamma)])
+    columns = ["task", "mix", *(f"layer {layer}" for layer in range(num_layers)), "gamma"]
+    return Table(columns, rows, "layer weights of tasks", ["weights sum to one; layer 0 is without context"])

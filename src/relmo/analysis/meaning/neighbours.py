@@ -1,73 +1,69 @@
-"""The nearest of many vectors by cosine, in bounded memory: rows come in pieces, and only the best are kept.
+"""Nearest neighbours by cosine in bounded memory: rows are added in batches and only the best are kept.
 
     search = Search(queries, k=10)
-    for rows in pieces: search.add(rows)
+    for rows in batches: search.add(rows)
     search.places, search.cosines                # (Q, k) each, nearest first
 
-The result does not depend on how the rows are cut into pieces: of equal cosines the earlier row comes first.
+The result does not depend on the batch boundaries: among equal cosines the earlier row comes first.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-AT_ONCE = 1 << 16  # rows compared together
+BATCH_ROWS = 1 << 16
 
 
 class Nearest(NamedTuple):
-    """For each query its nearest rows, nearest first; where there are fewer than k, places -1 and cosines -inf."""
+    """Nearest rows of each query, nearest first; missing entries have index -1 and cosine -inf."""
 
     places: np.ndarray  # (Q, k)
     cosines: np.ndarray  # (Q, k)
 
 
 class Search:
-    """Keeps, of all rows that are added, the k with the largest cosine to each query (Q, D)."""
+    """Running top-k search for queries (Q, D) over rows that are added in batches."""
 
     def __init__(self, queries: np.ndarray, k: int):
-        self.queries = unit(queries)  # (Q, D)
+        self.queries = normalize(queries)
         self.k = k
-        self.seen = 0
+        self.num_rows = 0
         self.places = np.full((len(queries), k), -1, dtype=np.int64)
         self.cosines = np.full((len(queries), k), -np.inf, dtype=np.float32)
 
     def add(self, rows: np.ndarray, banned: np.ndarray | None = None) -> np.ndarray:
-        """More rows (n, D), numbered on from those before; `banned` (Q, n) are not to be found by a query. -> all
-        cosines (Q, n)."""
-        cosines = self.queries @ unit(rows).T
-        allowed = cosines if banned is None else np.where(banned, -np.inf, cosines)
-        for query, row in enumerate(allowed):
-            self._keep(query, row)
-        self.seen += len(rows)
-        return cosines
-
-    def _keep(self, query: int, cosines: np.ndarray) -> None:
-        """Puts those of the new cosines (n,) that are among the best into their places."""
-        k, n = self.k, len(cosines)
-        least = np.partition(cosines, n - k)[n - k] if n > k else -np.inf
-        new = np.flatnonzero((cosines >= least) & (cosines > self.cosines[query, -1]))
-        both = np.concatenate([self.cosines[query], cosines[new]])
-        best = np.argsort(-both, kind="stable")[:k]  # what came before stands before
-        self.places[query] = np.concatenate([self.places[query], self.seen + new])[best]
-        self.cosines[query] = both[best]
+        """Add rows (n, D), numbered after the previous ones, and return all cosines (Q, n). `banned` (Q, n) rows are
+        excluded from a query's neighbours."""
+        k, n = self.k, len(rows)
+        all_cosines = self.queries @ normalize(rows).T
+        allowed = all_cosines if banned is None else np.where(banned, -np.inf, all_cosines)
+        for query, cosines in enumerate(allowed):
+            least = np.partition(cosines, n - k)[n - k] if n > k else -np.inf
+            new = np.flatnonzero((cosines >= least) & (cosines > self.cosines[query, -1]))
+            merged = np.concatenate([self.cosines[query], cosines[new]])
+            best = np.argsort(-merged, kind="stable")[:k]  # stable: earlier rows win ties
+            self.places[query] = np.concatenate([self.places[query], self.num_rows + new])[best]
+            self.cosines[query] = merged[best]
+        self.num_rows += n
+        return all_cosines
 
     def result(self) -> Nearest:
-        """What was found so far."""
+        """Return the nearest rows so far."""
         return Nearest(self.places, self.cosines)
 
 
 def nearest(queries: np.ndarray, matrix: np.ndarray, *, k: int = 10, banned: np.ndarray | None = None) -> Nearest:
-    """The k rows of a matrix (N, D), in memory or mapped from a file, with the largest cosine to each query (Q, D);
-    without those that are `banned` (Q, N). A row of zeros has the cosine 0 to everything."""
+    """Return the k rows of a matrix (N, D), in memory or memory-mapped, with the largest cosine to each query (Q, D),
+    without `banned` (Q, N). A row of zeros has cosine 0 to everything."""
     search = Search(queries, k)
-    for begin in range(0, len(matrix), AT_ONCE):
-        part = slice(begin, begin + AT_ONCE)
-        search.add(matrix[part], None if banned is None else banned[:, part])
+    for begin in range(0, len(matrix), BATCH_ROWS):
+        batch = slice(begin, begin + BATCH_ROWS)
+        search.add(matrix[batch], None if banned is None else banned[:, batch])
     return search.result()
 
 
-def unit(rows: np.ndarray) -> np.ndarray:
-    """Rows (n, D) with length 1; zeros stay zeros."""
+def normalize(rows: np.ndarray) -> np.ndarray:
+    """Return rows (n, D) scaled to length 1; zeros stay zeros."""
     rows = np.asarray(rows, dtype=np.float32)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(lengths > 0, lengths, 1)

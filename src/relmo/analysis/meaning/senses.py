@@ -1,17 +1,17 @@
-"""Word senses by the nearest neighbour: how well a vector tells which sense a word has where it stands.
+"""Word sense disambiguation with the nearest sense average.
 
-    senses of a lemma   each has the mean vector of the places where a corpus tags it
-    a new place         gets the sense whose mean is nearest, by cosine
-    a lemma not seen    gets WordNet's first sense
+    sense of a lemma    mean vector of the occurrences that a corpus tags with it
+    new occurrence      the sense whose mean is nearest by cosine
+    unseen lemma        WordNet's first sense
 
 Choices:
-- Vectors of a word are the paper's way. Vectors of what stands around it (`around`) are Melamud's: they have nothing of
-  the word's own form, which says little about its sense.
+- Word vectors are the paper's method. Context states (`context_states`) are Melamud's: they exclude the word's form,
+  which says little about its sense.
 - A phrase (take place) is the mean of its words' vectors.
-- Candidates are the senses that the corpus has for the lemma with that part of speech. Keys that are not in WordNet's
-  index, left over from other versions of it, are no candidates.
-- Cosines nearer than 1e-6 are the same, and the sense that WordNet lists first wins: a layer without context gives a
-  word's senses vectors that differ by rounding alone.
+- Candidates are the senses that the corpus has for the lemma with that part of speech. Keys missing from WordNet's
+  index (from other WordNet versions) are no candidates.
+- Cosines within 1e-6 are equal, and the sense that WordNet lists first wins: in a layer without context the senses of
+  a word differ by rounding alone.
 
     Melamud et al. 2016, context2vec;  Peters et al. 2018, Deep contextualized word representations, section 5.3
 """
@@ -21,55 +21,56 @@ from typing import NamedTuple
 
 import numpy as np
 
-from relmo.analysis.meaning.neighbours import unit
+from relmo.analysis.meaning.neighbours import normalize
 from relmo.models.bilm import BiLM
 from relmo.models.vectors import WordVectors
 from relmo.text.senses import Lemma, SenseIndex, SenseSentence, SenseTag
 
 Embed = Callable[[Iterable[Sequence[str]]], Iterator[np.ndarray]]
-"""Sentences to their words' vectors, (layers, words, dim) each."""
+"""Function from sentences to word vectors, (layers, words, dim) each."""
 
-SAME = 1e-6  # cosines this near are equal
+COSINE_TOLERANCE = 1e-6
 
 
-def layers_of(model: BiLM) -> Embed:
-    """A bidirectional model's layers from the token layer on, the average of them all, and last what stands around a
-    word in each layer that has context."""
+def bilm_embedder(model: BiLM) -> Embed:
+    """Return a function that embeds sentences with all layers of a model, their average, and the context states of
+    every layer above the token layer."""
 
     def embed(sentences: Iterable[Sequence[str]]) -> Iterator[np.ndarray]:
         folded = ([word.lower() for word in words] for words in sentences)
         for layers in model.embed_stream(folded if model.settings.text.lowercase else sentences):
-            yield np.concatenate([layers, layers.mean(axis=0, keepdims=True), around(layers[1:])])
+            yield np.concatenate([layers, layers.mean(axis=0, keepdims=True), context_states(layers[1:])])
 
     return embed
 
 
-def around(layers: np.ndarray) -> np.ndarray:
-    """Of layers (K, T, 2P), the states that a biLM predicts each word from, and so has not read it: forwards that of
-    the word before, backwards that of the word after; zeros where the sentence begins and ends."""
-    found, half = np.zeros_like(layers), layers.shape[2] // 2
-    found[:, 1:, :half] = layers[:, :-1, :half]
-    found[:, :-1, half:] = layers[:, 1:, half:]
-    return found
+def context_states(layers: np.ndarray) -> np.ndarray:
+    """Return, for layers (K, T, 2P), the states from which a biLM predicts each word, so that they have not read it:
+    the forward state of the previous word and the backward state of the next; zeros beyond the sentence."""
+    states, half = np.zeros_like(layers), layers.shape[2] // 2
+    states[:, 1:, :half] = layers[:, :-1, :half]
+    states[:, :-1, half:] = layers[:, 1:, half:]
+    return states
 
 
-def static_layer(vectors: WordVectors) -> Embed:
-    """One layer: a word's vector, or else that of the word in small letters, or else zeros."""
+def static_embedder(vectors: WordVectors) -> Embed:
+    """Return a function that embeds words in one layer: the word's vector, else that of its lower-case form, else
+    zeros."""
 
     def embed(sentences: Iterable[Sequence[str]]) -> Iterator[np.ndarray]:
         for words in sentences:
             layer = np.zeros((1, len(words), vectors.matrix.shape[1]), dtype=np.float32)
-            for place, word in enumerate(words):
+            for position, word in enumerate(words):
                 form = word if word in vectors else word.lower()
                 if form in vectors:
-                    layer[0, place] = vectors[form]
+                    layer[0, position] = vectors[form]
             yield layer
 
     return embed
 
 
 class TaggedOccurrence(NamedTuple):
-    """A tagged word or phrase, the number of its sentence, and its vectors (layers, dim)."""
+    """A tagged word or phrase, the index of its sentence, and its vectors (layers, dim)."""
 
     tagged: SenseTag
     sentence: int
@@ -77,7 +78,7 @@ class TaggedOccurrence(NamedTuple):
 
 
 def occurrences(embed: Embed, sentences: Sequence[SenseSentence]) -> Iterator[TaggedOccurrence]:
-    """The tagged words of sentences, in order."""
+    """Yield the tagged words of sentences in order."""
     vectors = embed(sentence.words for sentence in sentences)
     for number, (sentence, layers) in enumerate(zip(sentences, vectors, strict=True)):
         for tagged in sentence.tagged:
@@ -85,14 +86,17 @@ def occurrences(embed: Embed, sentences: Sequence[SenseSentence]) -> Iterator[Ta
 
 
 class SenseAverages:
-    """The mean vector of every sense that a corpus has; a lemma's senses in WordNet's order."""
+    """Mean vectors of all senses in a corpus.
+
+    counts        occurrences of each sense
+    senses        senses of each lemma that the corpus has, in WordNet's order
+    directions    mean vector of each sense, of length 1; (layers, dim)
+    """
 
     def __init__(self, corpus: Iterable[TaggedOccurrence], index: SenseIndex):
         sums: dict[str, np.ndarray] = {}
         self.counts: dict[str, int] = {}
-        """How often each sense was seen."""
         self.senses: dict[Lemma, list[str]] = {}
-        """The senses seen of each lemma, in WordNet's order."""
         for tagged, _, vectors in corpus:
             for key in tagged.senses:
                 if key not in index:
@@ -104,29 +108,28 @@ class SenseAverages:
                 self.counts[key] = self.counts.get(key, 0) + 1
         for keys in self.senses.values():
             keys.sort(key=lambda key: index.rank[key])
-        self.directions = {key: unit(total) for key, total in sums.items()}
-        """The mean vector of each sense, with length 1; (layers, dim)."""
+        self.directions = {key: normalize(total) for key, total in sums.items()}
 
     def nearest(self, lemma: Lemma, vectors: np.ndarray) -> list[str] | None:
-        """For each layer of a place (layers, dim), the sense whose mean is nearest; None for a lemma not seen."""
+        """Return the nearest sense in each layer of an occurrence (layers, dim); None for an unseen lemma."""
         keys = self.senses.get(lemma)
         if keys is None:
             return None
         means = np.stack([self.directions[key] for key in keys])  # (senses, layers, dim)
-        cosines = np.einsum("sld,ld->ls", means, unit(vectors))
-        near = cosines >= cosines.max(axis=1, keepdims=True) - SAME
-        return [keys[first] for first in near.argmax(axis=1)]
+        cosines = np.einsum("sld,ld->ls", means, normalize(vectors))
+        near = cosines >= cosines.max(axis=1, keepdims=True) - COSINE_TOLERANCE
+        return [keys[sense] for sense in near.argmax(axis=1)]
 
     def most_frequent(self, lemma: Lemma) -> str | None:
-        """The sense seen most often, in a tie the one WordNet lists first; None for a lemma not seen."""
+        """Return the most frequent sense (on ties the one WordNet lists first); None for an unseen lemma."""
         return max(self.senses.get(lemma, ()), key=lambda key: self.counts[key], default=None)
 
 
 class Answers(NamedTuple):
-    """The answers for each instance of a test: WordNet's first sense, the corpus's most frequent sense (the first sense
-    where there is none), and the nearest sense of each layer. `seen` says whether its lemma was in the corpus."""
+    """Senses of each test instance: WordNet's first, the corpus's most frequent (else the first), and the nearest by
+    layer. `seen` marks instances whose lemma is in the corpus."""
 
-    first: list[str]
+    first_sense: list[str]
     most_frequent: list[str]
     nearest: list[list[str]]
     seen: np.ndarray
@@ -135,27 +138,28 @@ class Answers(NamedTuple):
 def disambiguate(
     embed: Embed, corpus: Iterable[SenseSentence], test: Sequence[SenseSentence], index: SenseIndex
 ) -> Answers:
-    """Answers for the tagged words of `test` from the senses of `corpus`."""
-    asked = {tagged.lemma for sentence in test for tagged in sentence.tagged}
-    averages = SenseAverages(occurrences(embed, only(corpus, asked)), index)
-    first, frequent, nearest, seen = [], [], [], []
+    """Return senses for the tagged words of `test`, from the senses of `corpus`."""
+    lemmas = {tagged.lemma for sentence in test for tagged in sentence.tagged}
+    averages = SenseAverages(occurrences(embed, filter_lemmas(corpus, lemmas)), index)
+    defaults, frequent, nearest, seen = [], [], [], []
     for tagged, _, vectors in occurrences(embed, test):
         default = index.first(tagged.lemma) or ""
-        found = averages.nearest(tagged.lemma, vectors)
-        first.append(default)
+        senses = averages.nearest(tagged.lemma, vectors)
+        defaults.append(default)
         frequent.append(averages.most_frequent(tagged.lemma) or default)
-        nearest.append([default] * len(vectors) if found is None else found)
-        seen.append(found is not None)
-    return Answers(first, frequent, [list(layer) for layer in zip(*nearest, strict=True)], np.array(seen, dtype=bool))
+        nearest.append([default] * len(vectors) if senses is None else senses)
+        seen.append(senses is not None)
+    by_layer = [list(layer) for layer in zip(*nearest, strict=True)]
+    return Answers(defaults, frequent, by_layer, np.array(seen, dtype=bool))
 
 
-def only(sentences: Iterable[SenseSentence], lemmas: set[Lemma]) -> list[SenseSentence]:
-    """The sentences in which these lemmas are tagged, with no other tags."""
-    kept = (SenseSentence(words, [t for t in tagged if t.lemma in lemmas]) for words, tagged in sentences)
-    return [sentence for sentence in kept if sentence.tagged]
+def filter_lemmas(sentences: Iterable[SenseSentence], lemmas: set[Lemma]) -> list[SenseSentence]:
+    """Return the sentences in which these lemmas are tagged, without other tags."""
+    filtered = (SenseSentence(words, [t for t in tagged if t.lemma in lemmas]) for words, tagged in sentences)
+    return [sentence for sentence in filtered if sentence.tagged]
 
 
-def right(answers: Sequence[str], test: Sequence[SenseSentence]) -> np.ndarray:
-    """Which answers are among an instance's senses; (N,) of bool."""
-    tagged = [tagged for sentence in test for tagged in sentence.tagged]
-    return np.array([answer in each.senses for answer, each in zip(answers, tagged, strict=True)], dtype=bool)
+def mark_correct(answers: Sequence[str], test: Sequence[SenseSentence]) -> np.ndarray:
+    """Return whether each answer is among the senses of its instance; (N,) of bool."""
+    instances = [tagged for sentence in test for tagged in sentence.tagged]
+    return np.array([answer in tag.senses for answer, tag in zip(answers, instances, strict=True)], dtype=bool)

@@ -1,108 +1,148 @@
-"""Can it count? Small networks learn a formal language from its words alone, and are tested on far longer words.
+"""Counting: small networks learn a formal language from its words alone and are tested on far longer words.
 
     result = counting("anbn", "lstm")
     result.accepted, result.first_failure, result.counters[0].r
 
-`counting_training` says how networks are trained and when they accept a word. For every n to well above the limit of
-training, the report says whether right words are accepted, and whether nearly right words are. Balanced accuracy over
-random words stands beside, since most of these are wrong and a network that rejects everything would look good. Last
-come the units that count: their correlation with the count, and how far they move when it rises by one.
+`counting_training` describes how networks are trained and when they accept a word. For every n to well above the limit
+of training, words of the language and slightly wrong words are tested. Balanced accuracy over random words is reported,
+since most of these are wrong and a network that rejects everything would look good. Counting units are those that
+correlate with the count.
 
     Weiss, Goldberg & Yahav 2018, On the practical computational power of finite precision RNNs for language recognition
 """
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from relmo.analysis.core.progress import split_progress
-from relmo.analysis.core.stack import stack_of
+from relmo.analysis.core.show import Table, format_number, save_figure, to_plain
+from relmo.analysis.core.stack import build_stack
 from relmo.analysis.core.trace import trace
-from relmo.analysis.memory.counting_report import Counting, CountingUnit
-from relmo.analysis.memory.counting_training import CountingOptions, Tried, accepts, share_of, train_best
+from relmo.analysis.memory.counting_training import Attempt, CountingOptions, accepts, mean_or_nan, train_best
 from relmo.analysis.memory.fresh import check_cell
-from relmo.analysis.memory.languages import Language, intervals, language_of
+from relmo.analysis.memory.languages import Language, get_language, intervals
 from relmo.errors import SettingError
 from relmo.models.lm import LanguageModel
 from relmo.settings.arguments import Progress
 
-COUNTED = 12  # sizes up to the limit in whose words counters are looked for
+NUM_COUNTED_SIZES = 12  # sizes of words up to the limit in which counters are searched
 
 
-def counting(
-    language: str,
-    cell: str = "lstm",
-    options: CountingOptions | None = None,
-    *,
-    progress: Progress | None = None,
-) -> Counting:
-    """Trains networks of a cell on a language (anbn, anbncn, dyck-1 to dyck-4), and judges the best of them."""
-    options = options or CountingOptions()
-    check(cell, options)
-    known = language_of(language)
-    model, tried = train_best(known, cell, options, progress)
-    return judge(model, known, options, tried)
+@dataclass(frozen=True)
+class CountingUnit:
+    """Unit and a count: their correlation, and the change of the unit when the count rises by one."""
+
+    count: str
+    state: str
+    unit: int
+    r: float
+    slope: float
 
 
-def counting_each(
-    language: str, cell: str, options: CountingOptions, *, progress: Progress | None = None
-) -> list[Counting]:
-    """As `counting`, but the network of every seed is trained and judged, each by itself."""
-    return [
-        counting(language, cell, replace(options, seeds=1, first_seed=options.first_seed + number), progress=tell)
-        for number, tell in enumerate(split_progress(progress, [1.0] * options.seeds))
-    ]
+@dataclass(frozen=True)
+class Counting:
+    """Test results of a network on a language.
 
+    accepted            ranges of n for which all words of the language are accepted
+    first_failure       smallest n with a rejected word of the language, if any up to `tested`
+    wrongly             ranges of n for which a wrong word is accepted, by its error
+    first_wrong         smallest such n
+    right, rejected     shares of accepted positive and rejected negative random words
+    balanced            mean of the two
+    accuracy, always_no accuracy, and that of rejecting everything
+    counters            for each count and state, the unit with the largest |r|, best first
+    counting_units      number of units with |r| > 0.99 with some count
+    tried               the networks of which this is the best
+    """
 
-def check(cell: str, options: CountingOptions) -> None:
-    """Raises where the options make no sense."""
-    check_cell(cell)
-    for name in ("hidden", "steps", "batch", "seeds", "strings"):
-        if getattr(options, name) < 1:
-            raise SettingError(f"{name} must be 1 or more, not {getattr(options, name)}")
-    if options.limit < 4 or options.largest < options.limit:
-        raise SettingError(
-            f"limit is {options.limit} and tested {options.largest}; limit must be 4 or more, and tested not below it"
-        )
-    if not 0 < options.threshold < 1 or options.lr <= 0 or options.clip <= 0:
-        raise SettingError(
-            f"threshold {options.threshold:g} must be between 0 and 1, "
-            f"lr {options.lr:g} and clip {options.clip:g} above 0"
-        )
-
-
-class Shares(NamedTuple):
-    """Of random words: the share of right ones accepted, of wrong ones rejected, and the mean of the two; the plain
-    accuracy, and that of rejecting everything."""
-
+    language: str
+    cell: str
+    hidden: int
+    limit: int
+    tested: int
+    threshold: float
+    accepted: list[tuple[int, int]]
+    first_failure: int | None
+    wrongly: dict[str, list[tuple[int, int]]]
+    first_wrong: int | None
     right: float
     rejected: float
     balanced: float
     accuracy: float
     always_no: float
+    counters: list[CountingUnit]
+    counting_units: int
+    tried: list[Attempt]
+    model: LanguageModel = dataclasses.field(compare=False, repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all fields but the model as JSON types."""
+        names = [field.name for field in dataclasses.fields(self) if field.name != "model"]
+        return {name: to_plain(getattr(self, name)) for name in names}
+
+    def _repr_html_(self) -> str:
+        return counting_table([self]).html()
 
 
-def _score(model: LanguageModel, language: Language, words: Sequence[str], threshold: float) -> Shares:
-    truth = np.array([language.has(word) for word in words])
-    said = accepts(model, words, threshold)
-    right, rejected = share_of(said[truth]), share_of(~said[~truth])
-    return Shares(right, rejected, (right + rejected) / 2, share_of(said == truth), share_of(~truth))
+def counting(
+    language: str, cell: str = "lstm", options: CountingOptions | None = None, *, progress: Progress | None = None
+) -> Counting:
+    """Train networks of a cell on a language (anbn, anbncn, dyck-1 to dyck-4) and test the best of them."""
+    options = options or CountingOptions()
+    check(cell, options)
+    formal_language = get_language(language)
+    model, attempts = train_best(formal_language, cell, options, progress)
+    return judge(model, formal_language, options, attempts)
 
 
-def judge(model: LanguageModel, language: Language, options: CountingOptions, tried: Sequence[Tried] = ()) -> Counting:
-    """What a network, trained here or elsewhere, does with a language."""
+def counting_each(
+    language: str, cell: str, options: CountingOptions, *, progress: Progress | None = None
+) -> list[Counting]:
+    """Train and test one network per seed."""
+    callbacks = split_progress(progress, [1.0] * options.seeds)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    return [
+        counting(language, cell, replace(options, seeds=1, first_seed=seed), progress=callback)
+        for seed, callback in zip(seeds, callbacks, strict=True)
+    ]
+
+
+def check(cell: str, options: CountingOptions) -> None:
+    """Check the cell and the options."""
+    check_cell(cell)
+    for name in ("hidden", "steps", "batch", "seeds", "strings"):
+        if getattr(options, name) < 1:
+            raise SettingError(f"{name} must be 1 or more, not {getattr(options, name)}.")
+    if options.limit < 4 or options.largest < options.limit:
+        raise SettingError(f"limit must be 4 to tested ({options.largest}), not {options.limit}.")
+    if not 0 < options.threshold < 1:
+        raise SettingError(f"threshold must be between 0 and 1, not {options.threshold:g}.")
+    if options.lr <= 0 or options.clip <= 0:
+        raise SettingError(f"lr and clip must be positive, not {options.lr:g} and {options.clip:g}.")
+
+
+def judge(
+    model: LanguageModel, language: Language, options: CountingOptions, attempts: Sequence[Attempt] = ()
+) -> Counting:
+    """Test a network, trained here or elsewhere, on a language."""
     sizes = range(1, options.largest + 1)
     right = [(n, word) for n in sizes for word in language.right(n)]
     wrong = [(n, kind, word) for n in sizes for kind, word in language.wrong(n).items()]
     words = [word for _, word in right] + [word for _, _, word in wrong]
     answers = accepts(model, words, options.threshold)
-    failed = {n for (n, _), yes in zip(right, answers, strict=False) if not yes}
-    fooled: dict[str, list[int]] = {kind: [] for kind in language.wrong(options.largest)}
-    for (n, kind, _), yes in zip(wrong, answers[len(right) :], strict=True):
-        fooled[kind] += [n] if yes else []
+    failures = {n for (n, _), is_accepted in zip(right, answers, strict=False) if not is_accepted}
+    wrongly: dict[str, list[int]] = {kind: [] for kind in language.wrong(options.largest)}
+    for (n, kind, _), is_accepted in zip(wrong, answers[len(right) :], strict=True):
+        wrongly[kind] += [n] if is_accepted else []
     strings = language.strings(options.largest, options.strings, seed=0)
+    truth = np.array([language.has(word) for word in strings])
+    string_answers = accepts(model, strings, options.threshold)
+    sensitivity, specificity = mean_or_nan(string_answers[truth]), mean_or_nan(~string_answers[~truth])
     counters, counting_units = find_counters(model, language, options.limit)
     return Counting(
         language=language.name,
@@ -111,46 +151,119 @@ def judge(model: LanguageModel, language: Language, options: CountingOptions, tr
         limit=options.limit,
         tested=options.largest,
         threshold=options.threshold,
-        accepted=intervals([n for n in sizes if n not in failed]),
-        first_failure=min(failed, default=None),
-        wrongly={kind: intervals(numbers) for kind, numbers in fooled.items()},
-        first_wrong=min((n for numbers in fooled.values() for n in numbers), default=None),
-        **_score(model, language, strings, options.threshold)._asdict(),
+        accepted=intervals([n for n in sizes if n not in failures]),
+        first_failure=min(failures, default=None),
+        wrongly={kind: intervals(numbers) for kind, numbers in wrongly.items()},
+        first_wrong=min((n for numbers in wrongly.values() for n in numbers), default=None),
+        right=sensitivity,
+        rejected=specificity,
+        balanced=(sensitivity + specificity) / 2,
+        accuracy=mean_or_nan(string_answers == truth),
+        always_no=mean_or_nan(~truth),
         counters=counters,
         counting_units=counting_units,
-        tried=list(tried),
+        tried=list(attempts),
         model=model,
     )
 
 
 def find_counters(model: LanguageModel, language: Language, limit: int) -> tuple[list[CountingUnit], int]:
-    """For each count and state the unit that follows the count best, over words up to the limit, the best first; and
-    how many units have |r| > 0.99 with some count."""
-    sizes = np.unique(np.linspace(1, limit, COUNTED).astype(int)).tolist()
+    """Return the unit with the largest |r| for each count and state, best first, over words up to the limit.
+
+    The second value is the number of units with |r| > 0.99 with some count.
+    """
+    sizes = np.unique(np.linspace(1, limit, NUM_COUNTED_SIZES).astype(int)).tolist()
     words = [language.right(n)[-1] for n in sizes]
-    traced = trace(model, words, keep=stack_of(model.network).layers[0].states)
-    counts: dict[str, list[np.ndarray]] = {}
-    places: dict[str, list[np.ndarray]] = {}
+    traced = trace(model, words, keep=build_stack(model.network).layers[0].states)
+    values_by_count: dict[str, list[np.ndarray]] = {}
+    positions_by_count: dict[str, list[np.ndarray]] = {}
     for begin, word in zip(traced.starts, words, strict=True):
         for name, count in language.counts(word).items():
-            places.setdefault(name, []).append(begin + count.places)
-            counts.setdefault(name, []).append(count.values)
-    found, counting_units = [], 0
-    for state, values in traced.states.items():
-        best = np.zeros(values.shape[2])
-        for name in counts:
-            r, slope = correlations(values[0, np.concatenate(places[name])], np.concatenate(counts[name]))
+            positions_by_count.setdefault(name, []).append(begin + count.positions)
+            values_by_count.setdefault(name, []).append(count.values)
+    counters, counting_units = [], 0
+    for state, array in traced.states.items():
+        best = np.zeros(array.shape[2])
+        for name, values in values_by_count.items():
+            r, slope = correlations(array[0, np.concatenate(positions_by_count[name])], np.concatenate(values))
             unit = int(np.abs(r).argmax())
-            found.append(CountingUnit(name, state, unit, float(r[unit]), float(slope[unit])))
+            counters.append(CountingUnit(name, state, unit, float(r[unit]), float(slope[unit])))
             best = np.maximum(best, np.abs(r))
         counting_units = max(counting_units, int((best > 0.99).sum()))
-    return sorted(found, key=lambda counter: -abs(counter.r)), counting_units
+    return sorted(counters, key=lambda counter: -abs(counter.r)), counting_units
 
 
 def correlations(values: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Pearson's r of units (N, H) with a count (N,), 0 where a unit stands still; and by how much each unit moves when
-    the count rises by one; (H,) each."""
+    """Return Pearson's r of units (N, H) with a count (N,), 0 for constant units, and their slopes; (H,) each."""
     x = values - values.mean(axis=0, dtype=np.float64)
     y = count - count.mean(dtype=np.float64)
-    products, size = y @ x, np.sqrt((x**2).sum(axis=0) * (y @ y))
-    return products / np.where(size > 0, size, 1.0), products / max(y @ y, 1e-300)
+    products, scale = y @ x, np.sqrt((x**2).sum(axis=0) * (y @ y))
+    return products / np.where(scale > 0, scale, 1.0), products / max(y @ y, 1e-300)
+
+
+def format_ranges(ranges: Sequence[tuple[int, int]], limit: int = 4) -> str:
+    """Format ranges such as 1-49, 52; if there are many, the first ones and the last."""
+    texts = [str(a) if a == b else f"{a}-{b}" for a, b in ranges]
+    if len(texts) > limit:
+        texts = [*texts[: limit - 1], f"… ({len(texts) - limit} more)", texts[-1]]
+    return ", ".join(texts) or "none"
+
+
+def counting_table(results: Sequence[Counting]) -> Table:
+    """Return a table with one row per network."""
+    has_seeds = len({result.cell for result in results}) < len(results)
+    rows, errors = [], []
+    for result in results:
+        counter = result.counters[0]
+        name = f"{result.cell} {result.hidden}" + (f", seed {result.tried[0].seed}" if has_seeds else "")
+        rows.append(
+            [
+                name,
+                format_ranges(result.accepted),
+                str(result.first_failure or ""),
+                str(result.first_wrong or ""),
+                format_number(100 * result.balanced, 1),
+                f"{100 * result.accuracy:.1f} ({100 * result.always_no:.1f})",
+                f"{counter.state}{counter.unit}",
+                format_number(counter.r, 4, signed=True),
+                format_number(counter.slope, 4, signed=True),
+                str(result.counting_units),
+            ]
+        )
+        for kind, ranges in result.wrongly.items():
+            errors += [f"{name} wrongly accepts {kind}: n = {format_ranges(ranges)}"] if ranges else []
+    notes = [
+        f"trained on n = 1 to {results[0].limit}, tested to {results[0].tested}; a word is accepted if each of its "
+        f"symbols and its end have p > {results[0].threshold:g}",
+        ("" if has_seeds else "each network is the best of its seeds on words just above the limit; ")
+        + "accuracy: in brackets, that of rejecting everything",
+    ]
+    columns = ["network", "accepts n =", "first failure", "first wrong", "balanced", "accuracy"]
+    columns += ["counter", "r", "slope", "units with |r| > .99"]
+    return Table(columns, rows, results[0].language, notes + errors)
+
+
+def draw_counting(results: Sequence[Counting], path: str | Path) -> None:
+    """Plot, for each network, the sizes of accepted words, and its counter over words of the limit and of twice it."""
+    with save_figure(path, 11, 1.2 + 2.4 * len(results)) as figure:
+        panels = figure.subplots(len(results), 2, squeeze=False)
+        for (ranges_axes, counter_axes), result in zip(panels, results, strict=True):
+            bars = {"right words": result.accepted, **result.wrongly}
+            for height, (kind, ranges) in enumerate(reversed(bars.items())):
+                colour = "#56a0e6" if kind == "right words" else "#e67e22"
+                spans = [(a - 0.5, b - a + 1) for a, b in ranges]
+                ranges_axes.broken_barh(spans, (height - 0.4, 0.8), color=colour)
+            ranges_axes.set_yticks(range(len(bars)), list(reversed(bars)))
+            ranges_axes.axvline(result.limit, color="black", linestyle=":")
+            ranges_axes.set_xlim(0, result.tested + 1)
+            ranges_axes.set_ylim(-0.6, len(bars) - 0.4)
+            title = f"{result.language}, {result.cell}: accepted n (dotted: limit of training)"
+            ranges_axes.set_title(title, fontsize=10)
+            language, counter = get_language(result.language), result.counters[0]
+            for n, style in ((result.limit, "-"), (2 * result.limit, "--")):
+                traced = trace(result.model, [language.right(n)[0]], keep=[counter.state])
+                counter_axes.plot(traced.unit(counter.state, 0, counter.unit), style, label=f"n = {n}")
+            title = f"{counter.state}{counter.unit}: r = {counter.r:.4f} with {counter.count}"
+            counter_axes.set_title(title, fontsize=10)
+            counter_axes.legend(fontsize=8)
+        figure.axes[-1].set_xlabel("symbol")

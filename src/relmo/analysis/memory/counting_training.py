@@ -1,19 +1,16 @@
-"""Small networks that learn a formal language, and the words they accept.
+"""Training of small networks on a formal language, and the words they accept.
 
-A network learns to predict the next symbol of words up to n = limit. It accepts a word if every symbol of the word, and
-its end, has a probability above a threshold.
-
-Several seeds are tried, and each network is looked at several times during its training. The best moment is kept: the
-one with the fewest mistakes in validation and, of equal ones, with the clearest answers. Validation has words of some
-sizes up to the limit and of all sizes from there to a quarter above it. Longer words are never looked at.
+A network learns to predict the next symbol of words up to n = limit. It accepts a word if every symbol, and the end,
+has a probability above a threshold. Several seeds are trained and validated repeatedly. The best checkpoint has the
+fewest validation errors and, among equals, the largest margin. Validation words have some sizes up to the limit and all
+sizes to a quarter above it; longer ones are only used for testing.
 """
 
 import copy
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +18,7 @@ from torch import Tensor
 
 from relmo.analysis.core.progress import split_progress
 from relmo.analysis.core.untrained import seeded
-from relmo.analysis.memory.languages import Language, LearntWord
+from relmo.analysis.memory.languages import Language, TrainingWord
 from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import RecurrentLM
 from relmo.settings.arguments import Progress
@@ -29,22 +26,22 @@ from relmo.settings.lm import LanguageModelSettings, LMSettings, TextSettings
 from relmo.text.vocabulary import SPECIALS, Vocabulary
 from relmo.training.optimizer import clip_factor, gradient_norm
 
-SYMBOLS_AT_ONCE = 1 << 15  # read together when words are judged
-VALIDATE_EVERY = 250  # steps
-VALIDATED = 8  # sizes up to the limit that are validated on
+MAX_BATCH_SYMBOLS = 1 << 15  # when words are judged
+VALIDATION_INTERVAL = 250  # steps
+NUM_VALIDATION_SIZES = 8  # up to the limit
 
 
 @dataclass(frozen=True, kw_only=True)
 class CountingOptions:
-    """How networks are trained and tested.
+    """Options of training and testing.
 
-    limit         the largest n that is learned from
-    tested        the largest n that is tested; four times the limit where it is not given
+    limit         largest n in training
+    tested        largest n in testing; default four times the limit
     hidden        units
-    steps         of training, for each seed
-    seeds         how many networks are tried; the first that makes no mistake in validation is the last
-    threshold     the probability that every symbol of an accepted word has
-    strings       random words for the balanced accuracy
+    steps         of training, per seed
+    seeds         number of networks; training stops after the first one without validation errors
+    threshold     minimum probability of every symbol of an accepted word
+    strings       number of random words for the balanced accuracy
     """
 
     limit: int = 50
@@ -61,17 +58,17 @@ class CountingOptions:
 
     @property
     def largest(self) -> int:
-        """The largest n that is tested."""
+        """Largest n in testing."""
         return 4 * self.limit if self.tested is None else self.tested
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A network that was trained, at the step of its best moment.
+class Attempt:
+    """Trained network at its best checkpoint.
 
-    validation    the balanced share of right answers
-    margin        how far the worst word is on the right side of the threshold, in nats
-    loss          of training, in nats a symbol
+    validation    balanced accuracy
+    margin        distance of the worst word from the threshold, in nats; negative on the wrong side
+    loss          of training, in nats per symbol
     """
 
     seed: int
@@ -83,51 +80,42 @@ class Tried:
 
 
 class PaddedWords:
-    """Words side by side as a network reads them: </s> first; each symbol, and then </s> again, is predicted."""
+    """Batch of words: </s> is read first; every symbol, and </s> at the end, is predicted."""
 
     def __init__(self, words: Sequence[str], vocabulary: Vocabulary):
         self.lengths = torch.tensor([len(word) + 1 for word in words])
         self.inputs = torch.full((len(words), int(self.lengths.max())), vocabulary.end)
         for row, word in zip(self.inputs, words, strict=True):
             row[1 : len(word) + 1] = torch.from_numpy(vocabulary.ids(word))
-        self.targets = torch.roll(self.inputs, -1, dims=1)  # past a word's end stand only </s>, as at the row's start
+        self.targets = torch.roll(self.inputs, -1, dims=1)  # the padding is </s>, as at the start of the row
         self.inside = torch.arange(self.inputs.shape[1]) < self.lengths.unsqueeze(1)  # (B, T)
-
-
-class WeightedBatch(NamedTuple):
-    """What some words are learned from; (B, T) each."""
-
-    inputs: Tensor
-    targets: Tensor
-    weight: Tensor
 
 
 def train_best(
     language: Language, cell: str, options: CountingOptions, progress: Progress | None
-) -> tuple[LanguageModel, list[Tried]]:
-    """Trains seed after seed, until one makes no mistake in validation. -> the best network, and all that were
-    tried."""
+) -> tuple[LanguageModel, list[Attempt]]:
+    """Train one seed after the other until one has no validation errors; return the best network and all attempts."""
     best: tuple[tuple[float, float], LanguageModel] | None = None
-    tried: list[Tried] = []
-    for number, tell in enumerate(split_progress(progress, [1.0] * options.seeds)):
-        model, one = train(language, cell, options, options.first_seed + number, tell)
-        tried.append(one)
-        key = (one.validation, one.margin)
+    attempts: list[Attempt] = []
+    for i, callback in enumerate(split_progress(progress, [1.0] * options.seeds)):
+        model, attempt = train(language, cell, options, options.first_seed + i, callback)
+        attempts.append(attempt)
+        key = (attempt.validation, attempt.margin)
         if best is None or key > best[0]:
             best = (key, model)
-        if one.validation == 1.0:
+        if attempt.validation == 1.0:
             break
     assert best is not None
     if progress is not None:
         progress(1.0)
-    return best[1], tried
+    return best[1], attempts
 
 
 def train(
     language: Language, cell: str, options: CountingOptions, seed: int, progress: Progress
-) -> tuple[LanguageModel, Tried]:
-    """One network, as it was at its best moment in validation."""
-    began = time.monotonic()
+) -> tuple[LanguageModel, Attempt]:
+    """Train one network; return it at its best checkpoint in validation."""
+    start_time = time.monotonic()
     vocabulary = Vocabulary([*SPECIALS, *language.symbols])
     model = new_model(cell, options.hidden, vocabulary, seed)
     network = model.network
@@ -135,63 +123,61 @@ def train(
     network.train()
     examples = language.examples(options.limit, seed)
     words = PaddedWords([example.word for example in examples], vocabulary)
-    weight = _weights_of(words, examples)
-    asked = questions(language, options)
+    weights = compute_weights(words, examples)
+    validation_words = select_validation_words(language, options)
     optimizer = torch.optim.Adam(network.parameters(), lr=options.lr)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, options.steps))
+    warm_up = max(1, options.steps // 20)
+
+    def schedule(step: int) -> float:
+        if step < warm_up:
+            return (step + 1) / warm_up
+        return 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, options.steps - warm_up)))
+
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
     generator = torch.Generator().manual_seed(seed)
-    best, kept, recent = Tried(seed, 0, -1.0, -math.inf, math.inf, 0.0), network.state_dict(), math.nan
+    best, checkpoint, mean_loss = Attempt(seed, 0, -1.0, -math.inf, math.inf, 0.0), network.state_dict(), math.nan
     for step in range(1, options.steps + 1):
-        rows = torch.randperm(len(weight), generator=generator)[: options.batch]
-        longest = int(words.lengths[rows].max())
-        batch = WeightedBatch(*(tensor[rows, :longest] for tensor in (words.inputs, words.targets, weight)))
-        loss = _descend(network, batch, optimizer, options.clip)
-        schedule.step()
-        recent = loss if step == 1 else 0.98 * recent + 0.02 * loss
-        if step % VALIDATE_EVERY == 0 or step == options.steps:
+        rows = torch.randperm(len(weights), generator=generator)[: options.batch]
+        length = int(words.lengths[rows].max())
+        inputs, targets, batch_weights = (t[rows, :length] for t in (words.inputs, words.targets, weights))
+        nll, _ = network.nll(inputs, targets, network.initial_state(len(inputs)))
+        loss = take_step(network, (nll * batch_weights).sum() / batch_weights.sum(), optimizer, options.clip)
+        scheduler.step()
+        mean_loss = loss if step == 1 else 0.98 * mean_loss + 0.02 * loss
+        if step % VALIDATION_INTERVAL == 0 or step == options.steps:
             network.eval()
-            now, margin = validate(model, language, asked, options.threshold)
+            accuracy, margin = validate(model, language, validation_words, options.threshold)
             network.train()
-            if (now, margin) > (best.validation, best.margin):
-                best = Tried(seed, step, now, margin, recent, 0.0)
-                kept = copy.deepcopy(network.state_dict())
+            if (accuracy, margin) > (best.validation, best.margin):
+                best = Attempt(seed, step, accuracy, margin, mean_loss, 0.0)
+                checkpoint = copy.deepcopy(network.state_dict())
             progress(step / options.steps)
-    network.load_state_dict(kept)
+    network.load_state_dict(checkpoint)
     network.eval()
-    return model, replace(best, seconds=time.monotonic() - began)
+    return model, replace(best, seconds=time.monotonic() - start_time)
 
 
-def _weights_of(words: PaddedWords, examples: Sequence[LearntWord]) -> Tensor:
-    """What each prediction weighs in the loss: its word's weight, 0 where it is not learned; (B, T)."""
-    own = torch.tensor([example.weight for example in examples])
-    weight = words.inside * (own / own.mean()).unsqueeze(1)
-    for row, example in zip(weight, examples, strict=True):
-        row[list(example.untold)] = 0.0
-        if example.certain is not None:
-            row[example.certain : len(example.word) + 1].clamp_(min=1.0)
-    return weight
-
-
-def _rate(step: int, steps: int) -> float:
-    """The share of the learning rate at a step, from 0: rising over the first twentieth, then falling as a cosine."""
-    rise = max(1, steps // 20)
-    if step < rise:
-        return (step + 1) / rise
-    return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
+def compute_weights(words: PaddedWords, examples: Sequence[TrainingWord]) -> Tensor:
+    """Return the weight of each prediction in the loss (B, T): its word's weight, 0 if it is ignored."""
+    word_weights = torch.tensor([example.weight for example in examples])
+    weights = words.inside * (word_weights / word_weights.mean()).unsqueeze(1)
+    for row, example in zip(weights, examples, strict=True):
+        row[list(example.ignored)] = 0.0
+        if example.certain_from is not None:
+            row[example.certain_from : len(example.word) + 1].clamp_(min=1.0)
+    return weights
 
 
 def new_model(cell: str, hidden: int, vocabulary: Vocabulary, seed: int) -> LanguageModel:
-    """An untrained language model over single characters, each word a text."""
+    """Return an untrained language model over single characters; each word is a text."""
     settings = LanguageModelSettings(cell=cell, hidden=hidden, embedding=4)
     with seeded(seed):
         network = RecurrentLM(settings, vocab_size=len(vocabulary))
     return LanguageModel(network, vocabulary, LMSettings(text=TextSettings(text_per="line"), model=settings))
 
 
-def _descend(network: RecurrentLM, batch: WeightedBatch, optimizer: torch.optim.Optimizer, clip: float) -> float:
-    """One step on some of the words. -> their weighted mean loss."""
-    nll, _ = network.nll(batch.inputs, batch.targets, network.initial_state(len(batch.inputs)))
-    loss = (nll * batch.weight).sum() / batch.weight.sum()
+def take_step(network: RecurrentLM, loss: Tensor, optimizer: torch.optim.Optimizer, clip: float) -> float:
+    """Take one optimiser step with gradient clipping; return the loss."""
     optimizer.zero_grad()
     loss.backward()
     parameters = list(network.parameters())
@@ -203,51 +189,43 @@ def _descend(network: RecurrentLM, batch: WeightedBatch, optimizer: torch.optim.
     return float(loss.detach())
 
 
-def questions(language: Language, options: CountingOptions) -> list[str]:
-    """The words of the validation: right and wrong ones of some sizes up to the limit, and of all just above it."""
+def select_validation_words(language: Language, options: CountingOptions) -> list[str]:
+    """Return positive and negative words of some sizes up to the limit and of all sizes just above it."""
     limit = options.limit
-    learnt = np.unique(np.geomspace(1, limit, VALIDATED).astype(int)).tolist()
-    sizes = [*learnt, *range(limit + 1, limit + limit // 4 + 1)]
+    sizes = np.unique(np.geomspace(1, limit, NUM_VALIDATION_SIZES).astype(int)).tolist()
+    sizes += range(limit + 1, limit + limit // 4 + 1)
     return [word for n in sizes for word in (*language.right(n), *language.wrong(n).values())]
 
 
 def validate(model: LanguageModel, language: Language, words: Sequence[str], threshold: float) -> tuple[float, float]:
-    """The balanced share of right answers, and how far the worst word is on the right side of the threshold, in
-    nats."""
+    """Return the balanced accuracy and the margin of the worst word, in nats."""
     truth = np.array([language.has(word) for word in words])
-    far = (-math.log(threshold) - least_probable(model, words)) * np.where(truth, 1, -1)
-    return (share_of(far[truth] > 0) + share_of(far[~truth] > 0)) / 2, float(far.min())
+    margins = (-math.log(threshold) - max_nll(model, words)) * np.where(truth, 1, -1)
+    return (mean_or_nan(margins[truth] > 0) + mean_or_nan(margins[~truth] > 0)) / 2, float(margins.min())
 
 
-def share_of(answers: np.ndarray) -> float:
-    """The share of bools that are true; nan where there are none."""
+def mean_or_nan(answers: np.ndarray) -> float:
+    """Return the share of true answers; nan if there are none."""
     return float(answers.mean()) if len(answers) else math.nan
 
 
-def least_probable(model: LanguageModel, words: Sequence[str]) -> np.ndarray:
-    """-log p of the least probable symbol of each word, its end included; (N,)."""
+def max_nll(model: LanguageModel, words: Sequence[str]) -> np.ndarray:
+    """Return -log p of the least probable symbol of each word, its end included; (N,)."""
     assert isinstance(model.network, RecurrentLM)
-    found = np.zeros(len(words))
-    for part in _by_length(words):
-        batch = PaddedWords([words[i] for i in part], model.vocabulary)
+    maxima = np.zeros(len(words))
+    batches: list[list[int]] = [[]]
+    for i in sorted(range(len(words)), key=lambda i: len(words[i])):
+        if batches[-1] and (len(batches[-1]) + 1) * (len(words[i]) + 1) > MAX_BATCH_SYMBOLS:
+            batches.append([])
+        batches[-1].append(i)
+    for indices in batches if words else []:
+        batch = PaddedWords([words[i] for i in indices], model.vocabulary)
         with torch.no_grad():
-            nll, _ = model.network.nll(batch.inputs, batch.targets, model.network.initial_state(len(part)))
-        found[part] = nll.masked_fill(~batch.inside, 0.0).amax(dim=1).numpy()
-    return found
+            nll, _ = model.network.nll(batch.inputs, batch.targets, model.network.initial_state(len(indices)))
+        maxima[indices] = nll.masked_fill(~batch.inside, 0.0).amax(dim=1).numpy()
+    return maxima
 
 
 def accepts(model: LanguageModel, words: Sequence[str], threshold: float) -> np.ndarray:
-    """Whether every symbol of each word, and its end, has a probability above the threshold; (N,) bool."""
-    return least_probable(model, words) < -math.log(threshold)
-
-
-def _by_length(words: Sequence[str]) -> Iterator[list[int]]:
-    """The places of words, the shorter first, in parts of bounded size."""
-    part: list[int] = []
-    for place in sorted(range(len(words)), key=lambda i: len(words[i])):
-        if part and (len(part) + 1) * (len(words[place]) + 1) > SYMBOLS_AT_ONCE:
-            yield part
-            part = []
-        part.append(place)
-    if part:
-        yield part
+    """Whether every symbol of each word, and its end, has a probability above the threshold; (N,) of bool."""
+    return max_nll(model, words) < -math.log(threshold)

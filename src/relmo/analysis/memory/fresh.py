@@ -1,11 +1,9 @@
-"""Networks as they are before training, with two things to turn: the forget gate's bias, and how strongly a layer reads
-itself.
+"""Gradient flow of untrained networks, by the forget gate's bias and the scale of the recurrent weights.
 
     flows = forget_bias_sweep(text, (0, 1, 2, 4));  spectral_radius_sweep(text, (1, 2, 3))
 
-What becomes of gradients is decided at first by the weights that training starts from. `start` says how they are drawn:
-"torch", every weight as torch's own modules draw it; "relmo", as `relmo train lm` does, where embeddings begin smaller
-and the forget gate's bias at 1.
+The initial weights decide what happens to gradients at first. `start` selects their distribution: "torch" as torch's
+own modules, "relmo" as `relmo train lm`, with smaller embeddings and a forget gate's bias of 1.
 
     Gers et al. 2000, Learning to forget;  Jozefowicz et al. 2015, An empirical exploration of recurrent network
     architectures (the forget gate's bias);  Pascanu et al. 2013 (the spectral radius)
@@ -19,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from relmo.analysis.core.progress import split_progress
 from relmo.analysis.core.untrained import seeded
 from relmo.analysis.memory.gradients import GradientFlow, gradient_flow
 from relmo.analysis.memory.jacobian import spectral_radius
@@ -34,11 +33,10 @@ from relmo.text.vocabulary import SPECIALS, Vocabulary
 
 @dataclass(frozen=True, kw_only=True)
 class Fresh:
-    """What a fresh network is like.
+    """Settings of an untrained network.
 
-    forget_bias        added to that of the gate which keeps memory, of cells with such a setting
-    spectral_radius    of the recurrent weights, of each gate by itself, which is scaled to it; None leaves it as it was
-                       drawn
+    forget_bias        added to the bias of the gate that keeps memory, for cells with this setting
+    spectral_radius    to which the recurrent weights of each gate are scaled; None leaves them unscaled
     """
 
     cell: CellName = "lstm"
@@ -52,40 +50,40 @@ class Fresh:
 
     @property
     def name(self) -> str:
-        """In words."""
-        turned = f", forget bias {self.forget_bias:+g}" if self.forget_bias else ""
-        scaled = "" if self.spectral_radius is None else f", spectral radius {self.spectral_radius:g}"
-        return f"{self.cell}, fresh{turned}{scaled}"
+        """Name for tables and figures."""
+        bias = f", forget bias {self.forget_bias:+g}" if self.forget_bias else ""
+        radius = "" if self.spectral_radius is None else f", spectral radius {self.spectral_radius:g}"
+        return f"{self.cell}, fresh{bias}{radius}"
 
 
 def check_cell(name: str) -> None:
-    """Raises where there is no such cell."""
+    """Check that a cell of this name exists."""
     if name not in CELLS:
-        raise SettingError(f"cell is {name!r}; it can be {', '.join(sorted(CELLS))}")
+        raise SettingError(f"Unknown cell {name!r}; expected one of {', '.join(sorted(CELLS))}.")
 
 
 def fresh_model(fresh: Fresh, vocabulary: Vocabulary, text: TextSettings | None = None) -> LanguageModel:
-    """An untrained language model over a vocabulary; torch's random state stays as it was."""
+    """Return an untrained language model over a vocabulary; torch's random state is restored."""
     check_cell(fresh.cell)
     if fresh.forget_bias and fresh.cell not in cells_with("forget_bias"):
-        raise SettingError(f"a {fresh.cell} has no forget gate; leave the forget bias out")
+        raise SettingError(f"The {fresh.cell} cell has no forget gate, so forget_bias cannot be set.")
     if fresh.spectral_radius is not None and fresh.spectral_radius < 0:
-        raise SettingError(f"the spectral radius must be 0 or more, not {fresh.spectral_radius:g}")
+        raise SettingError(f"The spectral radius must be 0 or more, not {fresh.spectral_radius:g}.")
     settings = LanguageModelSettings(
         cell=fresh.cell, hidden=fresh.hidden, embedding=fresh.embedding, layers=fresh.layers
     )
     with seeded(fresh.seed):
         network = RecurrentLM(settings, vocab_size=len(vocabulary))
         if fresh.start == "torch":
-            _draw_as_torch(network)
+            _reset_as_torch(network)
     for (cell,) in network.encoder.recurrent.cells:
-        _turn(cell, fresh.forget_bias, fresh.spectral_radius)
+        _adjust_weights(cell, fresh.forget_bias, fresh.spectral_radius)
     return LanguageModel(network, vocabulary, LMSettings(text=text or TextSettings(), model=settings))
 
 
 @torch.no_grad()
-def _draw_as_torch(network: RecurrentLM) -> None:
-    """Weights as torch's nn.Embedding, nn.RNN, nn.GRU, nn.LSTM and nn.Linear draw them."""
+def _reset_as_torch(network: RecurrentLM) -> None:
+    """Draw weights as torch's nn.Embedding, nn.RNN, nn.GRU, nn.LSTM and nn.Linear do."""
     nn.init.normal_(network.encoder.embedding.weight)
     for (cell,) in network.encoder.recurrent.cells:
         Cell.reset_parameters(cell)  # the forget gate's bias too
@@ -95,51 +93,54 @@ def _draw_as_torch(network: RecurrentLM) -> None:
 
 
 @torch.no_grad()
-def _turn(cell: Cell, forget_bias: float, radius: float | None) -> None:
-    """Adds to the forget gate's bias; scales each gate's recurrent weights to a spectral radius."""
+def _adjust_weights(cell: Cell, forget_bias: float, radius: float | None) -> None:
     if forget_bias:
         cell.raise_forget_bias(forget_bias)
     if radius is not None:
         if not cell.recurrent:
-            raise SettingError(f"a {cell.name} has no recurrent weights; leave the spectral radius out")
+            raise SettingError(f"The {cell.name} cell has no recurrent weights, so spectral_radius cannot be set.")
         for block in (part for name in cell.recurrent for part in getattr(cell, name).split(cell.hidden_size)):
             block *= radius / spectral_radius(block if block.dim() == 2 else block.diag())
 
 
 def character_vocabulary(text: str) -> Vocabulary:
-    """The characters of a text."""
+    """Return the vocabulary of a text's characters."""
     return Vocabulary([*SPECIALS, *sorted({*text} - {*SPECIALS})])
 
 
 def fresh_flows(
     text: str, networks: Sequence[Fresh], *, progress: Progress | None = None, **options: Any
 ) -> list[GradientFlow]:
-    """The gradient flow of fresh character models over one text, at the same places; `options` as of
-    `gradient_flow`."""
+    """Measure the gradient flow of untrained character models at the same positions of a text.
+
+    `options` are those of `gradient_flow`.
+    """
     vocabulary = character_vocabulary(text)
     flows = []
-    for number, fresh in enumerate(networks):
-        told = None if progress is None else lambda share, n=number: progress((n + share) / len(networks))
+    for fresh, callback in zip(networks, split_progress(progress, [1.0] * len(networks)), strict=True):
         model = fresh_model(fresh, vocabulary)
-        flows.append(gradient_flow(model, text, name=fresh.name, progress=told, **options))
+        flows.append(gradient_flow(model, text, name=fresh.name, progress=callback, **options))
     return flows
 
 
 def forget_bias_sweep(text: str, biases: Sequence[float] = (0, 1, 2, 4), **options: Any) -> list[GradientFlow]:
-    """Fresh LSTMs whose forget gates get these numbers more; `options` as of `Fresh` and `gradient_flow`."""
-    own, rest = _split_options(options)
-    return fresh_flows(text, [Fresh(cell="lstm", forget_bias=bias, **own) for bias in biases], **rest)
+    """Measure LSTMs with these biases added to the forget gates; `options` as for `Fresh` and `gradient_flow`."""
+    network_options, flow_options = _split_options(options)
+    networks = [Fresh(cell="lstm", forget_bias=bias, **network_options) for bias in biases]
+    return fresh_flows(text, networks, **flow_options)
 
 
 def spectral_radius_sweep(text: str, radii: Sequence[float] = (1, 2, 3), **options: Any) -> list[GradientFlow]:
-    """Fresh Elman networks (or `cell=`) with recurrent weights of these spectral radii; `options` as of `Fresh` and
-    `gradient_flow`."""
-    own, rest = _split_options({"cell": "elman"} | options)
-    return fresh_flows(text, [Fresh(spectral_radius=radius, **own) for radius in radii], **rest)
+    """Measure Elman networks (or `cell=`) with recurrent weights of these spectral radii.
+
+    `options` are those of `Fresh` and `gradient_flow`.
+    """
+    network_options, flow_options = _split_options({"cell": "elman"} | options)
+    return fresh_flows(text, [Fresh(spectral_radius=radius, **network_options) for radius in radii], **flow_options)
 
 
 def _split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Those of `Fresh`, and the others."""
-    own = {name: value for name, value in options.items() if name in Fresh.__dataclass_fields__ and name != "seed"}
-    own |= {"seed": options["seed"]} if "seed" in options else {}
-    return own, {name: value for name, value in options.items() if name not in own or name == "seed"}
+    """Split options into those of `Fresh` and those of `gradient_flow`; both take the seed."""
+    fields = Fresh.__dataclass_fields__
+    network_options = {name: value for name, value in options.items() if name in fields}
+    return network_options, {name: value for name, value in options.items() if name not in fields or name == "seed"}

@@ -1,11 +1,11 @@
-"""Formal languages that ask for a counter, or for a stack: a^n b^n, a^n b^n c^n, and balanced brackets of k kinds.
+"""Formal languages that require a counter or a stack: a^n b^n, a^n b^n c^n, and balanced brackets of k kinds.
 
-A language gives words to learn from, up to a size n; right words and wrong ones that differ from them by little, for
-every n; and what a counter would have to show at each symbol. n is the number of a's, or how deep brackets are nested.
+A language provides training words up to a size n, positive and slightly wrong words for every n, and the value of a
+counter at each symbol. n is the number of a's, or the nesting depth of brackets.
 
-Training words must not say where the limit is. So after n a's another a, or the first b, comes with the same
-probability for all n below the limit, and what follows the a's of the longest words is not learned at all. A network
-that goes on counting is never told that it is wrong.
+Training words must not reveal the limit. After n a's, another a or the first b is equally probable for all n below the
+limit, and the symbol after the a's of the longest words is not learned, so a network that goes on counting is never
+penalised.
 
     Chomsky & Schützenberger 1963, The algebraic theory of context-free languages (Dyck languages)
     Gers & Schmidhuber 2001, LSTM recurrent networks learn simple context-free and context-sensitive languages
@@ -13,8 +13,9 @@ that goes on counting is never told that it is wrong.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -22,49 +23,49 @@ import numpy as np
 from relmo.errors import SettingError
 
 BRACKETS = ("()", "[]", "{}", "<>")
-RUN = 1 / 3  # of the limit: the mean number of a's learned from
-DYCK_WORDS = 400  # learned from
-CLOSE_AT_ZERO = 0.2  # the probability with which a word of brackets ends where it could
-MORE = 2  # words of brackets drawn for each depth, beside the nested one
+MEAN_RUN = 1 / 3  # mean number of a's in training words, as a share of the limit
+NUM_DYCK_WORDS = 400  # in training
+END_PROBABILITY = 0.2  # of a balanced word, wherever it could end
+NUM_MIXED_WORDS = 2  # per depth, beside the purely nested one
 
 
-class LearntWord(NamedTuple):
-    """A word to learn from, and its weight.
+class TrainingWord(NamedTuple):
+    """Word to learn from, with its weight in the loss.
 
-    untold      the places whose prediction is not learned; place i is before symbol i
-    certain     the place from which on every symbol follows from those before; long words have little weight, but
-                these places weigh at least as much as in a word of mean weight
+    ignored       positions whose prediction is not learned; position i is before symbol i
+    certain_from  position from which every symbol is determined by the previous ones; long words have little weight,
+                  but these positions weigh at least as much as in a word of mean weight
     """
 
     word: str
     weight: float
-    untold: tuple[int, ...]
-    certain: int | None = None
+    ignored: tuple[int, ...]
+    certain_from: int | None = None
 
 
 class Count(NamedTuple):
-    """What a counter shows after each symbol of a word; places where it does not matter are not there."""
+    """Values of a counter after the symbols at some positions of a word."""
 
-    places: np.ndarray
+    positions: np.ndarray
     values: np.ndarray
 
 
 class Language:
-    """What all languages have."""
+    """Base class of formal languages."""
 
     name: str
     symbols: str
 
-    def examples(self, limit: int, seed: int) -> list[LearntWord]:
-        """Words of a size up to the limit, to learn from."""
+    def examples(self, limit: int, seed: int) -> list[TrainingWord]:
+        """Return training words of sizes up to the limit."""
         raise NotImplementedError
 
     def right(self, n: int, seed: int = 0) -> list[str]:
-        """Words of size n."""
+        """Return words of size n."""
         raise NotImplementedError
 
     def wrong(self, n: int, seed: int = 0) -> dict[str, str]:
-        """Words that are nearly in the language and of size n, by what is wrong with them."""
+        """Return words of size n that are nearly in the language, by their error."""
         raise NotImplementedError
 
     def has(self, word: str) -> bool:
@@ -72,11 +73,11 @@ class Language:
         raise NotImplementedError
 
     def strings(self, largest: int, count: int, seed: int) -> list[str]:
-        """Words, in the language and not, of sizes up to about the largest, drawn at random."""
+        """Draw random words, in the language and not, of sizes up to about the largest."""
         raise NotImplementedError
 
     def counts(self, word: str) -> dict[str, Count]:
-        """Each counter by its name."""
+        """Return the values of each counter by name."""
         raise NotImplementedError
 
 
@@ -88,85 +89,85 @@ class Blocks(Language):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The name as it is written: anbn."""
+        """Name such as anbn."""
         return "".join(f"{letter}n" for letter in self.symbols)
 
     def spell(self, sizes: list[int]) -> str:
-        """A word with so many of each letter."""
+        """Return a word with these numbers of each letter."""
         return "".join(letter * max(size, 0) for letter, size in zip(self.symbols, sizes, strict=True))
 
-    def examples(self, limit: int, seed: int) -> list[LearntWord]:
-        stay = 1 - 1 / max(RUN * limit, 1.5)
-        found = []
-        for n in range(1, limit + 1):
-            longest = n == limit  # it stands for all longer ones
-            weight = stay**n / (1 - stay) if longest else stay**n
-            found.append(LearntWord(self.right(n)[0], weight, (n,) if longest else (), certain=n + 1))
-        return found
+    def examples(self, limit: int, seed: int) -> list[TrainingWord]:
+        stay = 1 - 1 / max(MEAN_RUN * limit, 1.5)
+        words = [TrainingWord(self.right(n)[0], stay**n, (), certain_from=n + 1) for n in range(1, limit)]
+        # The longest word stands for all longer ones.
+        weight = stay**limit / (1 - stay)
+        return [*words, TrainingWord(self.right(limit)[0], weight, (limit,), certain_from=limit + 1)]
 
     def right(self, n: int, seed: int = 0) -> list[str]:
         return [self.spell([n] * len(self.symbols))]
 
     def wrong(self, n: int, seed: int = 0) -> dict[str, str]:
-        same, last = [n] * (len(self.symbols) - 1), self.symbols[-1]
-        return {f"{last}^(n{more:+d})": self.spell([*same, n + more]) for more in (-2, -1, 1, 2) if n + more >= 0}
+        sizes, last = [n] * (len(self.symbols) - 1), self.symbols[-1]
+        return {
+            f"{last}^(n{excess:+d})": self.spell([*sizes, n + excess]) for excess in (-2, -1, 1, 2) if n + excess >= 0
+        }
 
     def has(self, word: str) -> bool:
         return bool(word) and word == self.right(word.count(self.symbols[0]))[0]
 
     def strings(self, largest: int, count: int, seed: int) -> list[str]:
-        """a^(n+i) b^(n+j) …, n up to the largest and i, j from -2 to 2, as Weiss et al. test."""
+        """Draw a^(n+i) b^(n+j) …, n up to the largest and i, j from -2 to 2, as Weiss et al. test."""
         generator = np.random.default_rng(seed)
-        found: list[str] = []
-        while len(found) < count:
+        words: list[str] = []
+        while len(words) < count:
             n = int(generator.integers(0, largest + 1))
             word = self.spell((n + generator.integers(-2, 3, size=len(self.symbols))).tolist())
-            found += [word] if word else []
-        return found
+            words += [word] if word else []
+        return words
 
     def counts(self, word: str) -> dict[str, Count]:
-        found = {}
-        for first, second in zip(self.symbols, self.symbols[1:], strict=False):
-            steps = np.array([(symbol == first) - int(symbol == second) for symbol in word])
-            places = np.array([i for i, symbol in enumerate(word) if symbol in (first, second)])
-            found[f"#{first} - #{second}"] = Count(places, np.cumsum(steps)[places])
-        return found
+        counts = {}
+        for up, down in pairwise(self.symbols):
+            steps = np.array([(symbol == up) - int(symbol == down) for symbol in word])
+            positions = np.array([i for i, symbol in enumerate(word) if symbol in (up, down)])
+            counts[f"#{up} - #{down}"] = Count(positions, np.cumsum(steps)[positions])
+        return counts
 
 
 @dataclass(frozen=True)
 class Dyck(Language):
-    """Balanced brackets of `kinds` kinds; n is how deep they are nested."""
+    """Balanced brackets of `kinds` kinds; n is the nesting depth."""
 
     kinds: int = 1
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """dyck-1, dyck-2 …"""
+        """Name such as dyck-1."""
         return f"dyck-{self.kinds}"
 
     @property
     def symbols(self) -> str:  # type: ignore[override]
-        """The brackets."""
+        """Brackets of all kinds."""
         return "".join(BRACKETS[: self.kinds])
 
-    def examples(self, limit: int, seed: int) -> list[LearntWord]:
+    def examples(self, limit: int, seed: int) -> list[TrainingWord]:
         generator = np.random.default_rng(seed)
-        found = []
-        for _ in range(DYCK_WORDS):
+        words = []
+        for _ in range(NUM_DYCK_WORDS):
             word = self.draw(generator, limit, 8 * limit)
             depths = self.counts(word)["depth"].values
-            found.append(LearntWord(word, 1.0, tuple((1 + np.flatnonzero(depths == limit)).tolist())))
-        return found
+            words.append(TrainingWord(word, 1.0, tuple((1 + np.flatnonzero(depths == limit)).tolist())))
+        return words
 
-    def draw(self, generator: np.random.Generator, deepest: int, longest: int) -> str:
-        """A random word: open or close with the same probability, but neither too deep nor too long."""
-        word, open_kinds = "", [int(generator.integers(self.kinds))]
+    def draw(self, generator: np.random.Generator, max_depth: int, max_length: int) -> str:
+        """Draw a word that opens and closes with equal probability, of limited depth and length."""
+        open_kinds = [int(generator.integers(self.kinds))]
         word = BRACKETS[open_kinds[0]][0]
-        while open_kinds or generator.random() > CLOSE_AT_ZERO:
-            room = len(open_kinds) < deepest and len(word) + len(open_kinds) < longest
-            if not open_kinds and not room:
+        while open_kinds or generator.random() > END_PROBABILITY:
+            can_open = len(open_kinds) < max_depth and len(word) + len(open_kinds) < max_length
+            if not open_kinds and not can_open:
                 break
-            if room and (not open_kinds or generator.random() < 0.5):
+            if can_open and (not open_kinds or generator.random() < 0.5):
                 open_kinds.append(int(generator.integers(self.kinds)))
                 word += BRACKETS[open_kinds[-1]][0]
             else:
@@ -174,55 +175,56 @@ class Dyck(Language):
         return word
 
     def nested(self, n: int, seed: int) -> str:
-        """n brackets opened, then all closed."""
+        """Return a word of n opening brackets, followed by the closing ones."""
         kinds = np.random.default_rng((seed, n)).integers(self.kinds, size=n).tolist()
         return "".join(BRACKETS[kind][0] for kind in kinds) + "".join(BRACKETS[kind][1] for kind in reversed(kinds))
 
     def right(self, n: int, seed: int = 0) -> list[str]:
-        """The nested one, and some that go n deep with other words inside."""
+        """Return the nested word, and some of depth n with other words inside."""
         generator = np.random.default_rng((seed, n, 1))
-        found = [self.nested(n, seed)]
-        for _ in range(MORE if n > 2 else 0):
-            outer, place = self.nested(n, seed), int(generator.integers(1, n))
-            found.append(outer[:place] + self.draw(generator, max(1, n - place), 2 * n) + outer[place:])
-        return found
+        words = [self.nested(n, seed)]
+        for _ in range(NUM_MIXED_WORDS if n > 2 else 0):
+            outer, at = self.nested(n, seed), int(generator.integers(1, n))
+            words.append(outer[:at] + self.draw(generator, max(1, n - at), 2 * n) + outer[at:])
+        return words
 
     def wrong(self, n: int, seed: int = 0) -> dict[str, str]:
         word = self.nested(n, seed)
-        found = {"one closed too few": word[:-1], "one closed too many": word + word[-1]}
-        if self.kinds > 1:  # the bracket that is to be closed last is closed with another kind
-            other = next(pair[1] for pair in BRACKETS[: self.kinds] if pair[1] != word[-1])
-            found["last of another kind"] = word[:-1] + other
-        return found
+        words = {"one closed too few": word[:-1], "one closed too many": word + word[-1]}
+        if self.kinds > 1:  # the outermost bracket is closed with another kind
+            substitute = next(pair[1] for pair in BRACKETS[: self.kinds] if pair[1] != word[-1])
+            words["last of another kind"] = word[:-1] + substitute
+        return words
 
     def has(self, word: str) -> bool:
-        waiting: list[str] = []
+        expected: list[str] = []
         closing = {pair[0]: pair[1] for pair in BRACKETS[: self.kinds]}
         for symbol in word:
             if symbol in closing:
-                waiting.append(closing[symbol])
-            elif not waiting or waiting.pop() != symbol:
+                expected.append(closing[symbol])
+            elif not expected or expected.pop() != symbol:
                 return False
-        return bool(word) and not waiting
+        return bool(word) and not expected
 
     def strings(self, largest: int, count: int, seed: int) -> list[str]:
-        """Half of them right, to any depth; half with one bracket taken out, put in or exchanged."""
+        """Draw words, half of them in the language and half with one bracket removed, inserted or replaced."""
         generator = np.random.default_rng(seed)
-        found: list[str] = []
-        while len(found) < count:
+        words: list[str] = []
+        while len(words) < count:
             n = int(generator.integers(1, largest + 1))
             word = self.right(n, int(generator.integers(1 << 30)))[-1]
-            found.append(self.damage(word, generator) if len(found) % 2 else word)
-        return found
+            words.append(self.damage(word, generator) if len(words) % 2 else word)
+        return words
 
     def damage(self, word: str, generator: np.random.Generator) -> str:
-        """A word that is not in the language and differs in one bracket."""
+        """Return a word that is not in the language and differs in one bracket."""
         while True:
-            place, new = int(generator.integers(len(word))), self.symbols[int(generator.integers(2 * self.kinds))]
-            start, end = word[:place], word[place + 1 :]
-            other = [start + end, start + new + word[place:], start + new + end][int(generator.integers(3))]
-            if other and not self.has(other):
-                return other
+            at, bracket = int(generator.integers(len(word))), self.symbols[int(generator.integers(2 * self.kinds))]
+            start, end = word[:at], word[at + 1 :]
+            candidates = [start + end, start + bracket + word[at:], start + bracket + end]
+            candidate = candidates[int(generator.integers(3))]
+            if candidate and not self.has(candidate):
+                return candidate
 
     def counts(self, word: str) -> dict[str, Count]:
         opening = {pair[0] for pair in BRACKETS}
@@ -230,21 +232,21 @@ class Dyck(Language):
         return {"depth": Count(np.arange(len(word)), depth)}
 
 
-def language_of(name: str) -> Language:
-    """anbn, anbncn, dyck-1 to dyck-4."""
+def get_language(name: str) -> Language:
+    """Return the language with this name: anbn, anbncn, dyck-1 to dyck-4."""
     if re.fullmatch(r"(?:[a-z]n){2,}", name) and len(set(name[::2])) == len(name) // 2:
         return Blocks(name[::2])
     if (match := re.fullmatch(r"dyck-([1-4])", name)) is not None:
         return Dyck(int(match[1]))
-    raise SettingError(f"{name!r} is not a language that relmo knows: anbn, anbncn, dyck-1 to dyck-{len(BRACKETS)}")
+    raise SettingError(f"Unknown language {name!r}; expected anbn, anbncn, or dyck-1 to dyck-{len(BRACKETS)}.")
 
 
-def intervals(numbers: Iterator[int] | list[int]) -> list[tuple[int, int]]:
-    """Rising numbers as stretches without a gap, each with its first and its last."""
-    found: list[tuple[int, int]] = []
+def intervals(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Group ascending numbers into runs without gaps, as pairs of their first and last number."""
+    runs: list[tuple[int, int]] = []
     for number in numbers:
-        if found and found[-1][1] == number - 1:
-            found[-1] = (found[-1][0], number)
+        if runs and runs[-1][1] == number - 1:
+            runs[-1] = (runs[-1][0], number)
         else:
-            found.append((number, number))
-    return found
+            runs.append((number, number))
+    return runs

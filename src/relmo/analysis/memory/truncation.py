@@ -1,11 +1,10 @@
-"""How much of the past a model uses: its loss when only the last k symbols are given.
+"""Use of context: the loss of a model that reads the last k symbols only.
 
     curve = truncation(relmo.load("models/mine"), text)
-    curve.nats[3], curve.context               the smallest k whose loss is within 1 % of that with everything
+    curve.nats[3], curve.context               # context: smallest k whose loss is within 1 % of the full context's
 
-At some places of a text the next symbol is predicted from the last k symbols, for several k, and from everything since
-the text's beginning. Differences between the two are taken place by place, so they are known better than either loss.
-Their intervals come from drawing the places anew.
+At some positions of a text the next symbol is predicted from the last k symbols, for several k, and from the full
+context. Differences are taken per position, so they are more precise than the losses; intervals are bootstrapped.
 
     Khandelwal et al. 2018, Sharp nearby, fuzzy far away: how neural language models use context
 """
@@ -18,9 +17,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from relmo.analysis.core.intervals import bootstrap_difference
-from relmo.analysis.core.reading import AT_ONCE, Reading, read_text
-from relmo.analysis.core.show import Table, figure, picture
+from relmo.analysis.core.effects import bootstrap_difference
+from relmo.analysis.core.progress import split_progress
+from relmo.analysis.core.reading import BATCH_SYMBOLS, Reading, make_reading
+from relmo.analysis.core.show import Table, format_number, save_figure
 from relmo.analysis.core.trace import Texts
 from relmo.analysis.memory.gradients import check_counts
 from relmo.errors import SettingError
@@ -29,17 +29,16 @@ from relmo.models.lm import LanguageModel
 from relmo.settings.arguments import Progress
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-NEAR = 0.01  # of the loss with the whole past
+TOLERANCE = 0.01  # of the loss with the full context
 
 
 @dataclass(frozen=True)
 class Truncation:
-    """The mean loss in nats by how many symbols are given.
+    """Mean loss in nats by the number of symbols read.
 
-    more, low, high     nats more than with the whole past, and the 95% interval of that
-    whole               the mean loss with the whole past
-    context             the smallest number of symbols from which on the loss stays within 1 % of `whole`; None where
-                        even the largest number is not enough
+    more, low, high     increase over the full context in nats, with its 95% interval
+    whole               mean loss with the full context
+    context             smallest number of symbols from which the loss stays within 1 % of `whole`, if any
     """
 
     name: str
@@ -53,7 +52,7 @@ class Truncation:
     context: int | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers by name."""
+        """Return all fields as JSON types."""
         return dataclasses.asdict(self)
 
     def _repr_html_(self) -> str:
@@ -71,84 +70,81 @@ def truncation(
     name: str | None = None,
     progress: Progress | None = None,
 ) -> Truncation:
-    """The losses of any language model (n-gram and fixed-window ones too) at so many places of a text, drawn at random.
-    A bidirectional model reads in one direction, and its text is a stream of sentences, one a line."""
+    """Measure any language model (n-gram and fixed-window ones too) at random positions of a text.
+
+    A bidirectional model reads in one direction, and its text is a stream of sentences, one per line.
+    """
     lengths = sorted({*lengths})
     if not lengths or lengths[0] < 1:
-        raise SettingError(f"lengths are 1 or more symbols, not {', '.join(map(str, lengths)) or 'none'}")
+        raise SettingError(f"lengths must be 1 or more, not {', '.join(map(str, lengths)) or 'empty'}.")
     check_counts(positions=positions)
     model.network.eval()
-    reading = read_text(model, text, direction=("forward", "backward").index(direction))
-    ends = reading.ends(positions, lengths[-1] - 1, seed)
-    whole = reading.whole_nll(ends).astype(np.float64)
-    total, done = sum(lengths), 0
+    reading = make_reading(model, text, direction=("forward", "backward").index(direction))
+    ends = reading.sample_ends(positions, lengths[-1] - 1, seed)
+    full_nll = reading.full_context_nll(ends).astype(np.float64)
     nats, gaps = [], []
-    for length in lengths:
-        cut = truncated_nll(reading, ends, length)
-        nats.append(float(cut.mean()))
-        gaps.append(bootstrap_difference(cut, whole, np.arange(len(ends)), seed=seed))
-        done += length
-        if progress is not None:
-            progress(done / total)
-    more = np.array([gap.value for gap in gaps])
-    far = np.flatnonzero(more > NEAR * whole.mean())
-    enough = lengths[far[-1] + 1 :] if len(far) else lengths
+    for length, callback in zip(lengths, split_progress(progress, lengths), strict=True):
+        nll = truncated_nll(reading, ends, length)
+        nats.append(float(nll.mean()))
+        gaps.append(bootstrap_difference(nll, full_nll, np.arange(len(ends)), seed=seed))
+        callback(1.0)
+    increases = np.array([gap.value for gap in gaps])
+    insufficient = np.flatnonzero(increases > TOLERANCE * full_nll.mean())
+    sufficient = lengths[insufficient[-1] + 1 :] if len(insufficient) else lengths
     return Truncation(
         name=name or (model.settings.model.cell if isinstance(model, LanguageModel) else "bilm"),
         lengths=list(lengths),
         nats=nats,
-        more=more.tolist(),
+        more=increases.tolist(),
         low=[gap.low for gap in gaps],
         high=[gap.high for gap in gaps],
-        whole=float(whole.mean()),
+        whole=float(full_nll.mean()),
         positions=len(ends),
-        context=enough[0] if enough else None,
+        context=sufficient[0] if sufficient else None,
     )
 
 
 def truncated_nll(reading: Reading, ends: np.ndarray, length: int) -> np.ndarray:
-    """-log p of what follows each of the steps (N,) when the last `length` steps up to it are read; (N,)."""
-    found = []
-    for part in np.array_split(ends, -(-len(ends) * length // AT_ONCE)):
-        found.append(reading.last_nll(part[:, None] + np.arange(1 - length, 1)))
-    return np.concatenate(found).astype(np.float64)
+    """Return -log p after each of the steps (N,) when only the last `length` steps up to it are read; (N,)."""
+    batches = np.array_split(ends, -(-len(ends) * length // BATCH_SYMBOLS))
+    losses = [reading.last_nll(batch[:, None] + np.arange(1 - length, 1)) for batch in batches]
+    return np.concatenate(losses).astype(np.float64)
 
 
 def truncation_table(curves: Sequence[Truncation]) -> Table:
-    """Models side by side, a row for each number of symbols."""
-    lengths = sorted({length for curve in curves for length in curve.lengths})
+    """Return a table of models, with one row per number of symbols."""
     rows = []
-    for length in lengths:
+    for length in sorted({length for curve in curves for length in curve.lengths}):
         row = [f"{length:,}"]
         for curve in curves:
-            at = curve.lengths.index(length) if length in curve.lengths else None
-            row += ["", "", ""] if at is None else [figure(curve.nats[at]), *_gap(curve, at)]
+            if length not in curve.lengths:
+                row += ["", "", ""]
+                continue
+            i = curve.lengths.index(length)
+            row += [format_number(curve.nats[i]), format_number(curve.more[i], signed=True)]
+            row.append(f"{curve.low[i]:+.3f} to {curve.high[i]:+.3f}")
         rows.append(row)
-    rows.append(["all before", *(cell for curve in curves for cell in (figure(curve.whole), "", ""))])
-    columns = ["symbols given", *(name for curve in curves for name in (curve.name, "more", "95%"))]
-    notes = [f"nats a symbol; more: than with all that stands before; {curves[0].positions:,} places"]
+    rows.append(["full context", *(cell for curve in curves for cell in (format_number(curve.whole), "", ""))])
+    columns = ["symbols", *(name for curve in curves for name in (curve.name, "more", "95%"))]
+    notes = [f"nats per symbol; more: increase over the full context; {curves[0].positions:,} positions"]
     for curve in curves:
-        reach = "no number that was tried is" if curve.context is None else f"{curve.context} symbols are"
-        notes.append(f"{curve.name}: {reach} enough to come within 1 % of the loss with all")
+        context = "no tested context is" if curve.context is None else f"{curve.context} symbols are"
+        notes.append(f"{curve.name}: {context} within 1 % of the loss with the full context")
     return Table(columns, rows, notes=notes)
 
 
-def _gap(curve: Truncation, at: int) -> list[str]:
-    return [figure(curve.more[at], signed=True), f"{curve.low[at]:+.3f} to {curve.high[at]:+.3f}"]
-
-
 def draw_truncation(curves: Sequence[Truncation], path: str | Path) -> None:
-    """The loss by how many symbols are given, with its interval; the dotted line is the loss with all of them."""
-    with picture(path, 8, 4.5) as drawn:
-        axes = drawn.subplots()
-        for number, curve in enumerate(curves):
-            colour = f"C{number % 10}"
+    """Plot the loss by the number of symbols, with its interval; the dotted line is the loss with the full context."""
+    with save_figure(path, 8, 4.5) as figure:
+        axes = figure.subplots()
+        for i, curve in enumerate(curves):
+            colour = f"C{i % 10}"
             axes.plot(curve.lengths, curve.nats, "o-", color=colour, label=curve.name)
-            low, high = ([curve.whole + value for value in ends] for ends in (curve.low, curve.high))
+            low, high = ([curve.whole + gap for gap in gaps] for gaps in (curve.low, curve.high))
             axes.fill_between(curve.lengths, low, high, color=colour, alpha=0.2, lw=0)
             axes.axhline(curve.whole, color=colour, ls=":")
         axes.set_xscale("log", base=2)
-        axes.set_xlabel("symbols given")
-        axes.set_ylabel("nats a symbol")
+        axes.set_xlabel("symbols")
+        axes.set_ylabel("nats per symbol")
         axes.grid(True, alpha=0.3)
         axes.legend()

@@ -1,20 +1,16 @@
-"""Agreement and other minimal pairs: how often a model prefers the right form, by condition, and which units it needs.
+"""Agreement and other minimal pairs: accuracy by condition, and the units that a model needs.
 
-`gate_traces` shows what the gates of these units do.
+    report = agreement(model, pairs)               accuracy by condition, with 95% intervals and controls
+    ablation = sweep(model, pairs)                 every unit ablated by itself
+    ablate_together(model, pairs, units)           a set of units ablated, against random sets of the same size
 
-    report = agreement(model, pairs)                              accuracy by condition, with 95% intervals and controls
-    found = sweep(model, pairs)                                   every unit off by itself
-    ablate_together(model, pairs, units)                          a set of units off, against random sets of its size
-
-Easy ways to fool yourself, and what is done about them:
-- Of hundreds of units one always costs most. So the unit is chosen on every second pair, and its cost and its rank
-  among all units are taken on the other pairs.
-- A set of units off costs something whichever it is. So it is compared with random sets of the same size from the same
-  layers.
-- Off means that everything that reads the unit reads 0. A network has never seen that; the unit's mean leaves it nearer
-  to what it knows.
-- The more frequent form wins without any grammar. So the report shows how often the more frequent form is right, and
-  how often the same network untrained is.
+`gate_traces` shows the gates of these units. Pitfalls, and how they are avoided:
+- Among hundreds of units one always costs most. So the unit is chosen on every second pair, and its cost and rank are
+  measured on the other pairs.
+- Ablating any set of units costs something. So it is compared with random sets of the same size from the same layers.
+- A unit at 0 is out of distribution for the network; its mean is closer to what the network has seen.
+- The more frequent form wins without any grammar. So the report shows the accuracy of the more frequent form and of
+  the same network untrained.
 
     Linzen et al. 2016;  Gulordava et al. 2018, Colorless green recurrent networks dream hierarchically;  Lakretz et al.
     2019, The emergence of number and syntax units in LSTM language models;  Warstadt et al. 2020, BLiMP
@@ -22,20 +18,28 @@ Easy ways to fool yourself, and what is done about them:
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from relmo.analysis.core.causal import Unit
-from relmo.analysis.core.intervals import Interval, bootstrap_difference
+from relmo.analysis.core.effects import Interval, bootstrap_difference
 from relmo.analysis.core.progress import split_progress
-from relmo.analysis.core.show import Table, colours, figure, picture
+from relmo.analysis.core.show import Table, format_number, make_colormap, save_figure, to_plain
 from relmo.analysis.core.trace import trace
 from relmo.analysis.core.untrained import untrained
-from relmo.analysis.syntax.minimal_pairs import Accuracy, accuracy, points_of
-from relmo.analysis.syntax.pair_scores import PairPlan, Reader, gaps, gaps_without, plan_of
+from relmo.analysis.syntax.pair_scores import (
+    Accuracy,
+    PairPlan,
+    Reader,
+    accuracy,
+    plan_pairs,
+    score_ablated,
+    score_pairs,
+    to_points,
+)
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.lm import LanguageModel
@@ -45,15 +49,15 @@ from relmo.text.minimal_pairs import MinimalPair
 
 How = Literal["zero", "mean"]
 ALL = "all"
-PER_CONDITION = 100  # pairs of a condition that a sweep takes
+PER_CONDITION = 100  # pairs of a condition in a sweep
 DRAWS = 100  # random sets of units
-SHOWN = 40  # conditions, or units, that a picture shows
+MAX_PLOTTED = 40  # conditions, or units, in a plot
 
 
 @dataclass(frozen=True)
 class Condition:
-    """How many of a condition's pairs are preferred rightly: by the model, by the same network untrained, and by taking
-    the more frequent of two words. None where a control was not taken, or makes no sense."""
+    """Accuracy of the model in a condition, of the same network untrained, and of the more frequent word; None where a
+    control was not computed or does not apply."""
 
     name: str
     model: Accuracy
@@ -61,73 +65,66 @@ class Condition:
     frequency: Interval | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures by name, shares in percent."""
-        others = {"untrained": self.untrained, "more_frequent_form": self.frequency}
-        found = {name: None if each is None else 100 * each.value for name, each in others.items()}
-        return {"condition": self.name} | self.model.summary() | found
+        """Return the figures by name, shares in percent."""
+        controls = {"untrained": self.untrained, "more_frequent_form": self.frequency}
+        shares = {name: None if share is None else 100 * share.value for name, share in controls.items()}
+        return {"condition": self.name} | self.model.summary() | shares
 
 
 @dataclass(frozen=True)
 class AgreementReport:
-    """Accuracy by condition, that of all pairs first."""
+    """Accuracy by condition; the condition of all pairs comes first."""
 
     conditions: list[Condition]
 
     def of(self, name: str = ALL) -> Condition:
-        """A condition by its name."""
+        """Return a condition by name."""
         return next(condition for condition in self.conditions if condition.name == name)
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything by name, in plain numbers."""
+        """Return all figures as plain Python values."""
         return {"conditions": [condition.as_dict() for condition in self.conditions]}
 
     def table(self) -> Table:
-        """A row for each condition, in percent."""
+        """Return a table with one row per condition, in percent."""
         columns = ["condition", "pairs", "right", "95% interval", "known words", "untrained", "more frequent form"]
         rows = []
-        for each in self.conditions:
-            share, known = each.model.share, each.model.known
-            rows.append(
-                [
-                    each.name,
-                    f"{each.model.pairs:,}",
-                    figure(100 * share.value, 1),
-                    f"{100 * share.low:.1f} to {100 * share.high:.1f}",
-                    f"{figure(100 * known.value, 1)} ({each.model.known_pairs:,})" if each.model.known_pairs else "",
-                    "" if each.untrained is None else figure(100 * each.untrained.value, 1),
-                    "" if each.frequency is None else figure(100 * each.frequency.value, 1),
-                ]
-            )
-        notes = ["percent of pairs; a tie is half a point; known words: pairs whose words that differ are all known"]
-        return Table(columns, rows, "minimal pairs, the right one preferred", notes)
+        for condition in self.conditions:
+            model, share = condition.model, condition.model.share
+            known_share = ""
+            if model.known_pairs:
+                known_share = f"{format_number(100 * model.known.value, 1)} ({model.known_pairs:,})"
+            row = [condition.name, f"{model.pairs:,}", format_number(100 * share.value, 1)]
+            row += [f"{100 * share.low:.1f} to {100 * share.high:.1f}", known_share]
+            for control in (condition.untrained, condition.frequency):
+                row.append("" if control is None else format_number(100 * control.value, 1))
+            rows.append(row)
+        notes = ["percent of pairs; a tie is half a point; known words: pairs whose differing words are all known"]
+        return Table(columns, rows, "minimal pairs: accuracy", notes)
 
     def _repr_html_(self) -> str:
         return self.table().html()
 
     def plot(self, path: str | Path) -> None:
-        """A bar for each condition with its interval, as a picture."""
-        shown = self.conditions[:SHOWN]
-        with picture(path, height=1 + 0.28 * len(shown)) as drawn:
-            axes = drawn.subplots()
-            places = np.arange(len(shown))[::-1]
-            values = np.array([100 * np.array(each.model.share) for each in shown])  # (C, 3)
-            axes.barh(places, values[:, 0], color="tab:blue", height=0.6)
+        """Draw a bar with its interval for each condition."""
+        conditions = self.conditions[:MAX_PLOTTED]
+        with save_figure(path, height=1 + 0.28 * len(conditions)) as figure:
+            axes = figure.subplots()
+            y = np.arange(len(conditions))[::-1]
+            values = np.array([100 * np.array(condition.model.share) for condition in conditions])  # (C, 3)
+            axes.barh(y, values[:, 0], color="tab:blue", height=0.6)
             errors = np.abs(values[:, 1:].T - values[:, 0])
-            axes.errorbar(values[:, 0], places, xerr=errors, fmt="none", ecolor="black", linewidth=1)
+            axes.errorbar(values[:, 0], y, xerr=errors, fmt="none", ecolor="black", linewidth=1)
             for control, mark in (("untrained", "x"), ("frequency", "o")):
-                found = [
-                    (100 * getattr(e, control).value, p)
-                    for e, p in zip(shown, places, strict=True)
-                    if getattr(e, control)
-                ]
-                if found:
-                    axes.plot(
-                        *zip(*found, strict=True), mark, color="tab:orange", label=control, markerfacecolor="none"
-                    )
-            axes.set_yticks(places, [each.name for each in shown])
+                shares = [getattr(condition, control) for condition in conditions]
+                points = [(100 * share.value, row) for share, row in zip(shares, y, strict=True) if share]
+                if points:
+                    x, rows = zip(*points, strict=True)
+                    axes.plot(x, rows, mark, color="tab:orange", label=control, markerfacecolor="none")
+            axes.set_yticks(y, [condition.name for condition in conditions])
             axes.axvline(50, color="gray", linewidth=0.8, linestyle=":")
             axes.set_xlim(0, 100)
-            axes.set_xlabel("pairs with the right one preferred, %")
+            axes.set_xlabel("accuracy, %")
             if axes.get_legend_handles_labels()[0]:
                 axes.legend(fontsize=8)
 
@@ -140,58 +137,55 @@ def agreement(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> AgreementReport:
-    """Accuracy by condition, in the order of the pairs. With `control` the same network untrained is asked too."""
-    plan = plan_of(model, pairs)
-    own, other = split_progress(progress, [1, 1 if control else 0])
-    scores = gaps(model, plan, own)
-    own(1.0)
-    fresh = None
+    """Return the accuracy by condition, in the order of the pairs; `control` adds the same network untrained."""
+    plan = plan_pairs(model, pairs)
+    on_model, on_control = split_progress(progress, [1, 1 if control else 0])
+    scores = score_pairs(model, plan, on_model)
+    on_model(1.0)
+    untrained_scores = frequency_scores = None
     if control and (isinstance(model, BiLM) or isinstance(model.network, RecurrentLM)):
-        fresh = gaps(untrained(model, seed), plan, other)
-    other(1.0)
-    frequency = _frequency_gaps(model, plan)
-    found = []
-    for name, where in _conditions_of(pairs).items():
-        kept = plan.known[where]
-        others = (None if each is None else accuracy(each[where], kept).share for each in (fresh, frequency))
-        found.append(Condition(name, accuracy(scores[where], kept), *others))
-    return AgreementReport(found)
+        untrained_scores = score_pairs(untrained(model, seed), plan, on_control)
+    on_control(1.0)
+    if plan.single and model.vocabulary is not None:
+        # The vocabulary is sorted by descending frequency; unknown words rank last.
+        ranks = np.where(plan.target == model.vocabulary.unknown, len(model.vocabulary), plan.target)
+        frequency_scores = -np.bincount(plan.item, weights=plan.sign * ranks, minlength=len(plan))
+    conditions = []
+    for name, indices in _split_conditions(pairs).items():
+        has_known_words = plan.known[indices]
+        controls = (
+            None if values is None else accuracy(values[indices], has_known_words).share
+            for values in (untrained_scores, frequency_scores)
+        )
+        conditions.append(Condition(name, accuracy(scores[indices], has_known_words), *controls))
+    return AgreementReport(conditions)
 
 
-def places_by_condition(pairs: Sequence[MinimalPair]) -> dict[str, list[int]]:
-    """The places of each condition's pairs, in the order of the pairs."""
-    found: dict[str, list[int]] = {}
-    for place, pair in enumerate(pairs):
-        found.setdefault(pair.condition, []).append(place)
-    return found
+def group_by_condition(pairs: Sequence[MinimalPair]) -> dict[str, list[int]]:
+    """Return the indices of the pairs of each condition, in the order of the pairs."""
+    groups: dict[str, list[int]] = {}
+    for index, pair in enumerate(pairs):
+        groups.setdefault(pair.condition, []).append(index)
+    return groups
 
 
-def _conditions_of(pairs: Sequence[MinimalPair]) -> dict[str, np.ndarray]:
-    """The places of each condition's pairs. Where there are several conditions, all pairs come first as one more."""
-    parts = {name: np.array(places) for name, places in places_by_condition(pairs).items()}
-    return parts if len(parts) == 1 else {ALL: np.arange(len(pairs))} | parts
-
-
-def _frequency_gaps(model: LanguageModel | BiLM, plan: PairPlan) -> np.ndarray | None:
-    """How many places the right word stands before the wrong one in the vocabulary, which is sorted by falling
-    frequency. Unknown words stand at its end. None where more than single words are compared."""
-    if not plan.single or model.vocabulary is None:
-        return None
-    ranks = np.where(plan.target == model.vocabulary.unknown, len(model.vocabulary), plan.target)
-    return -np.bincount(plan.item, weights=plan.sign * ranks, minlength=len(plan))
+def _split_conditions(pairs: Sequence[MinimalPair]) -> dict[str, np.ndarray]:
+    """Return the pair indices of each condition, preceded by all pairs if there are several conditions."""
+    groups = {name: np.array(indices) for name, indices in group_by_condition(pairs).items()}
+    return groups if len(groups) == 1 else {ALL: np.arange(len(pairs))} | groups
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is right, in percent, with each unit off by itself.
+    """Accuracy in percent with each unit ablated by itself.
 
-    base        with nothing off; (C,)
-    accuracy    with each unit off; (U, C)
-    margin      how much less the right form is preferred on average, in nats; (U, C)
+    base        without ablation; (C,)
+    accuracy    with each unit ablated; (U, C)
+    margin      mean decrease of the preference for the acceptable form, in nats; (U, C)
     chosen      for each condition the unit that costs most on every second pair
     held_out    points that this unit costs on the other pairs; (C,)
-    interval    the 95% interval of these points, by drawing the pairs anew; (C, 2)
-    rank        how many units cost as much there or more, itself counted; (C,)
+    interval    bootstrap 95% interval of these points; (C, 2)
+    rank        number of units that cost at least as much there, including the unit; (C,)
     """
 
     how: str
@@ -212,12 +206,12 @@ class Sweep:
         return self.base - self.accuracy
 
     def top(self, condition: str, count: int = 5) -> list[tuple[Unit, float]]:
-        """The units that cost most in a condition, on all its pairs, with the points they cost."""
+        """Return the units that cost most in a condition, on all its pairs, with the points they cost."""
         column = self.drops[:, self.conditions.index(condition)]
         return [(self.units[u], float(column[u])) for u in np.argsort(-column, kind="stable")[:count]]
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything by name, in plain numbers."""
+        """Return all figures as plain Python values."""
         return {
             "how": self.how,
             "units": [str(unit) for unit in self.units],
@@ -240,47 +234,37 @@ class Sweep:
         }
 
     def table(self) -> Table:
-        """The unit that costs most, for each condition."""
-        columns = [
-            "condition",
-            "pairs",
-            "full",
-            "unit",
-            "without it",
-            "held-out cost",
-            "as much or more",
-            "median unit's",
-        ]
+        """Return a table of the unit that costs most in each condition."""
+        columns = ["condition", "pairs", "full", "unit", "without it", "held-out cost", "rank", "median unit's cost"]
         rows = []
-        for c, name in enumerate(self.conditions):
-            unit = self.chosen[c]
-            without = self.accuracy[self.units.index(unit), c]
-            row = [name, str(self.pairs[c]), figure(float(self.base[c]), 1), str(unit), figure(float(without), 1)]
-            low, high = (figure(float(end), 1, signed=True) for end in self.interval[c])
-            cost = f"{figure(float(self.held_out[c]), 1, signed=True)} ({low} to {high})"
-            row += [cost, f"{self.rank[c]} of {len(self.units)}"]
-            rows.append([*row, figure(float(np.median(self.drops[:, c])), 1, signed=True)])
+        for condition in self.as_dict()["conditions"]:
+            cost, low, high, median = (
+                format_number(points, 1, signed=True)
+                for points in (condition["held_out_drop"], *condition["held_out_interval"], condition["median_drop"])
+            )
+            row = [condition["condition"], str(condition["pairs"]), format_number(condition["accuracy"], 1)]
+            row += [condition["unit"], format_number(condition["accuracy_without"], 1), f"{cost} ({low} to {high})"]
+            rows.append([*row, f"{condition['held_out_rank']} of {len(self.units)}", median])
         notes = [
-            f"percent right; each of {len(self.units)} units by itself set to {self.how}",
-            "the unit costs most on every second pair; what it costs, with its 95% interval, and how many "
-            "cost as much, is of the others",
+            f"accuracy in percent; each of {len(self.units)} units by itself set to {self.how}",
+            "the unit is chosen on every second pair; its cost (95% interval) and rank are measured on the other pairs",
         ]
-        return Table(columns, rows, "every unit off by itself", notes)
+        return Table(columns, rows, "ablation of single units", notes)
 
     def _repr_html_(self) -> str:
         return self.table().html()
 
     def plot(self, path: str | Path) -> None:
-        """The units that cost most anywhere, by condition, as a picture."""
-        most = np.argsort(-self.drops.max(axis=1), kind="stable")[:SHOWN]
-        shown = self.drops[most][:, :SHOWN].T  # (C, U)
-        with picture(path, width=2.5 + 0.25 * len(most), height=1.5 + 0.3 * len(shown)) as drawn:
-            axes = drawn.subplots()
-            end = max(1.0, float(np.abs(shown).max()))
-            image = axes.imshow(shown, cmap=colours(), vmin=-end, vmax=end, aspect="auto")
-            axes.set_xticks(range(len(most)), [str(self.units[u]) for u in most], rotation=90, fontsize=7)
-            axes.set_yticks(range(len(shown)), self.conditions[: len(shown)], fontsize=8)
-            drawn.colorbar(image, label="points lost")
+        """Draw a heat map of the units that cost most, by condition."""
+        top = np.argsort(-self.drops.max(axis=1), kind="stable")[:MAX_PLOTTED]
+        costs = self.drops[top][:, :MAX_PLOTTED].T  # (C, U)
+        with save_figure(path, width=2.5 + 0.25 * len(top), height=1.5 + 0.3 * len(costs)) as figure:
+            axes = figure.subplots()
+            limit = max(1.0, float(np.abs(costs).max()))
+            image = axes.imshow(costs, cmap=make_colormap(), vmin=-limit, vmax=limit, aspect="auto")
+            axes.set_xticks(range(len(top)), [str(self.units[u]) for u in top], rotation=90, fontsize=7)
+            axes.set_yticks(range(len(costs)), self.conditions[: len(costs)], fontsize=8)
+            figure.colorbar(image, label="points lost")
 
 
 def sweep(
@@ -294,84 +278,73 @@ def sweep(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Sweep:
-    """Sets every unit (or these `units`) off by itself, and sees what is then right, by condition.
+    """Ablate every unit (or these `units`) by itself and return the accuracy by condition.
 
-    state            whose units: h, what others read, or c, an LSTM's memory, which is larger in a projected layer
-    how              off is "zero", or the unit's "mean" over the pairs
-    per_condition    how many pairs of each condition are drawn; None takes all
+    state            units of h, a layer's output, or of c, an LSTM's memory, which is larger in a projected layer
+    how              set a unit to "zero" or to its "mean" over the pairs
+    per_condition    number of pairs drawn from each condition; None takes all
     """
-    kept = drawn_pairs(pairs, per_condition, seed)
-    plan = plan_of(model, kept)
-    chosen = _all_units(model, state) if units is None else list(units)
-    if not chosen:
-        raise SettingError("there are no units to set; give at least one")
-    base = gaps(model, plan)
-    at = [[value] for value in _off_values(model, plan, chosen, how)]
-    scores = gaps_without(model, plan, [[unit] for unit in chosen], values=at, progress=progress)
-    parts = _conditions_of(kept)
-    points, plain = points_of(scores), points_of(base)
-    best, held_out, intervals, rank = [], [], [], []
-    for where in parts.values():
-        first, second = where[::2], where[1::2] if len(where) > 1 else where
-        unit = _most_needed(points[:, first].mean(axis=1), scores[:, first].mean(axis=1))
-        costs = plain[second].mean() - points[:, second].mean(axis=1)
-        best.append(chosen[unit])
-        held_out.append(100 * costs[unit])
-        sure = bootstrap_difference(plain[second], points[unit, second], np.arange(len(second)))
-        intervals.append([100 * sure.low, 100 * sure.high])
-        rank.append(int(np.count_nonzero(costs >= costs[unit])))
+    sample = sample_pairs(pairs, per_condition, seed)
+    plan = plan_pairs(model, sample)
+    if units is None:
+        layers = Reader(model).stack.layers
+        if state not in layers[0].states:
+            raise SettingError(f"state {state!r}: a layer of this network carries {' and '.join(layers[0].states)}")
+        units = [Unit(state, depth, u) for depth, layer in enumerate(layers) for u in range(layer.sizes[state])]
+    if not units:
+        raise SettingError("No units to ablate; give at least one.")
+    base_scores = score_pairs(model, plan)
+    values = [[value] for value in _ablation_values(model, plan, units, how)]
+    scores = score_ablated(model, plan, [[unit] for unit in units], values=values, progress=progress)
+    groups = _split_conditions(sample)
+    points, base_points = to_points(scores), to_points(base_scores)
+    chosen, held_out, intervals, ranks = [], [], [], []
+    for indices in groups.values():
+        choosing, testing = indices[::2], indices[1::2] if len(indices) > 1 else indices
+        # The lowest accuracy; on ties, the lowest margin.
+        u = int(np.lexsort((scores[:, choosing].mean(axis=1), points[:, choosing].mean(axis=1)))[0])
+        costs = base_points[testing].mean() - points[:, testing].mean(axis=1)
+        chosen.append(units[u])
+        held_out.append(100 * costs[u])
+        interval = bootstrap_difference(base_points[testing], points[u, testing], np.arange(len(testing)))
+        intervals.append([100 * interval.low, 100 * interval.high])
+        ranks.append(int(np.count_nonzero(costs >= costs[u])))
     return Sweep(
         how,
+        list(units),
+        list(groups),
+        [len(indices) for indices in groups.values()],
+        np.array([100 * base_points[indices].mean() for indices in groups.values()]),
+        np.stack([100 * points[:, indices].mean(axis=1) for indices in groups.values()], axis=1),
+        np.stack([base_scores[i].mean() - scores[:, i].mean(axis=1) for i in groups.values()], axis=1),
         chosen,
-        list(parts),
-        [len(where) for where in parts.values()],
-        np.array([100 * plain[where].mean() for where in parts.values()]),
-        np.stack([100 * points[:, where].mean(axis=1) for where in parts.values()], axis=1),
-        np.stack([base[where].mean() - scores[:, where].mean(axis=1) for where in parts.values()], axis=1),
-        best,
         np.array(held_out),
         np.array(intervals),
-        np.array(rank),
+        np.array(ranks),
     )
 
 
-def _most_needed(share: np.ndarray, margin: np.ndarray) -> int:
-    """The unit without which least is right; of equal ones, the one without which the right form is preferred least."""
-    return int(np.lexsort((margin, share))[0])
-
-
-def drawn_pairs(pairs: Sequence[MinimalPair], most: int | None, seed: int) -> list[MinimalPair]:
-    """Draws at most so many pairs of each condition; they stay in their order."""
-    if most is None:
+def sample_pairs(pairs: Sequence[MinimalPair], max_pairs: int | None, seed: int) -> list[MinimalPair]:
+    """Draw at most `max_pairs` of each condition, and keep their order; None takes all."""
+    if max_pairs is None:
         return list(pairs)
-    if most < 1:
-        raise SettingError(f"at least one pair of each condition is needed, not {most}")
+    if max_pairs < 1:
+        raise SettingError(f"at least one pair of each condition is needed, not {max_pairs}")
     generator = np.random.default_rng(seed)
-    kept = [
-        place
-        for places in places_by_condition(pairs).values()
-        for place in (generator.choice(places, most, replace=False) if len(places) > most else places)
-    ]
-    return [pairs[place] for place in sorted(kept)]
+    sample: list[int] = []
+    for indices in group_by_condition(pairs).values():
+        sample += generator.choice(indices, max_pairs, replace=False).tolist() if len(indices) > max_pairs else indices
+    return [pairs[index] for index in sorted(sample)]
 
 
-def _all_units(model: LanguageModel | BiLM, state: str) -> list[Unit]:
-    """The units of a state of every layer, of the forward direction."""
-    layers = Reader(model).stack.layers
-    if state not in layers[0].states:
-        raise SettingError(f"state {state!r}: a layer of this network carries {' and '.join(layers[0].states)}")
-    return [Unit(state, depth, number) for depth, layer in enumerate(layers) for number in range(layer.sizes[state])]
-
-
-def _off_values(model: LanguageModel | BiLM, plan: PairPlan, units: Sequence[Unit], how: str) -> list[float]:
-    """The value of each unit when it is off: 0, or its mean over what is read of the pairs."""
+def _ablation_values(model: LanguageModel | BiLM, plan: PairPlan, units: Sequence[Unit], how: str) -> list[float]:
     if how not in ("zero", "mean"):
-        raise SettingError(f"units can be set to 'zero' or to their 'mean', not {how!r}")
+        raise SettingError(f"units can be set to 'zero' or 'mean', not {how!r}")
     if how == "zero":
         return [0.0] * len(units)
     texts = [reading for reading in plan.readings if reading]
     if not texts:
-        raise SettingError("how='mean': nothing stands before the words that are compared; take 'zero'")
+        raise SettingError("how='mean' needs a context before the compared words; use 'zero'")
     traced = trace(model, texts, keep=sorted({unit.state for unit in units})).forward
     means = {key: traced.mean(*key) for key in {(unit.state, unit.layer) for unit in units}}
     return [float(means[unit.state, unit.layer][unit.number]) for unit in units]
@@ -379,10 +352,10 @@ def _off_values(model: LanguageModel | BiLM, plan: PairPlan, units: Sequence[Uni
 
 @dataclass(frozen=True)
 class Together:
-    """What is right, in percent: with nothing off (C,), with a set of units off (C,), and with random sets of the same
-    size off (R, C).
+    """Accuracy in percent: without ablation (C,), with a set of units ablated (C,), and with random sets of the same
+    size ablated (R, C).
 
-    p    how often a random set costs as much or more, itself counted; (C,)
+    p    share of sets that cost at least as much, including the set itself; (C,)
     """
 
     units: list[Unit]
@@ -398,31 +371,21 @@ class Together:
         object.__setattr__(self, "p", (1 + worse) / (1 + len(self.random)))
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything by name, in plain numbers."""
-        return asdict(self) | {
-            "units": [str(unit) for unit in self.units],
-            **{name: getattr(self, name).tolist() for name in ("base", "accuracy", "random", "p")},
-        }
+        """Return all figures as plain Python values."""
+        return to_plain(self) | {"units": [str(unit) for unit in self.units]}
 
     def table(self) -> Table:
-        """A row for each condition."""
+        """Return a table with one row per condition."""
         low, high = np.quantile(self.random, (0.05, 0.95), axis=0)
-        rows = [
-            [
-                name,
-                str(self.pairs[c]),
-                figure(float(self.base[c]), 1),
-                figure(float(self.accuracy[c]), 1),
-                f"{self.random[:, c].mean():.1f} ({low[c]:.1f} to {high[c]:.1f})",
-                figure(float(self.p[c])),
-            ]
-            for c, name in enumerate(self.conditions)
-        ]
-        names = ", ".join(map(str, self.units))
-        notes = [f"off together: {names}", f"random: {len(self.random)} sets of as many units of the same layers"]
-        return Table(
-            ["condition", "pairs", "full", "without", "random sets (90%)", "p"], rows, "units off together", notes
-        )
+        rows = []
+        for c, name in enumerate(self.conditions):
+            row = [name, str(self.pairs[c]), *(format_number(float(x[c]), 1) for x in (self.base, self.accuracy))]
+            random = f"{self.random[:, c].mean():.1f} ({low[c]:.1f} to {high[c]:.1f})"
+            rows.append([*row, random, format_number(float(self.p[c]))])
+        columns = ["condition", "pairs", "full", "without", "random sets (90%)", "p"]
+        notes = [f"ablated: {', '.join(map(str, self.units))}"]
+        notes.append(f"random: {len(self.random)} sets of as many units of the same layers")
+        return Table(columns, rows, "ablation of a set of units", notes)
 
     def _repr_html_(self) -> str:
         return self.table().html()
@@ -439,32 +402,34 @@ def ablate_together(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Together:
-    """Sets units off at once, and compares with random sets of other units, as many from each layer."""
+    """Ablate a set of units, and compare with random sets of as many other units of each layer."""
     if not units or len(set(units)) < len(units):
         raise SettingError("give one unit or several, each once")
     if draws < 1:
         raise SettingError(f"at least one random set is needed, not {draws}")
-    kept = drawn_pairs(pairs, per_condition, seed)
-    plan = plan_of(model, kept)
+    sample = sample_pairs(pairs, per_condition, seed)
+    plan = plan_pairs(model, sample)
     generator = np.random.default_rng(seed)
-    sets = [list(units), *(random_set(model, units, generator) for _ in range(draws))]
-    values = [_off_values(model, plan, each, how) for each in sets]
-    points = points_of(gaps_without(model, plan, sets, values=values, progress=progress))
-    plain = points_of(gaps(model, plan))
-    parts = _conditions_of(kept)
-    shares = np.stack([100 * points[:, where].mean(axis=1) for where in parts.values()], axis=1)
-    base = np.array([100 * plain[where].mean() for where in parts.values()])
-    return Together(list(units), list(parts), [len(w) for w in parts.values()], base, shares[0], shares[1:])
+    sets = [list(units), *(sample_units(model, units, generator) for _ in range(draws))]
+    values = [_ablation_values(model, plan, unit_set, how) for unit_set in sets]
+    points = to_points(score_ablated(model, plan, sets, values=values, progress=progress))
+    base_points = to_points(score_pairs(model, plan))
+    groups = _split_conditions(sample)
+    shares = np.stack([100 * points[:, indices].mean(axis=1) for indices in groups.values()], axis=1)
+    base = np.array([100 * base_points[indices].mean() for indices in groups.values()])
+    counts = [len(indices) for indices in groups.values()]
+    return Together(list(units), list(groups), counts, base, shares[0], shares[1:])
 
 
-def random_set(model: LanguageModel | BiLM, units: Sequence[Unit], generator: np.random.Generator) -> list[Unit]:
-    """As many units of the same states and layers; where there are enough, none of them is among these."""
-    layers, found = Reader(model).stack.layers, []
+def sample_units(model: LanguageModel | BiLM, units: Sequence[Unit], generator: np.random.Generator) -> list[Unit]:
+    """Draw as many units of the same states and layers, excluding `units` where the layer is large enough."""
+    layers, sample = Reader(model).stack.layers, []
     for (state, layer), count in Counter((unit.state, unit.layer) for unit in units).items():
         if not 0 <= layer < len(layers) or state not in layers[layer].states:
             raise SettingError(f"unit {units[0]}: the network has no {state} of layer {layer}")
         size = layers[layer].sizes[state]
-        others = sorted(set(range(size)) - {u.number for u in units if (u.state, u.layer) == (state, layer)})
-        pool = others if len(others) >= count else list(range(size))
-        found += [Unit(state, layer, int(number)) for number in generator.choice(pool, count, replace=False)]
-    return found
+        pool = sorted(set(range(size)) - {u.number for u in units if (u.state, u.layer) == (state, layer)})
+        if len(pool) < count:
+            pool = list(range(size))
+        sample += [Unit(state, layer, int(number)) for number in generator.choice(pool, count, replace=False)]
+    return sample

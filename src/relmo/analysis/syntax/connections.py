@@ -1,10 +1,10 @@
-"""The weights with which some units of a layer move the gates of another: do syntax units open and close number units?
+"""Recurrent weights from units to the gates of other units of the layer: do syntax units open and close number units?
 
-    found = connections(model, sources=syntax_units, targets=number_units)
-    found.z[0, 0]          of the first source to the gates of the first target, in standard deviations
+    result = connections(model, sources=syntax_units, targets=number_units)
+    result.z[0, 0]          first source to the gates of the first target, in standard deviations
 
-What a unit hands to a gate at the next step goes through W_hh, a projected memory cell's through its projection first.
-Weights are measured against those of all units of the layer to the same gate.
+A unit reaches a gate at the next step through W_hh, a projected memory cell through its projection first. Weights are
+standardised over all units of the layer for the same gate.
 
     Lakretz et al. 2019, The emergence of number and syntax units in LSTM language models, Figure 4
 """
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from relmo.analysis.core.causal import Unit
-from relmo.analysis.core.show import Table, figure
+from relmo.analysis.core.show import Table, format_number
 from relmo.analysis.syntax.pair_scores import Reader
 from relmo.errors import SettingError
 from relmo.models.bilm import BiLM
@@ -26,8 +26,7 @@ from relmo.models.lm import LanguageModel
 
 @dataclass(frozen=True)
 class Connections:
-    """Weights from sources to the gates of targets, in standard deviations of those of all units; (S, T, G), nan where
-    two units are of different layers."""
+    """Standardised weights from sources to the gates of targets; (S, T, G), nan for units of different layers."""
 
     sources: list[Unit]
     targets: list[Unit]
@@ -35,7 +34,7 @@ class Connections:
     z: np.ndarray
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything by name, in plain numbers."""
+        """Return one record per pair of units of the same layer."""
         rows = [
             {"from": str(source), "to": str(target)} | dict(zip(self.gates, self.z[s, t].tolist(), strict=True))
             for s, source in enumerate(self.sources)
@@ -45,47 +44,47 @@ class Connections:
         return {"connections": rows}
 
     def table(self) -> Table:
-        """A row for each pair of units of one layer."""
+        """Return a table with one row per pair of units of the same layer."""
         rows = [
-            [row["from"], row["to"], *(figure(row[gate], 1, signed=True) for gate in self.gates)]
+            [row["from"], row["to"], *(format_number(row[gate], 1, signed=True) for gate in self.gates)]
             for row in self.as_dict()["connections"]
         ]
-        notes = ["weights at the next step, in standard deviations of those of all units of the layer to the same gate"]
-        return Table(["from", "to", *self.gates], rows, "what units do to gates", notes)
+        notes = ["weights to the next step, in standard deviations over all units of the layer for the same gate"]
+        return Table(["from", "to", *self.gates], rows, "weights from units to gates", notes)
 
     def _repr_html_(self) -> str:
         return self.table().html()
 
 
 def connections(model: LanguageModel | BiLM, sources: Sequence[Unit], targets: Sequence[Unit]) -> Connections:
-    """From units of h or c to those that have gates: any of an unprojected layer, c of a projected one."""
+    """Return the weights from units of h or c to units that have gates (in a projected layer only those of c)."""
     reader = Reader(model)
     if not sources or not targets:
         raise SettingError("give units that weights go out from, and units that they go to")
     for unit in (*sources, *targets):
         reader.check(unit)
-    first = reader.stack.layers[0]
-    gates = tuple(first.cell.recurrent_matrices(first.weights[0]))
+    layer = reader.stack.layers[0]
+    gates = tuple(layer.cell.recurrent_matrices(layer.weights[0]))
     if not gates:
-        raise SettingError(f"the gates of a {first.cell.name} read no units of the step before")
-    found = np.full((len(sources), len(targets), len(gates)), np.nan)
+        raise SettingError(f"the gates of a {layer.cell.name} do not read the previous state")
+    z = np.full((len(sources), len(targets), len(gates)), np.nan)
     for t, target in enumerate(targets):
         if target.state == "h" and reader.stack.layers[target.layer].projection is not None:
-            raise SettingError(f"unit {target}: of a projected layer h has no gates; take a unit of c")
+            raise SettingError(f"unit {target}: h of a projected layer has no gates; use a unit of c")
         for s, source in enumerate(sources):
             if source.layer == target.layer:
                 weights = gate_weights(reader, target, source.state)  # (G, U)
-                spread = np.maximum(weights.std(axis=1), 1e-12)
-                found[s, t] = (weights[:, source.number] - weights.mean(axis=1)) / spread
-    return Connections(list(sources), list(targets), gates, found)
+                deviations = np.maximum(weights.std(axis=1), 1e-12)
+                z[s, t] = (weights[:, source.number] - weights.mean(axis=1)) / deviations
+    return Connections(list(sources), list(targets), gates, z)
 
 
 @torch.no_grad()
 def gate_weights(reader: Reader, target: Unit, state: str) -> np.ndarray:
-    """The weights from all units of a state of a unit's layer to its gates, a step later; (G, U)."""
+    """Return the weights from all units of a state to the gates of a unit of the layer, one step later; (G, U)."""
     layer = reader.stack.layers[target.layer]
-    blocks = layer.cell.recurrent_matrices(layer.weights[0])
-    weights = torch.stack([matrix[target.number] for matrix in blocks.values()])  # (G, P)
+    matrices = layer.cell.recurrent_matrices(layer.weights[0])
+    weights = torch.stack([matrix[target.number] for matrix in matrices.values()])  # (G, P)
     if state != "h" and layer.projection is not None:
         weights = weights @ layer.projection  # (G, H)
     return weights.double().cpu().numpy()

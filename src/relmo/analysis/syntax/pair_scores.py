@@ -1,30 +1,41 @@
-"""log p(acceptable) - log p(not) of minimal pairs, by a model that reads forwards; with sets of its units changed, too.
+"""Scores log p(acceptable) - log p(unacceptable) of minimal pairs, also with units of the model ablated.
 
-    plan = plan_of(model, pairs)
-    gaps(model, plan)                         (N,), above 0 where the acceptable text is preferred
-    gaps_without(model, plan, [[Unit("h", 1, 3)], [Unit("h", 0, 5), Unit("h", 1, 3)]])       (S, N)
+    plan = plan_pairs(model, pairs)
+    score_pairs(model, plan)                  (N,), above 0 where the acceptable text is preferred
+    score_ablated(model, plan, [[Unit("h", 1, 3)], [Unit("h", 0, 5), Unit("h", 1, 3)]])       (S, N)
+    accuracy(scores, plan.known)              share of pairs, with 95% intervals
 
-Only what follows the shared beginning of two texts is scored, since the beginning is the same in both. Texts that begin
-alike are read once. Many sets of units are run side by side: row r of a batch has the units of set r changed, at
-everything that reads them, and no others. Where two words are compared after the same context, the difference of their
-logits is that of their log-probabilities, so no softmax is taken.
+Only the symbols after the shared prefix of two texts are scored; texts with the same prefix are read once. Many sets of
+units run in one batch: row r has the units of set r changed for everything that reads them, and no others. If two words
+are compared after the same context, the difference of their logits is that of their log-probabilities, so no softmax is
+computed. A bidirectional model is read forward from the sentence start. For a character model a word ends with a space;
+otherwise "admire" would be as probable as everything that begins with it.
 
-A bidirectional model reads forwards here, from the sentence's beginning. For a model of characters a word ends with a
-space; without it "admire" would be as probable as everything that begins with it.
+A tie is worth half a point. Words outside the vocabulary all have the probability of <UNK>, which is large, so a pair
+with only one known word says little about grammar; results are given for all pairs and for pairs of known words.
+
+`score_sentence_pairs` and `score_choices` score sentences, and words after a left context, with a bidirectional model
+as published evaluations do.
+
+    Linzen et al. 2016, Assessing the ability of LSTMs to learn syntax-sensitive dependencies;  Marvin & Linzen 2018,
+    Targeted syntactic evaluation of language models;  Warstadt et al. 2020, BLiMP
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relmo.analysis.core.ablate import active_changes
+from relmo.analysis.core.ablate import collect_changes
 from relmo.analysis.core.causal import Unit
-from relmo.analysis.core.stack import Change, Changes, Run, Stack, recurrent_part, stack_of
-from relmo.analysis.core.trace import embedded, network_of
+from relmo.analysis.core.effects import Interval, wilson
+from relmo.analysis.core.stack import Change, Changes, Stack, build_stack, find_recurrent_module
+from relmo.analysis.core.trace import embed_texts, get_network
 from relmo.errors import CorpusError, ModelError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.models.evaluate import full_precision
@@ -32,23 +43,24 @@ from relmo.models.lm import LanguageModel
 from relmo.networks.language_model import RecurrentLM
 from relmo.nn.softmax import FullSoftmax
 from relmo.settings.arguments import Progress
-from relmo.settings.embedding import EmbedOptions
+from relmo.settings.options import EmbedOptions
 from relmo.text.characters import BOS, EOS
 from relmo.text.encode import encode_text
 from relmo.text.minimal_pairs import MinimalPair
 from relmo.text.vocabulary import END
 
-SIDE_BY_SIDE = 64  # texts read together
-AT_ONCE = 1 << 23  # numbers of gates, or of predictions, made at a time
+SIDES = ("forward", "backward", "sum")
+BATCH_TEXTS = 64  # texts read together
+MAX_NUMBERS = 1 << 23  # gate values, or predictions, computed together
 
 
 @dataclass(frozen=True)
 class PairPlan:
-    """What is read, and which symbols are predicted where: entry e is symbol `target[e]` after `place[e]` symbols of
-    `readings[reading[e]]`, for or against pair `item[e]`.
+    """Texts to read and symbols to score: entry e is symbol `target[e]` after `place[e]` symbols of
+    `readings[reading[e]]`, with `sign[e]` for pair `item[e]`.
 
     single    whether every pair is two symbols after the same context
-    known     (N,) whether the symbols that differ are in the vocabulary
+    known     (N,) whether the differing symbols are in the vocabulary
     """
 
     readings: list[tuple[str, ...]]
@@ -63,62 +75,66 @@ class PairPlan:
     def __len__(self) -> int:
         return len(self.known)
 
+    def contexts(self) -> dict[int, list[str]]:
+        """Return the shared prefix of each pair by the pair's index; without pairs that are a tie by definition."""
+        items, entries = np.unique(self.item, return_index=True)  # a pair's first entry follows the shared prefix
+        prefixes = [list(self.readings[self.reading[e]][: self.place[e]]) for e in entries]
+        return dict(zip(items.tolist(), prefixes, strict=True))
 
-def plan_of(model: LanguageModel | BiLM, pairs: Sequence[MinimalPair]) -> PairPlan:
-    """How these pairs are read by a model."""
+
+def plan_pairs(model: LanguageModel | BiLM, pairs: Sequence[MinimalPair]) -> PairPlan:
+    """Return what a model has to read and predict to score these pairs."""
     if not pairs:
-        raise CorpusError("there are no minimal pairs; give at least one")
-    vocabulary = model.output_words() if isinstance(model, BiLM) else model.vocabulary
-    index: dict[tuple[str, ...], int] = {}
+        raise CorpusError("no minimal pairs; give at least one")
+    vocabulary = model.get_output_vocabulary() if isinstance(model, BiLM) else model.vocabulary
+    readings: dict[tuple[str, ...], int] = {}
     entries: list[tuple[int, int, str, int, float]] = []
     single = True
     for item, pair in enumerate(pairs):
-        good, bad = (_symbols_of(model, text, whole=pair.whole) for text in (pair.good, pair.bad))
-        shared = _shared_beginning(good, bad)
+        good, bad = (_split_symbols(model, text, is_sentence=pair.whole) for text in (pair.good, pair.bad))
         if good == bad:
-            continue  # a tie, as two unknown words are
-        alone = len(good) == len(bad) == shared + 1
-        single &= alone
+            continue  # a tie
+        differing = (i for i, (a, b) in enumerate(zip(good, bad, strict=False)) if a != b)
+        shared = next(differing, min(len(good), len(bad)))
+        is_choice = len(good) == len(bad) == shared + 1
+        single &= is_choice
         for symbols, sign in ((good, 1.0), (bad, -1.0)):
-            read = index.setdefault(tuple(symbols[:shared] if alone else symbols[:-1]), len(index))
-            entries += [(read, place, symbols[place], item, sign) for place in range(shared, len(symbols))]
+            reading = readings.setdefault(tuple(symbols[:shared] if is_choice else symbols[:-1]), len(readings))
+            entries += [(reading, place, symbols[place], item, sign) for place in range(shared, len(symbols))]
     if not entries:
         raise CorpusError(f"the two texts of every pair are the same to this model, as in {pairs[0].good!r}")
     ids = vocabulary.ids(entry[2] for entry in entries)
-    reading, places, items = (np.array([entry[i] for entry in entries], dtype=np.int64) for i in (0, 1, 3))
-    known = np.ones(len(pairs), dtype=bool)
-    known[items[ids == vocabulary.unknown]] = False
-    return PairPlan(list(index), reading, places, ids, items, np.array([entry[4] for entry in entries]), single, known)
+    reading_ids, places, items = (np.array([entry[i] for entry in entries], dtype=np.int64) for i in (0, 1, 3))
+    has_known_words = np.ones(len(pairs), dtype=bool)
+    has_known_words[items[ids == vocabulary.unknown]] = False
+    signs = np.array([entry[4] for entry in entries])
+    return PairPlan(list(readings), reading_ids, places, ids, items, signs, single, has_known_words)
 
 
-def _symbols_of(model: LanguageModel | BiLM, text: str | Sequence[str], *, whole: bool) -> list[str]:
-    """The symbols that a model predicts of a text, its end included where it is a whole sentence."""
+def _split_symbols(model: LanguageModel | BiLM, text: str | Sequence[str], *, is_sentence: bool) -> list[str]:
+    """Return the symbols that a model predicts, including the end of a complete sentence."""
     if isinstance(model, BiLM):
-        return [*(model.tokens(text) if isinstance(text, str) else text), *([EOS] if whole else [])]
+        return [*(model.tokens(text) if isinstance(text, str) else text), *([EOS] if is_sentence else [])]
     settings = model.settings.text
     if settings.unit == "char":
-        raw = text if isinstance(text, str) else " ".join(text)
-        return encode_text(raw + ("\n" if whole else " "), settings)
+        characters = text if isinstance(text, str) else " ".join(text)
+        return encode_text(characters + ("\n" if is_sentence else " "), settings)
     if isinstance(text, str):
         words = encode_text(text, settings)
     else:
         words = [word.lower() if settings.lowercase else word for word in text]
     line_end = "\n" if "\n" in model.vocabulary.index else END
-    return [*words, *([line_end] if whole else [])]
+    return [*words, *([line_end] if is_sentence else [])]
 
 
-def _shared_beginning(a: Sequence[str], b: Sequence[str]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-
-
-def gaps(model: LanguageModel | BiLM, plan: PairPlan, progress: Progress | None = None) -> np.ndarray:
-    """log p(acceptable) - log p(not) of every pair, as the model is, interventions under way included; (N,)."""
+def score_pairs(model: LanguageModel | BiLM, plan: PairPlan, progress: Progress | None = None) -> np.ndarray:
+    """Return log p(acceptable) - log p(unacceptable) of every pair, under any active interventions; (N,)."""
     if isinstance(model, LanguageModel) and not isinstance(model.network, RecurrentLM):
-        return _plain_gaps(model, plan)
-    return gaps_without(model, plan, [()], progress=progress)[0]
+        return _score_any(model, plan)
+    return score_ablated(model, plan, [()], progress=progress)[0]
 
 
-def gaps_without(
+def score_ablated(
     model: LanguageModel | BiLM,
     plan: PairPlan,
     sets: Sequence[Sequence[Unit]],
@@ -126,28 +142,28 @@ def gaps_without(
     values: Sequence[Sequence[float]] | None = None,
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """The same with the units of each set held at their values, which are 0 where none are given; (S, N)."""
+    """Return the scores with the units of each set held at `values` (by default 0); (S, N)."""
     reader = Reader(model)
-    at = [[0.0] * len(units) for units in sets] if values is None else values
+    if values is None:
+        values = [[0.0] * len(units) for units in sets]
     for unit in {unit for units in sets for unit in units}:
         reader.check(unit)
-    found = np.zeros((len(sets), len(plan)))
+    scores = np.zeros((len(sets), len(plan)))
     order = sorted(range(len(plan.readings)), key=lambda i: len(plan.readings[i]))
-    groups = [order[begin : begin + SIDE_BY_SIDE] for begin in range(0, len(order), SIDE_BY_SIDE)]
-    for number, group in enumerate(groups):
+    batches = [order[begin : begin + BATCH_TEXTS] for begin in range(0, len(order), BATCH_TEXTS)]
+    for number, batch in enumerate(batches):
         row = np.full(len(plan.readings), -1)
-        row[group] = np.arange(len(group))
+        row[batch] = np.arange(len(batch))
         entries = np.flatnonzero(row[plan.reading] >= 0)
-        rows, places, targets = (
-            torch.from_numpy(array[entries]) for array in (row[plan.reading], plan.place, plan.target)
-        )
-        for which, tops in reader.tops([plan.readings[i] for i in group], sets, at):
-            for s, top in zip(which, tops, strict=True):  # top (T, C, P)
-                log_p = reader.log_p(top[places, rows], targets, single=plan.single)
-                np.add.at(found[s], plan.item[entries], plan.sign[entries] * log_p)
+        arrays = (row[plan.reading], plan.place, plan.target)
+        rows, places, targets = (torch.from_numpy(array[entries]) for array in arrays)
+        for set_indices, tops in reader.run_sets([plan.readings[i] for i in batch], sets, values):
+            for s, top in zip(set_indices, tops, strict=True):  # top (T, C, P)
+                log_p = reader.log_probs(top[places, rows], targets, single=plan.single)
+                np.add.at(scores[s], plan.item[entries], plan.sign[entries] * log_p)
         if progress is not None:
-            progress((number + 1) / len(groups))
-    return found
+            progress((number + 1) / len(batches))
+    return scores
 
 
 class Reader:
@@ -155,100 +171,93 @@ class Reader:
 
     def __init__(self, model: LanguageModel | BiLM):
         self.model = model
-        self.network = network_of(model)
-        part = recurrent_part(self.network)
-        whole = stack_of(part)
-        self.stack = _one_way(whole)
+        self.network = get_network(model)
+        module = find_recurrent_module(self.network)
+        stack = build_stack(module)
+        if stack.joined and stack.directions == 2:
+            raise ModelError("layers that read both directions of the layers below cannot predict the next word")
+        self.stack = replace(stack, layers=[replace(layer, weights=layer.weights[:1]) for layer in stack.layers])
         self.base = {
-            key: Change(change.scale[:1], change.offset[:1]) for key, change in active_changes(part, whole).items()
+            key: Change(change.scale[:1], change.offset[:1]) for key, change in collect_changes(module, stack).items()
         }
 
     def check(self, unit: Unit) -> None:
-        """Raises where the model has no such unit."""
+        """Raise SettingError if the model has no such unit in the forward direction."""
         layers = self.stack.layers
         if unit.direction != "forward":
-            raise SettingError(f"unit {unit}: pairs are read forwards; take one of the forward direction")
+            raise SettingError(f"unit {unit}: pairs are read forward; use a unit of the forward direction")
         if not 0 <= unit.layer < len(layers):
             raise SettingError(f"unit {unit}: the network has the layers 0 to {len(layers) - 1}")
-        own = layers[unit.layer]
-        if unit.state not in own.states:
-            raise SettingError(f"unit {unit}: a layer of this network carries {' and '.join(own.states)}")
-        if not 0 <= unit.number < own.sizes[unit.state]:
-            raise SettingError(f"unit {unit}: {unit.state} has the units 0 to {own.sizes[unit.state] - 1}")
+        layer = layers[unit.layer]
+        if unit.state not in layer.states:
+            raise SettingError(f"unit {unit}: a layer of this network carries {' and '.join(layer.states)}")
+        if not 0 <= unit.number < layer.sizes[unit.state]:
+            raise SettingError(f"unit {unit}: {unit.state} has the units 0 to {layer.sizes[unit.state] - 1}")
 
     @torch.no_grad()
-    def tops(
+    def run_sets(
         self, readings: Sequence[Sequence[str]], sets: Sequence[Sequence[Unit]], values: Sequence[Sequence[float]]
     ) -> Iterator[tuple[list[int], Tensor]]:
-        """Yields the numbers of some sets, and what the top layer hands to the output layer with each of them changed,
-        (S, T, C, P). Layers below the lowest changed unit are run once for all sets."""
-        x, lengths = self.inputs(readings)
+        """Yield the indices of some sets and the top layer's outputs with each of them changed, (S, T, C, P). Layers
+        below the lowest changed unit run once for all sets."""
+        x, lengths = self.embed(readings)
+        lowest = [min((unit.layer for unit in units), default=None) for units in sets]
         with full_precision():
-            plain = self.stack.run(x, None, lengths, changes=self.base)
-            for depth in range(len(self.stack.layers) + 1):
-                mine = [s for s, units in enumerate(sets) if min((u.layer for u in units), default=-1) == depth - 1]
-                if not mine:
+            base_run = self.stack.run(x, None, lengths, changes=self.base)
+            unchanged = [s for s, layer in enumerate(lowest) if layer is None]
+            if unchanged:
+                yield unchanged, base_run.outputs[-1].expand(len(unchanged), -1, -1, -1)
+            for layer in range(len(self.stack.layers)):
+                indices = [s for s, depth in enumerate(lowest) if depth == layer]
+                if not indices:
                     continue
-                if depth == 0:
-                    yield mine, plain.outputs[-1].expand(len(mine), -1, -1, -1)
-                    continue
-                layer = depth - 1
-                upper = _from_layer(self.stack, layer)
-                given = x if layer == 0 else plain.outputs[layer - 1]
-                first = upper.input_gates(given)
-                step = max(1, AT_ONCE // first.numel())
-                for begin in range(0, len(mine), step):
-                    some = mine[begin : begin + step]
-                    changes = self.changes([sets[s] for s in some], [values[s] for s in some], len(readings), layer)
-                    yield some, self.side_by_side(upper, given, first, lengths, len(some), changes)
+                upper, inputs = self.stack, x
+                if layer > 0:
+                    # Above the first layer, residual sums are where sizes agree, which they do there.
+                    residual = self.stack.residual if self.stack.residual == "none" else "where sizes agree"
+                    upper = replace(self.stack, layers=self.stack.layers[layer:], residual=residual)
+                    inputs = base_run.outputs[layer - 1]
+                gates = upper.input_gates(inputs)
+                step = max(1, MAX_NUMBERS // gates.numel())
+                for begin in range(0, len(indices), step):
+                    part = indices[begin : begin + step]
+                    changes = self._changes([sets[s] for s in part], [values[s] for s in part], len(readings), layer)
+                    yield part, _run_repeated(upper, inputs, gates, lengths, len(part), changes)
 
-    def side_by_side(
-        self, stack: Stack, x: Tensor, first: Tensor, lengths: Tensor, sets: int, changes: Changes
-    ) -> Tensor:
-        """Reads the same texts for each of several sets of changes; (S, T, C, P)."""
-        steps, texts = x.shape[1:3]
-        x, first = (t.unsqueeze(2).expand(-1, -1, sets, -1, -1).flatten(2, 3) for t in (x, first))
-        run: Run = stack.run(x, None, lengths.repeat(sets), changes=changes, first=first)
-        return run.outputs[-1][0].view(steps, sets, texts, -1).transpose(0, 1)
-
-    def changes(
-        self, sets: Sequence[Sequence[Unit]], values: Sequence[Sequence[float]], texts: int, lowest: int
+    def _changes(
+        self, sets: Sequence[Sequence[Unit]], values: Sequence[Sequence[float]], num_texts: int, lowest: int
     ) -> Changes:
-        """The changes of each layer, counted from the lowest one, and state: set after set, the same for all texts of
-        a set."""
-        found: dict[tuple[int, str], Change] = {}
-        keys = {(unit.layer, unit.state) for units in sets for unit in units} | self.base.keys()
-        for layer, state in keys:
+        """Return the changes of each layer from `lowest` on and state: set by set, the same for all texts of a set."""
+        changes: dict[tuple[int, str], Change] = {}
+        for layer, state in {(unit.layer, unit.state) for units in sets for unit in units} | self.base.keys():
             if layer < lowest:
                 continue
-            own = self.stack.layers[layer]
-            base = self.base.get((layer, state), own.no_change(state))
-            scale, offset = (t.repeat(1, len(sets), 1) for t in base)
-            for row, (units, at) in enumerate(zip(sets, values, strict=True)):
-                for unit, value in zip(units, at, strict=True):
+            base = self.base.get((layer, state), self.stack.layers[layer].no_change(state))
+            scale, offset = (tensor.repeat(1, len(sets), 1) for tensor in base)
+            for row, (units, unit_values) in enumerate(zip(sets, values, strict=True)):
+                for unit, value in zip(units, unit_values, strict=True):
                     if (unit.layer, unit.state) == (layer, state):
                         scale[0, row, unit.number], offset[0, row, unit.number] = 0.0, value
-            found[layer - lowest, state] = Change(
-                *(tensor.repeat_interleave(texts, dim=1) for tensor in (scale, offset))
-            )
-        return found
+            repeated = (tensor.repeat_interleave(num_texts, dim=1) for tensor in (scale, offset))
+            changes[layer - lowest, state] = Change(*repeated)
+        return changes
 
-    def inputs(self, readings: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
-        """What the first layer reads of texts, the boundary before them included: (1, T, C, I), and lengths (C,)."""
+    def embed(self, readings: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+        """Return the first layer's inputs, including the boundary symbol: (1, T, C, I), and lengths (C,)."""
         lengths = torch.tensor([1 + len(words) for words in readings])
         if isinstance(self.model, LanguageModel):
-            return embedded(self.model, [[END, *words] for words in readings]), lengths
+            return embed_texts(self.model, [[END, *words] for words in readings]), lengths
         cut = self.model.embedder.cut_words()
         vectors = self.model.embedder.stream(([BOS, *words] for words in readings), EmbedOptions(layers=0), cut)
-        padded = nn.utils.rnn.pad_sequence([torch.from_numpy(each) for each in vectors]).to(self.model.device)
+        padded = nn.utils.rnn.pad_sequence([torch.from_numpy(array) for array in vectors]).to(self.model.device)
         if cut.count:
             warnings.warn(cut.message(), stacklevel=2)
         return padded[..., : padded.shape[2] // 2].unsqueeze(0), lengths
 
     @torch.no_grad()
-    def log_p(self, x: Tensor, targets: Tensor, *, single: bool) -> np.ndarray:
-        """Log-probabilities (E,) of targets from the top layer's output (E, P); with `single` up to what is the same
-        for all targets of one output."""
+    def log_probs(self, x: Tensor, targets: Tensor, *, single: bool) -> np.ndarray:
+        """Return log-probabilities (E,) of targets from the top layer's output (E, P); with `single`, up to a constant
+        that is the same for all targets of one output."""
         targets = targets.to(x.device)
         if isinstance(self.network, RecurrentLM) and self.network.bottleneck is not None:
             x = self.network.bottleneck(x)
@@ -256,45 +265,119 @@ class Reader:
         assert softmax is not None
         with full_precision():
             if single and isinstance(softmax, FullSoftmax):
-                made = (x * softmax.vectors(targets)).sum(dim=1, dtype=torch.float64) + softmax.bias[targets]
+                log_p = (x * softmax.vectors(targets)).sum(dim=1, dtype=torch.float64) + softmax.bias[targets]
             else:
-                made = -softmax.nll(x, targets).double()
-        return made.cpu().numpy()
+                log_p = -softmax.nll(x, targets).double()
+        return log_p.cpu().numpy()
 
 
-def _one_way(stack: Stack) -> Stack:
-    """The forward direction of layers."""
-    if stack.joined and stack.directions == 2:
-        raise ModelError("layers that read both directions of the layers below cannot predict the next word")
-    return replace(stack, layers=[replace(layer, weights=layer.weights[:1]) for layer in stack.layers])
-
-
-def _from_layer(stack: Stack, layer: int) -> Stack:
-    """The layers from one on. Above the first, residual sums are where sizes agree, which they do there."""
-    if layer == 0:
-        return stack
-    residual = stack.residual if stack.residual == "none" else "where sizes agree"
-    return replace(stack, layers=stack.layers[layer:], residual=residual)
+def _run_repeated(stack: Stack, x: Tensor, gates: Tensor, lengths: Tensor, num_sets: int, changes: Changes) -> Tensor:
+    """Read the same texts for each of several sets of changes; (S, T, C, P)."""
+    num_steps, num_texts = x.shape[1:3]
+    x, gates = (t.unsqueeze(2).expand(-1, -1, num_sets, -1, -1).flatten(2, 3) for t in (x, gates))
+    run = stack.run(x, None, lengths.repeat(num_sets), changes=changes, gates=gates)
+    return run.outputs[-1][0].view(num_steps, num_sets, num_texts, -1).transpose(0, 1)
 
 
 @torch.no_grad()
-def _plain_gaps(model: LanguageModel, plan: PairPlan) -> np.ndarray:
-    """The gaps of any language model, n-gram models too: each predicted symbol is read with all before it; (N,)."""
-    found = np.zeros(len(plan))
-    end = model.vocabulary.end
-    for begin in range(0, len(plan.target), SIDE_BY_SIDE):
-        part = slice(begin, begin + SIDE_BY_SIDE)
-        texts = [plan.readings[r][:p] for r, p in zip(plan.reading[part], plan.place[part], strict=True)]
-        inputs = np.full((len(texts), 1 + max(map(len, texts))), end, dtype=np.int64)
+def _score_any(model: LanguageModel, plan: PairPlan) -> np.ndarray:
+    """Score pairs with any language model, such as n-grams: every predicted symbol is read with its full prefix."""
+    scores = np.zeros(len(plan))
+    for begin in range(0, len(plan.target), BATCH_TEXTS):
+        batch = slice(begin, begin + BATCH_TEXTS)
+        last = plan.place[batch]
+        texts = [plan.readings[r][:p] for r, p in zip(plan.reading[batch], last, strict=True)]
+        inputs = np.full((len(texts), 1 + max(map(len, texts))), model.vocabulary.end, dtype=np.int64)
         for row, text in zip(inputs, texts, strict=True):
             row[1 : 1 + len(text)] = model.vocabulary.ids(text)
-        last = plan.place[part]
         targets = inputs.copy()
-        targets[np.arange(len(texts)), last] = plan.target[part]
-        state = model.network.initial_state(len(texts))
+        targets[np.arange(len(texts)), last] = plan.target[batch]
         x, y = (torch.from_numpy(array).to(model.device) for array in (inputs, targets))
         with full_precision():
-            nll, _ = model.network.nll(x, y, state)
+            nll, _ = model.network.nll(x, y, model.network.initial_state(len(texts)))
         log_p = -nll[torch.arange(len(texts)), torch.from_numpy(last)].double().cpu().numpy()
-        np.add.at(found, plan.item[part], plan.sign[part] * log_p)
-    return found
+        np.add.at(scores, plan.item[batch], plan.sign[batch] * log_p)
+    return scores
+
+
+class SentencePair(NamedTuple):
+    """An acceptable and an unacceptable sentence, as strings or words."""
+
+    good: str | Sequence[str]
+    bad: str | Sequence[str]
+
+
+class WordChoice(NamedTuple):
+    """A left context, a word that continues it, and one that does not."""
+
+    context: Sequence[str]
+    right: str
+    wrong: str
+
+
+class Accuracy(NamedTuple):
+    """Share of points of all pairs, and of the pairs whose differing words are known, with 95% intervals."""
+
+    share: Interval
+    pairs: int
+    known: Interval
+    known_pairs: int
+
+    def summary(self) -> dict[str, float | int | list[float]]:
+        """Return the figures by name, shares in percent."""
+        return {
+            "accuracy": 100 * self.share.value,
+            "interval": [100 * self.share.low, 100 * self.share.high],
+            "pairs": self.pairs,
+            "known_accuracy": 100 * self.known.value,
+            "known_interval": [100 * self.known.low, 100 * self.known.high],
+            "known_pairs": self.known_pairs,
+        }
+
+
+def score_sentence_pairs(model: BiLM, pairs: Iterable[SentencePair]) -> np.ndarray:
+    """Return log p(good) - log p(bad) of each pair: forward, backward, and their sum; (N, 3)."""
+    sentences = [sentence for pair in pairs for sentence in pair]
+    totals = np.array([log_p.sum(axis=1, dtype=np.float64) for log_p in model.log_probs(sentences)]).reshape(-1, 2, 2)
+    scores = totals[:, 0] - totals[:, 1]  # (N, 2)
+    return np.column_stack([scores, scores.sum(axis=1)])
+
+
+def score_choices(model: BiLM, choices: Sequence[WordChoice]) -> np.ndarray:
+    """Return log p(right | context) - log p(wrong | context) of each choice; (N,)."""
+    sentences = [[*choice.context, word] for choice in choices for word in (choice.right, choice.wrong)]
+    log_probs = model.log_probs(sentences, direction="forward")
+    last = np.array([log_p[-2] for log_p in log_probs], dtype=np.float64).reshape(-1, 2)  # [-1] is the sentence end
+    return last[:, 0] - last[:, 1]
+
+
+def score_by_frequency(model: BiLM, choices: Sequence[WordChoice]) -> np.ndarray:
+    """Return rank(wrong) - rank(right) in the vocabulary, which is sorted by descending frequency: the baseline of a
+    model that knows frequencies alone. Unknown words rank last; (N,)."""
+    assert model.vocabulary is not None
+    index, last = model.vocabulary.index, len(model.vocabulary)
+    return np.array([index.get(c.wrong, last) - index.get(c.right, last) for c in choices], dtype=np.float64)
+
+
+def find_differing_words(model: BiLM, pair: SentencePair) -> set[str]:
+    """Return the words that one sentence has more often than the other; none if only their order differs."""
+    good, bad = (Counter(model.tokens(s) if isinstance(s, str) else s) for s in pair)
+    return {*(good - bad), *(bad - good)}
+
+
+def is_known(model: BiLM, words: Iterable[str]) -> bool:
+    """Return whether the vocabulary has all of these words."""
+    assert model.vocabulary is not None
+    return all(word in model.vocabulary.index for word in words)
+
+
+def to_points(scores: np.ndarray) -> np.ndarray:
+    """Return 1 for each score above 0 (the acceptable form is preferred), 0.5 for a tie, 0 otherwise."""
+    return np.where(scores > 0, 1.0, np.where(scores == 0, 0.5, 0.0))
+
+
+def accuracy(scores: np.ndarray, known: np.ndarray) -> Accuracy:
+    """Return the accuracy of pairs with these scores (N,); `known` (N,) marks pairs of known words."""
+    points = to_points(scores)
+    shares = [wilson(float(subset.sum()), len(subset)) for subset in (points, points[known])]
+    return Accuracy(shares[0], len(points), shares[1], int(np.count_nonzero(known)))

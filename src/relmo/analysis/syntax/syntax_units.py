@@ -1,18 +1,15 @@
-"""How well a network knows how deep in the syntactic tree it is after each word, and which units say so.
+"""Syntactic depth: how well the units of a network predict the depth in the tree after each word, and which do.
 
     report = syntax_units(model, read_depths("en_ewt-ud-dev.conllu"))
-    report.r2, report.controls, report.units        what all units explain, what is explained without them, outliers
+    report.r2, report.controls, report.units        R² of all units, R² of the controls, outliers
 
-A linear regression with an L2 penalty goes from the states of all units to the depth. Nested cross-validation over
-whole sentences chooses the penalty and gives the result. Units whose weight is more than three standard deviations from
-the mean of all weights are the syntax units of Lakretz et al. 2019.
-
-Easy ways to fool yourself, and what is done about them:
-- Depth goes with the position in the sentence and with the word. So every regression is given the position and the
-  word's frequency, and the report shows what these two explain alone, what the last three words explain, and what the
-  same network untrained does.
-- Of a thousand weights that mean nothing, three are beyond three deviations. So a syntax unit must be one in every
-  fold, and the report says how many there would be by chance.
+Ridge regression from the states of all units to the depth. Nested cross-validation over sentences chooses the penalty
+and gives the result. Units whose weight is more than three standard deviations from the mean weight are the syntax
+units of Lakretz et al. 2019. Pitfalls, and how they are avoided:
+- Depth correlates with the position in the sentence and with the word. So every regression includes position and word
+  frequency, and the report shows the R² of these two alone, of the last three words, and of the same network untrained.
+- Of a thousand random weights three are beyond three deviations. So a syntax unit must be an outlier in every fold, and
+  the report states the number expected by chance.
 
     Lakretz et al. 2019, The emergence of number and syntax units in LSTM language models;  Nelson et al. 2017,
     Neurophysiological dynamics of phrase-structure building during sentence processing
@@ -25,10 +22,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from relmo.analysis.core.causal import Unit, units_of
-from relmo.analysis.core.effects import ngram_predictions, standard
+from relmo.analysis.core.causal import Unit, list_units
+from relmo.analysis.core.effects import predict_from_ngrams, standardize
 from relmo.analysis.core.progress import split_progress
-from relmo.analysis.core.show import Table, figure, picture
+from relmo.analysis.core.show import Table, format_number, save_figure
 from relmo.analysis.core.trace import Trace, iter_trace, join_traces
 from relmo.analysis.core.untrained import untrained
 from relmo.errors import CorpusError, SettingError
@@ -37,24 +34,24 @@ from relmo.models.lm import LanguageModel
 from relmo.settings.arguments import Progress
 from relmo.text.trees import DepthSentence
 
-PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # of the squared weights, for each word and the units' variance
+PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # on the squared weights, per word and in units of variance
 FOLDS = 5
 OUTLIER = 3.0  # standard deviations
-CHANCE = 0.0027  # of a normal distribution lies beyond that
-WORDS = 20_000
-MEASURES = {"open": "what is open after a word", "depth": "the depth of a word"}
+OUTLIER_SHARE = 0.0027  # of a normal distribution beyond that
+MAX_WORDS = 20_000
+MAX_NAMED, MAX_ANNOTATED = 10, 8  # syntax units in the notes, and in the plot
+MEASURES = {"open": "number of open constituents", "depth": "depth of the word"}
 
 
 class Explained(NamedTuple):
-    """The share of the variance of held-out words that is explained: mean and standard deviation over the folds."""
+    """R² on held-out words: mean and standard deviation over the folds."""
 
     value: float
     deviation: float
 
 
 class SyntaxUnit(NamedTuple):
-    """An outlier among the weights: its weight in standard deviations from their mean, and its own correlation with the
-    depth."""
+    """An outlier: its standardised weight, and its correlation with the depth."""
 
     unit: Unit
     z: float
@@ -63,16 +60,15 @@ class SyntaxUnit(NamedTuple):
 
 @dataclass(frozen=True)
 class SyntaxReport:
-    """What the regression found.
+    """Regression of the depth on units.
 
-    measure     what depth is
-    words       how many were read
-    r2          explained by all units, with position and frequency
-    controls    what is explained by position and frequency alone, by the last three words, by the same network
-                untrained
-    weights     of all units whose values have variance 1; (U,)
-    units       those that are outliers in every fold, the largest first
-    expected    how many outliers a normal distribution has
+    measure     definition of depth
+    words       number of words
+    r2          R² of all units with position and frequency
+    controls    R² of position and frequency, of the last three words, and of the same network untrained
+    weights     of all units, scaled to variance 1; (U,)
+    units       outliers in every fold, largest first
+    expected    number of outliers of a normal distribution
     """
 
     measure: str
@@ -87,52 +83,51 @@ class SyntaxReport:
     notes: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything by name, in plain numbers."""
+        """Return all figures as plain Python values."""
         return {
             "measure": self.measure,
             "words": self.words,
             "r2": self.r2._asdict(),
-            "controls": {name: each._asdict() for name, each in self.controls.items()},
+            "controls": {name: control._asdict() for name, control in self.controls.items()},
             "penalty": self.penalty,
-            "syntax_units": [{"unit": str(each.unit), "z": each.z, "r": each.r} for each in self.units],
+            "syntax_units": [{"unit": str(unit), "z": z, "r": r} for unit, z, r in self.units],
             "expected_by_chance": self.expected,
             "weights": self.weights.tolist(),
             "units": [str(unit) for unit in self.all_units],
         }
 
     def table(self) -> Table:
-        """What is explained, by what."""
-        shown = {f"all {len(self.all_units):,} units": self.r2} | self.controls
-        rows = [[name, figure(each.value), figure(each.deviation)] for name, each in shown.items()]
-        found = ", ".join(f"{each.unit} (z {each.z:+.1f}, r {each.r:+.2f})" for each in self.units[:10])
-        more = f" and {len(self.units) - 10} more" if len(self.units) > 10 else ""
+        """Return a table of R² by predictor."""
+        r2_by_name = {f"all {len(self.all_units):,} units": self.r2} | self.controls
+        rows = [[name, format_number(r2.value), format_number(r2.deviation)] for name, r2 in r2_by_name.items()]
+        names = ", ".join(f"{unit} (z {z:+.1f}, r {r:+.2f})" for unit, z, r in self.units[:MAX_NAMED]) or "none"
+        if len(self.units) > MAX_NAMED:
+            names += f" and {len(self.units) - MAX_NAMED} more"
         notes = [
-            f"{self.measure}, of {self.words:,} words; sentences are held out; the deviation is of {FOLDS} folds",
-            f"syntax units (weight beyond {OUTLIER:.0f} deviations in every fold; by chance {self.expected:.1f} in "
-            f"one): {found + more or 'none'}",
+            f"{self.measure}, over {self.words:,} words; held-out sentences; standard deviation over {FOLDS} folds",
+            f"syntax units (weight beyond {OUTLIER:.0f} deviations in every fold; {self.expected:.1f} expected in "
+            f"one by chance): {names}",
         ]
-        return Table(["explained by", "R²", "deviation"], rows, "the depth in the tree", notes + self.notes)
+        return Table(["predictor", "R²", "deviation"], rows, "syntactic depth", notes + self.notes)
 
     def _repr_html_(self) -> str:
         return self.table().html()
 
     def plot(self, path: str | Path) -> None:
-        """The weights of all units in order, outliers named, as a picture."""
-        z = _z_scores(self.weights)
-        with picture(path, width=7, height=3.5) as drawn:
-            axes = drawn.subplots()
+        """Draw the weights of all units, with outliers marked."""
+        z = _standardize_weights(self.weights)
+        with save_figure(path, width=7, height=3.5) as figure:
+            axes = figure.subplots()
             axes.plot(np.arange(len(z)), z, ".", color="tab:gray", markersize=3)
-            for each in self.units:
-                place = self.all_units.index(each.unit)
-                axes.plot(place, z[place], "o", color="tab:orange", markersize=5)
-            for each in self.units[:8]:
-                place = self.all_units.index(each.unit)
-                axes.annotate(str(each.unit), (place, z[place]), fontsize=7, xytext=(3, 3), textcoords="offset points")
-            for end in (-OUTLIER, OUTLIER):
-                axes.axhline(end, color="black", linewidth=0.6, linestyle=":")
-            axes.set(
-                xlabel="unit", ylabel="weight, standard deviations", title=f"R² {self.r2.value:.2f}: {self.measure}"
-            )
+            for number, (unit, _, _) in enumerate(self.units):
+                point = (self.all_units.index(unit), z[self.all_units.index(unit)])
+                axes.plot(*point, "o", color="tab:orange", markersize=5)
+                if number < MAX_ANNOTATED:
+                    axes.annotate(str(unit), point, fontsize=7, xytext=(3, 3), textcoords="offset points")
+            for limit in (-OUTLIER, OUTLIER):
+                axes.axhline(limit, color="black", linewidth=0.6, linestyle=":")
+            title = f"R² {self.r2.value:.2f}: {self.measure}"
+            axes.set(xlabel="unit", ylabel="weight, standard deviations", title=title)
 
 
 def syntax_units(
@@ -141,27 +136,35 @@ def syntax_units(
     *,
     states: Sequence[str] | None = None,
     measure: str = "depth",
-    words: int = WORDS,
+    words: int = MAX_WORDS,
     control: bool = True,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> SyntaxReport:
-    """The regression over the first sentences, until there are so many `words`, on the units of h or of other `states`.
-    With `control` the same network untrained is asked too."""
+    """Regress the depth on the units of h, or of other `states`, over the first sentences with about `words` words in
+    total; `control` also measures the same network untrained."""
     if not isinstance(model, BiLM) and model.settings.text.unit == "char":
-        raise SettingError("syntax units are looked for at words; this model reads characters")
-    kept = _first_words(sentences, words)
-    texts = [_symbols(model, each.words) for each in kept]
-    values = np.concatenate([each.values for each in kept])
-    own, other = split_progress(progress, [1, 1 if control else 0])
-    traced = forward_trace(model, texts, states or ("h",))
-    frequency = _log_ranks(model, traced.symbols)
-    report = depth_regression(traced, values, frequency=frequency, measure=measure, seed=seed, progress=own)
+        raise SettingError("syntax units need a model of words; this model reads characters")
+    sample, num_words = [], 0
+    for sentence in sentences:
+        if num_words >= words:
+            break
+        sample.append(sentence)
+        num_words += len(sentence.words)
+    if not sample:
+        raise CorpusError("no sentences with trees; give at least one")
+    lowercase = not isinstance(model, BiLM) and model.settings.text.lowercase
+    texts = [[word.lower() if lowercase else word for word in sentence.words] for sentence in sample]
+    values = np.concatenate([sentence.values for sentence in sample])
+    on_model, on_control = split_progress(progress, [1, 1 if control else 0])
+    traced = trace_forward(model, texts, states or ("h",))
+    options: dict[str, Any] = {"frequency": _log_ranks(model, traced.symbols), "measure": measure, "seed": seed}
+    report = depth_regression(traced, values, progress=on_model, **options)
     if control:
-        traced = forward_trace(untrained(model, seed), texts, states or ("h",))
-        fresh = depth_regression(traced, values, frequency=frequency, measure=measure, seed=seed, progress=other)
-        report.controls["the same network untrained"] = fresh.r2
-        report.notes.append(f"untrained, {len(fresh.units)} units are such outliers")
+        traced = trace_forward(untrained(model, seed), texts, states or ("h",))
+        control_report = depth_regression(traced, values, progress=on_control, **options)
+        report.controls["the same network untrained"] = control_report.r2
+        report.notes.append(f"the untrained network has {len(control_report.units)} such outliers")
     return report
 
 
@@ -175,44 +178,43 @@ def depth_regression(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> SyntaxReport:
-    """The regression of `values`, a number for each symbol (T,), on the states of a trace whose texts are sentences.
-    The symbols' positions, and their `frequency` (T,) where it is given, are held constant."""
+    """Regress `values`, one per symbol (T,), on the states of a trace whose texts are sentences. The positions of the
+    symbols and, if given, their `frequency` (T,) are covariates."""
     if len(values) != len(traced):
         raise SettingError(f"{len(values)} depths for {len(traced)} symbols; give one for each")
     if len(traced.starts) < 2 * folds:
-        raise CorpusError(f"{len(traced.starts)} sentences are too few to hold some out; give at least {2 * folds}")
-    units = units_of(traced, list(traced.states))
+        raise CorpusError(f"{len(traced.starts)} sentences are too few to hold out some; give at least {2 * folds}")
+    units = list_units(traced, list(traced.states))
     x = np.concatenate([traced.states[name][layer] for name in traced.states for layer in range(len(traced.layers))], 1)
+    x = standardize(x, axis=0)
     lengths = np.diff(traced.starts, append=len(traced))
     position = np.concatenate([np.arange(length) for length in lengths]).astype(np.float64)
-    others = [position, np.square(position), np.log1p(position), *([] if frequency is None else [frequency])]
-    known = standard(np.stack(others, axis=1), axis=0)  # (T, K)
+    columns = [position, np.square(position), np.log1p(position), *([] if frequency is None else [frequency])]
+    covariates = standardize(np.stack(columns, axis=1), axis=0)  # (T, K)
     fold = np.repeat(np.random.default_rng(seed).permutation(len(lengths)) % folds, lengths)
     y = np.asarray(values, dtype=np.float64)
-    plain = nested(known, y, fold, folds, None)
-    found = nested(np.concatenate([standard(x, axis=0), known], axis=1), y, fold, folds, progress)
-    z = np.stack([_z_scores(weights[: len(units)]) for weights in found.by_fold])  # (folds, U)
-    outlying = (np.abs(z) > OUTLIER).all(axis=0) & (np.ptp(np.sign(z), axis=0) == 0)
-    r = standard(x, axis=0).T @ standard(y[:, None], axis=0)[:, 0] / len(y)  # (U,)
-    own = _z_scores(found.weights[: len(units)])
-    order = [u for u in np.argsort(-np.abs(own), kind="stable") if outlying[u]]
-    controls = {"position and frequency of the word": plain.r2, "the last three words": _by_words(traced, y, fold)}
-    return SyntaxReport(
-        measure,
-        len(y),
-        found.r2,
-        controls,
-        found.penalty,
-        units,
-        found.weights[: len(units)],
-        [SyntaxUnit(units[u], float(own[u]), float(r[u])) for u in order],
-        CHANCE * len(units),
-    )
+    baseline = nested_cross_validation(covariates, y, fold, folds, None)
+    fit = nested_cross_validation(np.concatenate([x, covariates], axis=1), y, fold, folds, progress)
+    fold_z = np.stack([_standardize_weights(weights[: len(units)]) for weights in fit.by_fold])  # (folds, U)
+    is_outlier = (np.abs(fold_z) > OUTLIER).all(axis=0) & (np.ptp(np.sign(fold_z), axis=0) == 0)
+    r = x.T @ standardize(y[:, None], axis=0)[:, 0] / len(y)  # (U,)
+    weights = fit.weights[: len(units)]
+    z = _standardize_weights(weights)
+    outliers = [
+        SyntaxUnit(units[u], float(z[u]), float(r[u])) for u in np.argsort(-np.abs(z), kind="stable") if is_outlier[u]
+    ]
+    # R² of the last three words, each half of the text predicted from the counts of the other.
+    ids = np.unique(traced.symbols, return_inverse=True)[1]
+    errors = np.square(y - predict_from_ngrams(ids, y[:, None], 3)[:, 0])
+    shares = [1 - errors[fold == k].sum() / np.square(y[fold == k] - y.mean()).sum() for k in range(folds)]
+    last_words = Explained(float(np.mean(shares)), float(np.std(shares)))
+    controls = {"position and frequency of the word": baseline.r2, "the last three words": last_words}
+    expected = OUTLIER_SHARE * len(units)
+    return SyntaxReport(measure, len(y), fit.r2, controls, fit.penalty, units, weights, outliers, expected)
 
 
 class Fit(NamedTuple):
-    """A regression: what is explained of held-out words, the weights fitted to all words, and those without each
-    fold."""
+    """A regression: R² on held-out words, weights fitted to all words, and weights without each fold."""
 
     r2: Explained
     penalty: float
@@ -220,28 +222,30 @@ class Fit(NamedTuple):
     by_fold: list[np.ndarray]
 
 
-def nested(x: np.ndarray, y: np.ndarray, fold: np.ndarray, folds: int, progress: Progress | None) -> Fit:
-    """Ridge regression of y (T,) on columns (T, D) of variance 1, in nested cross-validation: for each fold the penalty
-    is chosen on the other folds in turn. Each fold's products are taken once, and those of several folds summed."""
-    parts = [moments(x[fold == k], y[fold == k]) for k in range(folds)]
-    shares, chosen, weights = [], [], []
+def nested_cross_validation(
+    x: np.ndarray, y: np.ndarray, fold: np.ndarray, folds: int, progress: Progress | None
+) -> Fit:
+    """Fit ridge regression of y (T,) on columns (T, D) of variance 1; for each fold the penalty is chosen on the other
+    folds in turn. Moments are computed once per fold, and summed over several folds."""
+    parts = [compute_moments(x[fold == k], y[fold == k]) for k in range(folds)]
+    shares, penalties, weights = [], [], []
     for k in range(folds):
-        rest = [part for j, part in enumerate(parts) if j != k]
+        training = [part for j, part in enumerate(parts) if j != k]
         losses = np.zeros(len(PENALTIES))
-        for j in range(len(rest)):
-            made = solve(total(rest[:j] + rest[j + 1 :]), PENALTIES)
-            losses += [squares(rest[j], w) for w in made]
-        best = PENALTIES[int(losses.argmin())]
-        w = solve(total(rest), (best,))[0]
-        level = total(rest).mean_y
-        shares.append(1 - squares(parts[k], w) / squares(parts[k], np.append(np.zeros(len(w) - 1), level)))
-        chosen.append(best)
+        for j in range(len(training)):
+            candidates = solve_ridge(sum_moments(training[:j] + training[j + 1 :]), PENALTIES)
+            losses += [sum_squared_errors(training[j], w) for w in candidates]
+        penalties.append(PENALTIES[int(losses.argmin())])
+        total = sum_moments(training)
+        w = solve_ridge(total, penalties[-1:])[0]
+        constant = np.append(np.zeros(len(w) - 1), total.y / total.rows)
+        shares.append(1 - sum_squared_errors(parts[k], w) / sum_squared_errors(parts[k], constant))
         weights.append(w[:-1])
         if progress is not None:
             progress((k + 1) / folds)
-    penalty = float(np.exp(np.mean(np.log(chosen))))
-    whole = solve(total(parts), (penalty,))[0][:-1]
-    return Fit(Explained(float(np.mean(shares)), float(np.std(shares))), penalty, whole, weights)
+    penalty = float(np.exp(np.mean(np.log(penalties))))
+    final_weights = solve_ridge(sum_moments(parts), (penalty,))[0][:-1]
+    return Fit(Explained(float(np.mean(shares)), float(np.std(shares))), penalty, final_weights, weights)
 
 
 class Moments(NamedTuple):
@@ -254,79 +258,46 @@ class Moments(NamedTuple):
     y: float
     yy: float
 
-    @property
-    def mean_y(self) -> float:
-        """The mean of y."""
-        return self.y / self.rows
+
+def compute_moments(x: np.ndarray, y: np.ndarray) -> Moments:
+    """Return the moments of rows (n, D) and y (n,)."""
+    x = x.astype(np.float64)
+    return Moments(len(y), x.T @ x, x.T @ y, x.sum(axis=0), float(y.sum()), float(y @ y))
 
 
-def moments(x: np.ndarray, y: np.ndarray) -> Moments:
-    """The sums over rows (n, D) and y (n,)."""
-    wide = x.astype(np.float64)
-    return Moments(len(y), wide.T @ wide, wide.T @ y, wide.sum(axis=0), float(y.sum()), float(y @ y))
-
-
-def total(parts: Sequence[Moments]) -> Moments:
-    """The sums over all rows of several parts."""
+def sum_moments(parts: Sequence[Moments]) -> Moments:
+    """Return the moments of all rows of several parts."""
     return Moments(*(sum(column[1:], start=column[0]) for column in zip(*parts, strict=True)))
 
 
-def solve(seen: Moments, penalties: Sequence[float]) -> list[np.ndarray]:
-    """The weights (D,) and, last, the level that minimise the mean squared error and each penalty on the weights."""
-    mean = seen.x / seen.rows
-    gram = seen.xx / seen.rows - np.outer(mean, mean)
-    right = seen.xy / seen.rows - mean * seen.mean_y
-    found = []
+def solve_ridge(moments: Moments, penalties: Sequence[float]) -> list[np.ndarray]:
+    """Return for each penalty the weights (D,) and, last, the intercept that minimise the penalised mean square."""
+    mean, mean_y = moments.x / moments.rows, moments.y / moments.rows
+    covariance = moments.xx / moments.rows - np.outer(mean, mean)
+    cross = moments.xy / moments.rows - mean * mean_y
+    solutions = []
     for penalty in penalties:
-        ridged = gram.copy()
+        ridged = covariance.copy()
         ridged[np.diag_indices_from(ridged)] += penalty
-        w = np.linalg.solve(ridged, right)
-        found.append(np.append(w, seen.mean_y - mean @ w))
-    return found
+        w = np.linalg.solve(ridged, cross)
+        solutions.append(np.append(w, mean_y - mean @ w))
+    return solutions
 
 
-def squares(asked: Moments, weights: np.ndarray) -> float:
-    """The summed squared errors of weights and level on some rows."""
-    w, level = weights[:-1], weights[-1]
-    inner = w @ asked.xx @ w + asked.rows * level**2 + asked.yy
-    return float(inner + 2 * (level * (w @ asked.x) - w @ asked.xy - level * asked.y))
+def sum_squared_errors(moments: Moments, weights: np.ndarray) -> float:
+    """Return the summed squared errors of weights and intercept on some rows."""
+    w, intercept = weights[:-1], weights[-1]
+    squares = w @ moments.xx @ w + moments.rows * intercept**2 + moments.yy
+    return float(squares + 2 * (intercept * (w @ moments.x) - w @ moments.xy - intercept * moments.y))
 
 
-def _by_words(traced: Trace, y: np.ndarray, fold: np.ndarray) -> Explained:
-    """What the last three words explain, each half of the text by the other's counts."""
-    ids = np.unique(traced.symbols, return_inverse=True)[1]
-    left = np.square(y - ngram_predictions(ids, y[:, None], 3)[:, 0])
-    shares = [1 - left[fold == k].sum() / np.square(y[fold == k] - y.mean()).sum() for k in range(fold.max() + 1)]
-    return Explained(float(np.mean(shares)), float(np.std(shares)))
-
-
-def _z_scores(weights: np.ndarray) -> np.ndarray:
-    """Weights (U,) in standard deviations from their mean."""
-    spread = weights.std()
-    return (weights - weights.mean()) / (spread if spread > 0 else 1.0)
-
-
-def _first_words(sentences: Sequence[DepthSentence], most: int) -> list[DepthSentence]:
-    """The first sentences, until there are so many words."""
-    kept, count = [], 0
-    for each in sentences:
-        if count >= most:
-            break
-        kept.append(each)
-        count += len(each.words)
-    if not kept:
-        raise CorpusError("there are no sentences with trees; give at least one")
-    return kept
-
-
-def _symbols(model: LanguageModel | BiLM, words: Sequence[str]) -> list[str]:
-    """Words as a model reads them, one by one."""
-    lower = not isinstance(model, BiLM) and model.settings.text.lowercase
-    return [word.lower() if lower else word for word in words]
+def _standardize_weights(weights: np.ndarray) -> np.ndarray:
+    deviation = weights.std()
+    return (weights - weights.mean()) / (deviation if deviation > 0 else 1.0)
 
 
 def _log_ranks(model: LanguageModel | BiLM, words: Sequence[str]) -> np.ndarray:
-    """The logarithm of each word's place in the vocabulary, which is sorted by falling frequency; (T,)."""
+    """Return the logarithm of each word's rank in the vocabulary, which is sorted by descending frequency; (T,)."""
     if model.vocabulary is None:
         counts = dict(zip(*np.unique(words, return_counts=True), strict=True))
         return -np.log([float(counts[word]) for word in words])
@@ -334,7 +305,7 @@ def _log_ranks(model: LanguageModel | BiLM, words: Sequence[str]) -> np.ndarray:
     return np.log1p([float(index.get(word, last)) for word in words])
 
 
-def forward_trace(model: LanguageModel | BiLM, texts: Sequence[Sequence[str]], keep: Sequence[str]) -> Trace:
-    """The trace of texts, of the direction that reads from their beginnings alone."""
+def trace_forward(model: LanguageModel | BiLM, texts: Sequence[Sequence[str]], keep: Sequence[str]) -> Trace:
+    """Return the trace of texts in the forward direction alone."""
     pieces = [piece.forward for piece in iter_trace(model, texts, keep=list(keep))]
     return join_traces(pieces, np.cumsum([0, *map(len, texts[:-1])]))

@@ -1,11 +1,11 @@
-"""Units with a name in plain words, kept with their model, each with its evidence: cells.json in the model's folder.
+"""Named cells: units with names in plain words and their evidence, stored as cells.json in the model folder.
 
     cells = name_cells(report, command="relmo analyse cells …")
     write_cells("models/mine", cells)
-    read_cells("models/mine")[0].name          "the quotation cell"
+    read_cells("models/mine")[0].name          # "the quotation cell"
 
-A unit gets a name where it beats its controls (`BestUnit.exists`). A name says nothing about strength; the evidence
-does. The file is data that anyone may have written: what is read is checked, value by value.
+A unit is named if it exceeds its controls (`BestUnit.exists`); the evidence tells how strongly. The file is untrusted:
+every value is checked when it is read.
 """
 
 import math
@@ -14,27 +14,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-import numpy as np
-
 from relmo.analysis.core.causal import ALL, Unit
-from relmo.analysis.core.feature_words import ENDS, cell_name, class_in_words
-from relmo.analysis.core.show import plain
+from relmo.analysis.core.feature_words import CHANGES, describe_class, name_cell
+from relmo.analysis.core.show import to_plain
 from relmo.analysis.units.cell_report import STRONG, BestUnit, CellReport
-from relmo.disk.files import parse_json, read_small
+from relmo.disk.files import parse_json, read_text_file
 from relmo.errors import ModelError
 from relmo.store.folder import CELLS, write_json
 
-MOST = 100  # named cells of a model
-LONGEST = 400  # characters of a text in the file
-LARGEST = 1e12  # number in it
+MAX_CELLS = 100  # per model
+MAX_TEXT_LENGTH = 400
+MAX_NUMBER = 1e12
 ADDRESS = re.compile(r"[a-z]\d{1,4}\.\d{1,6}b?")
-CLEAR = 0.8  # |r| from which a unit shows a feature to anyone who looks
-BREAKING = 3  # classes of symbols that are told of what breaks
+CLEAR = 0.8  # |r| of a unit whose feature is visible at a glance
+MAX_EFFECTS = 3  # classes of symbols listed with the loss without the unit
 
 
 @dataclass(frozen=True)
 class Broken:
-    """What breaks without the unit: more bits a symbol in a class, and the unit's rank among others."""
+    """Effect of ablating the unit: the class of symbols, the increase in bits per symbol, and the unit's rank."""
 
     what: str
     bits: float
@@ -44,13 +42,13 @@ class Broken:
 
 @dataclass(frozen=True)
 class NamedCell:
-    """A unit, its name, and why it has it.
+    """Unit with its name and evidence.
 
-    unit        its address, such as c1.190; with b at its end where it reads backwards
-    auc, f1     of a yes-or-no feature, else None; auc is above a half whichever way the unit goes
-    threshold   of a yes-or-no feature, where on and off are best told apart
+    unit        address, such as c1.190; with a final b for the backward direction
+    auc, f1     for a binary feature, else None; auc is at least a half, whatever the sign of r
+    threshold   for a binary feature, between on and off
     untrained, ngram, chance    |r| of the controls;  probe    of all units together, the upper bound
-    also        other features that it goes with nearly as well
+    also        other features with a similar |r|
     """
 
     name: str
@@ -73,125 +71,124 @@ class NamedCell:
 
     @property
     def strength(self) -> str:
-        """How strong the evidence is, in one word."""
+        """Strength of the evidence: clear, fair or weak."""
         return "clear" if abs(self.r) >= CLEAR else "fair" if abs(self.r) >= STRONG else "weak"
 
 
 def name_cells(report: CellReport, command: str) -> list[NamedCell]:
-    """Names the units that were found, in the order of the features. A unit that is best for several features has the
-    name of the one that it goes with best."""
-    found = sorted((each for each in report.found if each.exists), key=lambda each: -abs(each.r))
-    named: dict[Unit, NamedCell] = {}
-    for each in found:
-        named.setdefault(each.unit, _named(report, each, command))
-    order = [each.feature for each in report.found]
-    return sorted(named.values(), key=lambda cell: order.index(cell.feature))
+    """Name the units of a report, in the order of the features.
+
+    A unit that is best for several features is named after the one with the largest |r|.
+    """
+    cells: dict[Unit, NamedCell] = {}
+    for best in sorted((best for best in report.best_units if best.exists), key=lambda best: -abs(best.r)):
+        cells.setdefault(best.unit, _make_cell(report, best, command))
+    order = [best.feature for best in report.best_units]
+    return sorted(cells.values(), key=lambda cell: order.index(cell.feature))
 
 
-def _named(report: CellReport, found: BestUnit, command: str) -> NamedCell:
-    controls, unit = found.controls, found.unit
-    number = lambda value: None if not math.isfinite(value) else round(float(value), 4)  # noqa: E731
+def _make_cell(report: CellReport, best: BestUnit, command: str) -> NamedCell:
+    def round_finite(number: float) -> float | None:
+        return round(float(number), 4) if math.isfinite(number) else None
+
+    controls, unit = best.controls, best.unit
     return NamedCell(
-        name=cell_name(found.feature),
+        name=name_cell(best.feature),
         unit=f"{unit.state}{unit.layer}.{unit.number}{'b' if unit.direction == 'backward' else ''}",
-        feature=found.feature,
-        binary=found.binary,
-        r=round(found.r, 4),
-        auc=number(max(found.auc, 1 - found.auc)) if found.binary else None,
-        f1=number(found.f1) if found.binary else None,
-        threshold=number(found.threshold),
-        untrained=None if controls.untrained is None else number(controls.untrained.r),
+        feature=best.feature,
+        binary=best.binary,
+        r=round(best.r, 4),
+        auc=round_finite(max(best.auc, 1 - best.auc)) if best.binary else None,
+        f1=round_finite(best.f1) if best.binary else None,
+        threshold=round_finite(best.threshold),
+        untrained=None if controls.untrained is None else round_finite(controls.untrained.r),
         ngram=round(controls.ngram.r, 4),
         chance=round(controls.shift, 4),
         probe=round(controls.probe.r, 4),
         symbols=report.symbols,
-        verdict=found.verdict,
-        also=list(found.also),
-        broken=_broken(report, found),
+        verdict=best.verdict,
+        also=list(best.similar),
+        broken=_list_effects(report, best),
         command=command,
     )
 
 
-def _broken(report: CellReport, found: BestUnit) -> list[Broken]:
-    """Where the unit's loss costs most, by its rank; nothing where it was not taken away."""
-    if (done := report.ablated(found.unit)) is None:
+def _list_effects(report: CellReport, best: BestUnit) -> list[Broken]:
+    """List the classes with the largest effects of ablating the unit, by its rank; empty if it was not ablated."""
+    if (result := report.ablated(best.unit)) is None:
         return []
-    ablation, unit = done
-    ranked = sorted(
-        (ablation.rank(unit, name), -ablation.delta(unit, name), name)
-        for name in ablation.classes
-        if name != ALL and np.isfinite(ablation.delta(unit, name)) and ablation.delta(unit, name) > 0
+    ablation, unit = result
+    deltas = {name: ablation.delta(unit, name) for name in ablation.classes if name != ALL}
+    effects = sorted(
+        (ablation.rank(unit, name), -delta, name) for name, delta in deltas.items() if 0 < delta < math.inf
     )
-    own = [each for each in ranked if each[2].startswith(f"{found.feature} ")]
-    kinds = [each for each in ranked if each[2].rpartition(" ")[2] not in ENDS]  # not where other features change
-    chosen = [*own, *kinds][:BREAKING]
-    return [Broken(class_in_words(name), round(-less, 4), rank, len(ablation.units)) for rank, less, name in chosen]
+    own_feature = [effect for effect in effects if effect[2].startswith(f"{best.feature} ")]
+    kinds = [effect for effect in effects if effect[2].rpartition(" ")[2] not in CHANGES]  # not other features' changes
+    return [
+        Broken(describe_class(name), round(-negative, 4), rank, len(ablation.units))
+        for rank, negative, name in [*own_feature, *kinds][:MAX_EFFECTS]
+    ]
 
 
 def write_cells(folder: str | Path, cells: list[NamedCell]) -> Path:
-    """Writes the named cells of a model into its folder, in the place of those that were there. -> the file"""
+    """Write the named cells of a model into its folder, replacing existing ones; return the path."""
     path = Path(folder) / CELLS
-    write_json(path, {"cells": [plain(asdict(cell)) for cell in cells]})
+    write_json(path, {"cells": [to_plain(asdict(cell)) for cell in cells]})
     return path
 
 
 def read_cells(folder: str | Path) -> list[NamedCell]:
-    """The named cells of a model; none where nobody has named any."""
+    """Read the named cells of a model; empty if there are none."""
     path = Path(folder) / CELLS
     if not path.exists():
         return []
     try:
-        given = parse_json(read_small(path))
+        content = parse_json(read_text_file(path))
+        return [
+            _parse_cell(entry) for entry in _check_list(content.get("cells") if isinstance(content, dict) else None)
+        ]
     except ValueError as error:
-        raise ModelError(f"{path}: {error}; name the cells again: relmo analyse cells … --name-cells") from None
-    listed = given.get("cells") if isinstance(given, dict) else None
-    if not isinstance(listed, list) or len(listed) > MOST:
-        raise ModelError(f"{path}: holds no list of at most {MOST} cells; name them again with --name-cells")
-    try:
-        return [_cell_of(each) for each in listed]
-    except ValueError as error:
-        raise ModelError(f"{path}: {error}; name the cells again: relmo analyse cells … --name-cells") from None
+        raise ModelError(f"{path}: {error}; create it again with relmo analyse cells … --name-cells.") from None
 
 
-def _cell_of(given: Any) -> NamedCell:
-    """A cell of JSON, checked."""
-    values = _fields(given, NamedCell)
-    if not isinstance(values["unit"], str) or not ADDRESS.fullmatch(values["unit"]):
-        raise ValueError("a cell's unit is named as c0.27: state, layer, number")
-    broken = values.pop("broken")
-    if not isinstance(broken, list) or len(broken) > MOST:
-        raise ValueError("what breaks is a list")
-    also = values.pop("also")
-    if not isinstance(also, list) or len(also) > MOST:
-        raise ValueError("the other features are a list")
-    inside = [Broken(**_fields(each, Broken)) for each in broken]
-    return NamedCell(**values, also=[_text(name) for name in also], broken=inside)
+def _parse_cell(entry: Any) -> NamedCell:
+    fields = _parse_fields(entry, NamedCell)
+    if not ADDRESS.fullmatch(fields["unit"]):
+        raise ValueError("a unit must have an address such as c0.27: state, layer, number")
+    fields["also"] = [_check_text(name) for name in _check_list(fields["also"])]
+    fields["broken"] = [Broken(**_parse_fields(effect, Broken)) for effect in _check_list(fields["broken"])]
+    return NamedCell(**fields)
 
 
-def _fields(given: Any, kind: type[Any]) -> dict[str, Any]:
-    """The values of a JSON object by name: those that the class has, each of its kind."""
-    kinds = get_type_hints(kind)
-    if not isinstance(given, dict) or {*given} != {*kinds}:
-        raise ValueError(f"a cell has the values {', '.join(kinds)}")
-    return {name: _checked(given[name], wanted, name) for name, wanted in kinds.items()}
+def _parse_fields(entry: Any, kind: type[Any]) -> dict[str, Any]:
+    """Check the names and types of a JSON object's values; lists are checked by the caller."""
+    types = get_type_hints(kind)
+    if not isinstance(entry, dict) or {*entry} != {*types}:
+        raise ValueError(f"expected the fields {', '.join(types)}")
+    return {name: _check_value(entry[name], expected, name) for name, expected in types.items()}
 
 
-def _checked(value: Any, kind: Any, name: str) -> Any:
-    """A value of a kind; lists are looked into by the caller."""
-    if get_origin(kind) is list or (value is None and type(None) in get_args(kind)):
+def _check_value(value: Any, expected: Any, name: str) -> Any:
+    if get_origin(expected) is list or (value is None and type(None) in get_args(expected)):
         return value
-    if kind is str:
-        return _text(value)
-    if kind is bool and isinstance(value, bool):
+    if expected is str:
+        return _check_text(value)
+    if expected is bool and isinstance(value, bool):
         return value
-    allowed = (int,) if kind is int else (int, float)
-    number = kind is not bool and isinstance(value, allowed) and not isinstance(value, bool)
-    if not number or not abs(value) < LARGEST:
-        raise ValueError(f"{name} is not what it should be")
-    return int(value) if kind is int else float(value)
+    allowed = (int,) if expected is int else (int, float)
+    is_number = expected is not bool and isinstance(value, allowed) and not isinstance(value, bool)
+    if not is_number or not abs(value) < MAX_NUMBER:
+        raise ValueError(f"invalid value of {name}")
+    return int(value) if expected is int else float(value)
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > LONGEST:
-        raise ValueError(f"a text of a cell has at most {LONGEST} characters")
+def _check_text(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > MAX_TEXT_LENGTH:
+        raise ValueError(f"texts must have at most {MAX_TEXT_LENGTH} characters")
+    return value
+
+
+def _check_list(value: Any) -> list[Any]:
+    if not isinstance(value, list) or len(value) > MAX_CELLS:
+        raise ValueError(f"expected a list of at most {MAX_CELLS} entries")
     return value

@@ -1,12 +1,11 @@
-"""An n-gram model to compare a network with: over the network's own symbols, to high orders, in bounded memory.
+"""High-order n-gram models over a network's symbols in bounded memory, for comparison.
 
-    model = ngram_like(lstm, ids, order=20)          a LanguageModel: it is scored and generates as any other
+    model = ngram_like(lstm, ids, order=20)          # a LanguageModel: it scores and generates as any other
 
-The model is the interpolated modified Kneser-Ney of `networks.ngram` (Chen & Goodman 1999). For a text of T symbols
-that model would keep up to T n-grams of every order, so twenty orders would take twenty times the text. But most long
-n-grams stand in the text once, and so does everything that goes on from them. Above order `once_up_to` these are left
-out, as the usual toolkits do. Their probability goes to the shorter context, so every context still sums to one, and
-discounts are estimated before they are left out. With `once_up_to` = order nothing is left out.
+The model is the interpolated modified Kneser-Ney of `networks.ngram` (Chen & Goodman 1999). For a text of T symbols it
+would store up to T n-grams of every order. But most long n-grams, and all their continuations, occur once. Above order
+`once_up_to` these are pruned, as in the usual toolkits. Their probability goes to the shorter context, so every context
+still sums to one, and discounts are estimated before pruning. With `once_up_to` = order nothing is pruned.
 """
 
 from collections.abc import Callable
@@ -17,10 +16,10 @@ import torch
 
 from relmo.errors import CorpusError
 from relmo.models.lm import LanguageModel
-from relmo.networks.ngram import NGramLM, discounts
+from relmo.networks.ngram import NGramLM, estimate_discounts
 
-ONCE_UP_TO = 6  # n-grams up to this order are kept though they were seen once
-MOST = 50_000_000  # symbols that are counted; sorting them takes some forty bytes each
+ONCE_UP_TO = 6  # highest order at which n-grams with one occurrence are kept
+MAX_SYMBOLS = 50_000_000  # sorting takes about forty bytes per symbol
 
 
 def ngram_like(
@@ -31,7 +30,7 @@ def ngram_like(
     once_up_to: int = ONCE_UP_TO,
     progress: Callable[[float], object] | None = None,
 ) -> LanguageModel:
-    """An n-gram model of a text in the ids of another model's vocabulary, such as the one that model was trained on."""
+    """Fit an n-gram model to a text in the ids of another model's vocabulary, such as its training text."""
     network = fit_pruned(ids, vocab_size=len(model.vocabulary), order=order, once_up_to=once_up_to, progress=progress)
     settings = replace(model.settings, model=replace(model.settings.model, cell="ngram", order=order))
     return LanguageModel(network, model.vocabulary, settings)
@@ -45,56 +44,58 @@ def fit_pruned(
     once_up_to: int = ONCE_UP_TO,
     progress: Callable[[float], object] | None = None,
 ) -> NGramLM:
-    """The model of one text (T,), without the n-grams of orders above `once_up_to` that stand in it once.
+    """Fit the model to one text (T,), without the n-grams of orders above `once_up_to` that occur once.
 
-    Each order looks only at places whose n-gram of the order below was seen twice, so memory and time fall with the
-    order."""
+    Each order reads only positions whose shorter n-gram occurs twice, so memory and time fall with the order.
+    """
     model = NGramLM(vocab_size=vocab_size, order=order)
     if not len(stream):
-        raise CorpusError("the text is empty; an n-gram model counts at least one token")
-    if len(stream) > MOST:
-        raise CorpusError(f"{len(stream):,} symbols are more than the {MOST:,} that are counted; give less text")
-    places = np.arange(len(stream))  # where the (k-1)-grams that were kept begin
-    nodes = np.zeros(len(stream), dtype=np.int64)  # their positions in the table of order k - 1
-    contexts = 1
+        raise CorpusError("The text is empty.")
+    if len(stream) > MAX_SYMBOLS:
+        raise CorpusError(f"The text has {len(stream):,} symbols; at most {MAX_SYMBOLS:,} are supported.")
+    starts = np.arange(len(stream))  # positions of the remaining (k-1)-grams
+    nodes = np.zeros(len(stream), dtype=np.int64)  # their indices in the table of order k - 1
+    num_contexts = 1
     for k in range(1, order + 1):
-        within = places + k - 1 < len(stream)
-        places, nodes = places[within], nodes[within]
+        within = starts + k - 1 < len(stream)
+        starts, nodes = starts[within], nodes[within]
         key = nodes * vocab_size
-        key += stream[places + k - 1]
-        keys, inverse, seen = np.unique(key, return_inverse=True, return_counts=True)
-        counts = seen if k == order else _continuations(stream, places, inverse, len(keys), vocab_size)
-        kept = seen > 1 if k > once_up_to else np.ones(len(keys), dtype=bool)
-        probability, gamma = _discount_kept(counts, keys // vocab_size, kept, contexts)
-        for name, array in (("keys", keys[kept]), ("probability", probability), ("gamma", gamma)):
+        key += stream[starts + k - 1]
+        keys, inverse, occurrences = np.unique(key, return_inverse=True, return_counts=True)
+        counts = occurrences if k == order else _count_continuations(stream, starts, inverse, len(keys), vocab_size)
+        retained = occurrences > 1 if k > once_up_to else np.ones(len(keys), dtype=bool)
+        probability, gamma = _apply_discounts(counts, keys // vocab_size, retained, num_contexts)
+        for name, array in (("keys", keys[retained]), ("probability", probability), ("gamma", gamma)):
             setattr(model, f"{name}_{k}", torch.from_numpy(array))
-        contexts = int(np.count_nonzero(kept))
-        position = np.cumsum(kept) - 1
-        alive = kept[inverse]
-        places, nodes = places[alive], position[inverse[alive]]
+        num_contexts = int(np.count_nonzero(retained))
+        indices = np.cumsum(retained) - 1
+        alive = retained[inverse]
+        starts, nodes = starts[alive], indices[inverse[alive]]
         if progress is not None:
             progress(k / order)
     return model
 
 
-def _continuations(
-    stream: np.ndarray, places: np.ndarray, ngrams: np.ndarray, count: int, vocab_size: int
+def _count_continuations(
+    stream: np.ndarray, starts: np.ndarray, ngrams: np.ndarray, count: int, vocab_size: int
 ) -> np.ndarray:
-    """How many distinct symbols stand right before each n-gram; `ngrams` (P,) are those that begin at `places`."""
-    after = places > 0
-    pairs = ngrams[after] * vocab_size
-    pairs += stream[places[after] - 1]
+    """Count the distinct symbols before each n-gram; `ngrams` (P,) are those at the positions `starts`."""
+    has_previous = starts > 0
+    pairs = ngrams[has_previous] * vocab_size
+    pairs += stream[starts[has_previous] - 1]
     return np.bincount(np.unique(pairs) // vocab_size, minlength=count)
 
 
-def _discount_kept(
-    counts: np.ndarray, parents: np.ndarray, kept: np.ndarray, contexts: int
+def _apply_discounts(
+    counts: np.ndarray, parents: np.ndarray, retained: np.ndarray, num_contexts: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Each kept n-gram's discounted probability, and the weight each context leaves to the order below; n-grams that
-    are not kept leave all they had. counts, parents, kept (N,) -> (kept N,), (contexts,), float32."""
-    taken = discounts(counts)[np.minimum(counts, 3)]
-    total = np.bincount(parents, weights=counts, minlength=contexts)
-    left = np.bincount(parents, weights=np.where(kept, taken, counts), minlength=contexts)
-    gamma = np.divide(left, total, out=np.ones(contexts), where=total > 0)
-    probability = ((counts - taken) / np.maximum(total, 1)[parents])[kept]
+    """Return each retained n-gram's discounted probability, and the weight (contexts,) that goes to the order below.
+
+    Pruned n-grams give all their weight to the order below. counts, parents and retained are (N,).
+    """
+    discount = estimate_discounts(counts)[np.minimum(counts, 3)]
+    total = np.bincount(parents, weights=counts, minlength=num_contexts)
+    freed = np.bincount(parents, weights=np.where(retained, discount, counts), minlength=num_contexts)
+    gamma = np.divide(freed, total, out=np.ones(num_contexts), where=total > 0)
+    probability = ((counts - discount) / np.maximum(total, 1)[parents])[retained]
     return probability.astype(np.float32), gamma.astype(np.float32)

@@ -9,116 +9,104 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from relmo.cli.output import Overwrite, check_plot, say_wrote
-from relmo.cli.sources import Tokenizer
+from relmo.cli.analyse.base import MODELS, OUTPUT, Models, Output, check_minimum
 from relmo.errors import SettingError
-from relmo.settings.arguments import PathName, check_whole
+from relmo.settings.arguments import PathName, check_integer
 
 if TYPE_CHECKING:
     import numpy as np
 
     from relmo.analysis.core.features import Document, Mark
-    from relmo.analysis.units.cell_report import CellReport
-    from relmo.models.bilm import BiLM
-    from relmo.models.lm import LanguageModel
 
 CODE = ("indentation", "depth", "column", "string", "comment", "if", "if_body")
 PROSE = ("quotes", "column", "to_line_end", "word_position", "sentence_position", "capitalised", "number")
-SYMBOLS, NUMBERS = 120_000, 1 << 26  # taken where nothing is said: so many symbols, or so many numbers of all units
+MAX_SYMBOLS, MAX_VALUES = 120_000, 1 << 26  # defaults: symbols, and values of all units over all symbols
+MARK_FORMAT = "a mark is a line of start, end and name, separated by tabs"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureOptions:
-    """The features that units are scored against."""
+    """Features that units are scored against."""
 
     feature: tuple[str, ...] = ()
-    """A feature by name; may be given several times. --list-features says which there are. Without any, features that
-    suit the file are taken."""
+    """A feature by name; repeatable. --list-features lists them. By default, features that suit the file."""
     regex: tuple[str, ...] = ()
-    """NAME=PATTERN: a feature of your own. It is on inside the matches of a regular expression, or inside its groups if
-    it has any."""
+    """NAME=PATTERN: a feature that is on inside the matches of a regular expression, or inside its groups if it has
+    any."""
     conllu_column: tuple[str, ...] = ()
     """COLUMN=VALUE of a .conllu file, such as upos=NOUN or feats.Number=Plur. A column alone stands for all its
     frequent values."""
     function: tuple[str, ...] = ()
-    """MODULE:NAME, a Python function of your own that takes the text and returns a number for each character. It is
-    imported and run."""
+    """MODULE:NAME, a Python function that takes the text and returns a number for each character. It is imported and
+    run."""
     marks: Path | None = None
-    """A file of stretches that you have marked, a line each: the first character, the one after the last, and a name,
-    with tabs between."""
+    """A file of marked spans, one per line: first character, end character (exclusive), and a name, separated by
+    tabs."""
     language: Literal["python", "c"] | None = None
-    """The language of source code, for its strings, comments and if statements. By default the name of the file tells
-    it."""
+    """The language of source code, for strings, comments and if statements. By default it is inferred from the file
+    name."""
 
     def tracks(self, document: "Document") -> "dict[str, np.ndarray]":
-        """The features by name; where nothing was asked for, some that the document has."""
+        """Return the features by name; by default those that suit the document and vary in it."""
         from relmo.analysis.core import features
 
         if not (self.feature or self.regex or self.conllu_column or self.function or self.marks):
-            return _usual(document)
-        found = features.tracks(document, self.feature)
-        for given in self.regex:
-            name, equals, pattern = given.partition("=")
+            if document.words is not None:
+                tracks = features.column_tracks(document, "upos")
+            else:
+                tracks = features.tracks(document, CODE if document.language else PROSE)
+            return {name: track for name, track in tracks.items() if track.min() < track.max()}
+        tracks = features.tracks(document, self.feature)
+        for option in self.regex:
+            name, equals, pattern = option.partition("=")
             if not (name and equals and pattern):
-                raise SettingError(f"--regex {given}: give it as NAME=PATTERN")
-            found[name] = features.pattern_track(document, pattern)
+                raise SettingError(f"--regex {option}: the format is NAME=PATTERN")
+            tracks[name] = features.pattern_track(document, pattern)
         for column in self.conllu_column:
-            found |= features.column_tracks(document, column)
-        for given in self.function:
-            found[given] = features.function_track(document, _imported(given))
+            tracks |= features.column_tracks(document, column)
+        for option in self.function:
+            tracks[option] = features.function_track(document, _import_function(option))
         if self.marks is not None:
-            found |= features.mark_tracks(document, _read_marks(self.marks))
-        return found
+            tracks |= features.mark_tracks(document, _read_marks(self.marks))
+        return tracks
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checks:
-    """What scores are compared with, and what is done to units."""
+class ControlOptions:
+    """Controls and ablation of units."""
 
     control: bool = True
     """Also score the same network untrained."""
     order: int = 3
-    """How many symbols the n-gram control sees."""
+    """The order of the n-gram control."""
     ablate: Literal["zero", "mean", "hold"] | None = None
-    """Change units one by one: set them to zero, set them to their mean, or hold them on. Show what each costs, by kind
-    of symbol."""
+    """Ablate units one by one: set them to zero, set them to their mean, or hold them on. Reports the loss by class of
+    symbol."""
     ablate_symbols: int | None = None
-    """How many of the first symbols --ablate measures on; by default 20,000, or 1,000 words of a bidirectional
-    model."""
+    """The number of symbols for --ablate; by default 20,000, or 1,000 words for a bidirectional model."""
     among: int | None = None
-    """How many units the best ones are ranked among. If there are more, some are drawn. The default is 512, or 32 of a
+    """The number of units that the best ones are ranked among, sampled if there are more; by default 512, or 32 for a
     bidirectional model."""
     seed: int = 0
-    """The seed of the untrained network, and of what is drawn."""
-
-    def check(self) -> None:
-        """Raises where a number makes no sense."""
-        for name, value in (("order", self.order), ("ablate-symbols", self.ablate_symbols), ("among", self.among)):
-            if value is not None and value < 1:
-                raise SettingError(f"--{name} must be 1 or more, not {value}")
+    """The random seed of the untrained network and of samples."""
 
 
 def cells(
     model: PathName | None = None,
     file: PathName | None = None,
     *,
-    asked: Annotated[FeatureOptions, Parameter(name="*", group="Features")] = FeatureOptions(),
-    checks: Annotated[Checks, Parameter(name="*", group="Controls and ablation")] = Checks(),
+    features: Annotated[FeatureOptions, Parameter(name="*", group="Features")] = FeatureOptions(),
+    controls: Annotated[ControlOptions, Parameter(name="*", group="Controls and ablation")] = ControlOptions(),
     symbols: int | None = None,
     list_features: bool = False,
     name_cells: bool = False,
-    plot: Path | None = None,
-    overwrite: Overwrite = False,
-    tokenizer: Tokenizer = None,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
-    json: bool = False,
-    quiet: bool = False,
+    output: Output = OUTPUT,
+    loading: Models = MODELS,
 ) -> None:
-    """Which units of a model stand for what: scores every unit, c and h of every layer, against features of a text.
+    """Score every unit of a model (c and h of every layer) against features of a text.
 
     Each score has controls: the same network untrained, a prediction from the last few symbols, and chance. A linear
-    probe of all units is the upper bound. With --ablate the units are changed one by one, which shows what breaks
-    without them.
+    probe of all units is the upper bound. --ablate changes units one by one and reports the increase of the loss.
 
         relmo analyse cells models/code lib.py --feature depth --feature indentation --ablate zero
 
@@ -131,122 +119,89 @@ def cells(
     Parameters
     ----------
     model
-        The folder of a language model, bidirectional or not; or small, which ships with relmo.
+        The folder of a language model, bidirectional or not; or small, a bundled model.
     file
-        Plain text, source code, or .conllu; - for standard input. A bidirectional model takes each line for a sentence.
+        Plain text, source code, or .conllu; - for standard input. For a bidirectional model each line is a sentence.
     symbols
-        How many of the text's first symbols to take; by default 120,000, or fewer if there are very many units.
+        The number of symbols to read; by default 120,000, or fewer if the model has very many units.
     list_features
-        List the features by name, and stop.
+        List the features and exit.
     name_cells
-        Give the units that beat their controls names in plain words, and keep them with their evidence as cells.json in
-        the model's folder. relmo explore offers them first.
-    plot
-        Draw units against features, and the controls, to this .png or .svg file.
-    device
-        Where to compute; auto takes a GPU if there is one.
-    json
-        Print one JSON object, with the scores of all units.
-    quiet
-        Show no progress.
+        Name the units that beat their controls, and write the names with their evidence to cells.json in the model
+        folder. relmo explore shows them first.
     """
-    from relmo.analysis.core.files import read_document
+    from relmo.analysis.core.features import FEATURES, read_document
+    from relmo.analysis.core.stack import build_stack
+    from relmo.analysis.core.trace import get_network
     from relmo.analysis.units.cells import find_cells
-    from relmo.cli.terminal import print_json, print_tables, sayer, share_bar, warnings_said
-    from relmo.loading import FORWARDS, load
+    from relmo.analysis.units.named_cells import name_cells as select_cells
+    from relmo.analysis.units.named_cells import write_cells
 
     if list_features:
-        _print_features()
+        width = 2 + max(map(len, FEATURES))
+        for name, feature in FEATURES.items():
+            print(f"{name:<{width}}{' '.join((feature.__doc__ or '').split())}")
         return
     if model is None or file is None:
-        raise SettingError("a model and a text are needed: relmo analyse cells MODEL FILE")
-    check_plot(plot, overwrite=overwrite)
-    checks.check()
-    check_whole("--symbols", 1 if symbols is None else symbols)
-    folder = _folder_to_name_in(model, overwrite=overwrite) if name_cells else None
-    loaded = load(model, kinds=FORWARDS, device=device).splitting(tokenizer)
-    document = read_document(loaded, file, language=asked.language, symbols=symbols or _most_symbols(loaded))
-    found = asked.tracks(document)
-    with warnings_said(sayer(quiet=quiet)), share_bar("looking at the units", quiet=quiet) as progress:
-        report = find_cells(loaded, document, found, progress=progress, **vars(checks))
-    if plot is not None:
-        report.plot(plot)
-        say_wrote(plot, quiet=quiet)
+        raise SettingError("MODEL or FILE is missing: relmo analyse cells MODEL FILE")
+    output.check()
+    check_minimum(order=(controls.order, 1), ablate_symbols=(controls.ablate_symbols, 1), among=(controls.among, 1))
+    check_integer("--symbols", 1 if symbols is None else symbols)
+    folder = _find_cells_folder(model, overwrite=output.overwrite) if name_cells else None
+    loaded = loading.load(model)
+    max_symbols = symbols
+    if max_symbols is None:
+        stack = build_stack(get_network(loaded))
+        num_units = sum(layer.sizes[state] * stack.directions for layer in stack.layers for state in layer.states)
+        max_symbols = max(1, min(MAX_SYMBOLS, MAX_VALUES // num_units))
+    document = read_document(loaded, file, language=features.language, symbols=max_symbols)
+    tracks = features.tracks(document)
+    with output.notes(), output.progress("scoring units") as progress:
+        report = find_cells(loaded, document, tracks, progress=progress, **vars(controls))
+    output.draw(report.plot)
     if folder is not None:
-        _write_names(folder, report, _command(model, file, asked, checks, symbols), say=sayer(quiet=quiet))
-    if json:
-        print_json({"model": model, "file": file} | report.as_dict())
-    else:
-        print_tables(*report.tables())
+        named = select_cells(report, _format_command(model, file, features, controls, symbols))
+        path = write_cells(folder, named)
+        names = ", ".join(f"{cell.name} ({cell.unit})" for cell in named) or "none"
+        output.say(f"{path}: {len(named)} named: {names}")
+    output.print({"model": model, "file": file} | report.as_dict(), report.tables())
 
 
-def _folder_to_name_in(model: str, *, overwrite: bool) -> Path:
-    """The folder of a model, where its cells can be named."""
+def _find_cells_folder(model: str, *, overwrite: bool) -> Path:
     from relmo.disk.outputs import refuse_existing
     from relmo.store.folder import CELLS, CONFIG
-    from relmo.store.references import bundled
+    from relmo.store.references import find_bundled
 
-    folder = bundled(model) or Path(model)
+    folder = find_bundled(model) or Path(model)
     if not (folder / CONFIG).is_file():
-        raise SettingError(f"{model}: --name-cells writes into a model's folder; name a folder that relmo wrote")
+        raise SettingError(f"{model}: --name-cells needs a model folder written by relmo")
     refuse_existing(folder / CELLS, overwrite=overwrite)
     return folder
 
 
-def _write_names(folder: Path, report: "CellReport", command: str, *, say: Callable[[str], None]) -> None:
-    from relmo.analysis.units.named_cells import name_cells, write_cells
-
-    named = name_cells(report, command)
-    path = write_cells(folder, named)
-    say(f"{path}: {len(named)} named: " + (", ".join(f"{cell.name} ({cell.unit})" for cell in named) or "none"))
-
-
-def _command(model: str, file: str, asked: FeatureOptions, checks: Checks, symbols: int | None) -> str:
-    """The command that measures the same again, with files by their names alone."""
+def _format_command(
+    model: str, file: str, features: FeatureOptions, controls: ControlOptions, symbols: int | None
+) -> str:
+    """Return the command that repeats the measurement, with file names without folders."""
     words = ["relmo analyse cells", Path(model).name, Path(file).name]
-    words += [f"--feature {name}" for name in asked.feature] + [f"--regex '{given}'" for given in asked.regex]
-    words += [f"--conllu-column {column}" for column in asked.conllu_column]
-    words += [f"--language {asked.language}"] if asked.language else []
-    words += [f"--symbols {symbols}"] if symbols else []
-    words += [f"--ablate {checks.ablate}"] if checks.ablate else []
-    words += [f"--ablate-symbols {checks.ablate_symbols}"] if checks.ablate_symbols else []
-    words += [f"--among {checks.among}"] if checks.among else []
+    words += [f"--feature {name}" for name in features.feature] + [f"--regex '{option}'" for option in features.regex]
+    words += [f"--conllu-column {column}" for column in features.conllu_column]
+    options = {
+        "language": features.language,
+        "symbols": symbols,
+        "ablate": controls.ablate,
+        "ablate-symbols": controls.ablate_symbols,
+        "among": controls.among,
+    }
+    words += [f"--{name} {option}" for name, option in options.items() if option]
     return " ".join([*words, "--name-cells"])[:400]
 
 
-def _print_features() -> None:
-    from relmo.analysis.core.features import FEATURES
-
-    width = 2 + max(map(len, FEATURES))
-    print(*(f"{name:<{width}}{' '.join((made.__doc__ or '').split())}" for name, made in FEATURES.items()), sep="\n")
-
-
-def _most_symbols(model: "LanguageModel | BiLM") -> int:
-    """How many symbols are taken by default."""
-    from relmo.analysis.core.stack import stack_of
-    from relmo.analysis.core.trace import network_of
-
-    stack = stack_of(network_of(model))
-    units = sum(layer.sizes[state] * stack.directions for layer in stack.layers for state in layer.states)
-    return max(1, min(SYMBOLS, NUMBERS // units))
-
-
-def _usual(document: "Document") -> "dict[str, np.ndarray]":
-    """Features that suit a document of code, of annotated words, or of prose, and change in it."""
-    from relmo.analysis.core import features
-
-    if document.words is not None:
-        found = features.column_tracks(document, "upos")
-    else:
-        found = features.tracks(document, CODE if document.language else PROSE)
-    return {name: track for name, track in found.items() if track.min() < track.max()}
-
-
-def _imported(name: str) -> Callable[[str], Any]:
-    """A function of the user's, MODULE:NAME, imported as Python does from where the command runs."""
+def _import_function(name: str) -> Callable[[str], Any]:
+    """Import a user's function MODULE:NAME, as Python does from the working directory."""
     module, _, attribute = name.partition(":")
     if not (module and attribute):
-        raise SettingError(f"--function {name}: give it as MODULE:NAME, such as mine:syllables")
+        raise SettingError(f"--function {name}: the format is MODULE:NAME, such as mine:syllables")
     sys.path.insert(0, str(Path.cwd()))
     try:
         function = getattr(import_module(module), attribute)
@@ -260,7 +215,6 @@ def _imported(name: str) -> Callable[[str], Any]:
 
 
 def _read_marks(path: Path) -> "list[Mark]":
-    """Stretches of a text from a file: first character, the one after the last, a name; tabs between."""
     from relmo.analysis.core.features import Mark
     from relmo.text.corpus import read_lines
 
@@ -270,12 +224,10 @@ def _read_marks(path: Path) -> "list[Mark]":
         if not line.text.strip():
             continue
         if len(fields) not in (2, 3) or not (fields[0].isdecimal() and fields[1].isdecimal()):
-            raise SettingError(
-                f"{path}:{number}: a mark is a line of start, end and name with tabs between: 10\t24\tquote"
-            )
+            raise SettingError(f"{path}:{number}: {MARK_FORMAT}: 10\t24\tquote")
         if not int(fields[0]) < int(fields[1]):
-            raise SettingError(f"{path}:{number}: a mark ends after its beginning, not {fields[0]} to {fields[1]}")
+            raise SettingError(f"{path}:{number}: a mark must end after its start, not {fields[0]} to {fields[1]}")
         marks.append(Mark(int(fields[0]), int(fields[1]), *fields[2:]))
     if not marks:
-        raise SettingError(f"{path}: has no marks; a mark is a line of start, end and name with tabs between")
+        raise SettingError(f"{path}: has no marks; {MARK_FORMAT}")
     return marks

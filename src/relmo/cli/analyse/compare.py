@@ -1,13 +1,13 @@
 """`relmo analyse compare MODEL… --text FILE`"""
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from relmo.cli.output import Overwrite, check_plot, say_wrote
-from relmo.cli.sources import Tokenizer
+from relmo.cli.analyse.base import MODELS, OUTPUT, Models, Output, check_minimum
 from relmo.errors import SettingError
 from relmo.settings.arguments import PathName
 
@@ -16,47 +16,37 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
-    """What models are compared with, and in what."""
+class ComparisonOptions:
+    """Baselines, samples and features."""
 
     train: PathName | None = None
-    """The text that the models were trained on. An n-gram model of it is compared too, and copies from it are looked
-    for."""
+    """The training text of the models. An n-gram model of it is compared too, and copies from it are counted."""
     order: int = 20
     """The order of the n-gram model, up to 20."""
     samples: int = 0
-    """Let every model write so many texts, from the same seeds. Which model wrote which is printed last."""
+    """The number of texts sampled from every model, with the same seeds. The models' names are printed last."""
     prompt: str = ""
-    """What these texts begin with."""
+    """The beginning of these texts."""
     limit: int = 500
-    """How many symbols such a text has."""
+    """The number of symbols of such a text."""
     temperature: float = 1.0
-    """Lower is safer, higher is bolder."""
+    """The sampling temperature."""
     feature: str | None = None
-    """A feature (relmo analyse cells --list-features): show how well the units of each model follow it. The models keep
-    their order, such as that of a run's checkpoints."""
-
-    def check(self) -> None:
-        """Raises where an option makes no sense."""
-        if self.samples < 0 or self.limit < 1:
-            raise SettingError("--samples must be 0 or more, and --limit 1 or more")
+    """A feature (relmo analyse cells --list-features): report how well the units of each model follow it, in the order
+    of the models, such as the checkpoints of a run."""
 
 
 def compare(
     *models: PathName,
     text: str,
-    beside: Annotated[Beside, Parameter(name="*", group="Comparison")] = Beside(),
+    comparison: Annotated[ComparisonOptions, Parameter(name="*", group="Comparison")] = ComparisonOptions(),
     symbols: int = 100_000,
-    plot: Path | None = None,
-    overwrite: Overwrite = False,
     seed: int = 0,
-    tokenizer: Tokenizer = None,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
-    json: bool = False,
-    quiet: bool = False,
+    output: Output = OUTPUT,
+    loading: Models = MODELS,
 ) -> None:
-    """Compares language models on the same text: what symbols cost them, by kind and by the distance to the bracket
-    they close. With --train, also compares them with an n-gram model of their training text.
+    """Compare language models on the same text: their loss by class of symbol and by the distance to the bracket that a
+    symbol closes. With --train, also compare them with an n-gram model of their training text.
 
     For example:
 
@@ -69,144 +59,82 @@ def compare(
     Parameters
     ----------
     models
-        Folders of language models that split text alike.
+        Folders of language models that tokenise text alike.
     text
-        A text that none of them was trained on; - for standard input.
+        A held-out text; - for standard input.
     symbols
-        How many of the text's first symbols to take; 0 takes all.
-    plot
-        Draw the losses to this .png or .svg file.
+        The number of symbols to read; 0 reads all.
     seed
-        The seed of the samples.
-    device
-        Where to compute; auto takes a GPU if there is one.
-    json
-        Print one JSON object.
-    quiet
-        Show no progress.
+        The random seed of the samples.
     """
-    from relmo.analysis.core.files import read_document
-    from relmo.analysis.units import compare as library
-    from relmo.cli.terminal import print_json, print_tables, share_bar
-
-    beside.check()
-    check_plot(plot, overwrite=overwrite)
-    loaded = _load_models(models, tokenizer, device)
-    first = next(iter(loaded.values()))
-    library.check_alike(loaded)
-    document = read_document(first, text, symbols=symbols or None)
-    done: dict[str, Any] = {}
-    if beside.feature:
-        from relmo.analysis.core.features import tracks
-
-        track = tracks(document, [beside.feature])[beside.feature]
-        done["emergence"] = library.emergence(loaded, document, track)
-    compared = loaded
-    training = None
-    if beside.train:
-        compared, training = _with_ngram(loaded, beside, quiet=quiet)
-    with share_bar("reading", quiet=quiet) as progress:
-        done["losses"] = library.compare_losses_of(compared, document.symbols, progress=progress)
-    made = _sampled(compared, beside, seed)
-    if training is not None:
-        done["copies"] = Copies(_copies(compared, made, document.symbols, training))
-    if plot is not None:
-        done["losses"].plot(plot)
-        say_wrote(plot, quiet=quiet)
-    if json:
-        texts = [{"seed": s, "model": each.model, "text": each.text} for s, some in made for each in some]
-        print_json({"text": text} | {name: each.as_dict() for name, each in done.items()} | {"samples": texts})
-        return
-    print_tables(*(each.table() for each in done.values()))
-    _print_samples(made)
-
-
-def _load_models(
-    sources: tuple[str, ...], tokenizer: Literal["words", "whitespace"] | None, device: str
-) -> "dict[str, LanguageModel]":
-    """Language models by the names of their folders, or by their paths where names are the same."""
-    from relmo.loading import load
-
-    if not sources:
-        raise SettingError("a model is needed: relmo analyse compare MODEL… --text FILE")
-    short = [Path(source).name for source in sources]
-    names = short if len(set(short)) == len(short) else list(sources)
-    if len(set(names)) < len(names):
-        raise SettingError("the same model is given twice")
-    loaded = (load(source, kinds="lm", device=device).splitting(tokenizer) for source in sources)
-    return dict(zip(names, loaded, strict=True))
-
-
-def _with_ngram(models: "dict[str, LanguageModel]", beside: Beside, *, quiet: bool) -> "tuple[dict[str, Any], Any]":
-    """The models and an n-gram model of the training text, and the text's ids."""
-    import tempfile
-
     import numpy as np
 
+    from relmo.analysis.core.features import read_document, tracks
+    from relmo.analysis.core.show import Table, format_number
+    from relmo.analysis.units import compare as library
     from relmo.analysis.units.ngram import ngram_like
-    from relmo.cli.terminal import share_bar
     from relmo.text.encode import encode_file
 
-    assert beside.train is not None
-    first = next(iter(models.values()))
-    with tempfile.TemporaryDirectory() as scratch, share_bar("counting n-grams", quiet=quiet) as progress:
-        stream = encode_file(beside.train, first.settings.text, first.vocabulary, Path(scratch))
-        ids = np.array(stream.ids)
-        ngram = ngram_like(first, ids, order=beside.order, progress=progress)
-    return models | {f"{beside.order}-gram": ngram}, ids
+    check_minimum(samples=(comparison.samples, 0), limit=(comparison.limit, 1))
+    output.check()
+    loaded = _load_models(models, loading)
+    model = next(iter(loaded.values()))
+    library.check_comparable(loaded)
+    document = read_document(model, text, symbols=symbols or None)
+    reports: dict[str, Any] = {}
+    if comparison.feature:
+        track = tracks(document, [comparison.feature])[comparison.feature]
+        reports["emergence"] = library.emergence(loaded, document, track)
+    if comparison.train:
+        with tempfile.TemporaryDirectory() as scratch, output.progress("counting n-grams") as progress:
+            stream = encode_file(comparison.train, model.settings.text, model.vocabulary, Path(scratch))
+            training_ids = np.array(stream.ids)
+            ngram = ngram_like(model, training_ids, order=comparison.order, progress=progress)
+        loaded |= {f"{comparison.order}-gram": ngram}
+    with output.progress("reading") as progress:
+        reports["losses"] = library.compare_losses_of(loaded, document.symbols, progress=progress)
+    sampling = {name: getattr(comparison, name) for name in ("prompt", "limit", "temperature")}
+    seeds = range(seed, seed + comparison.samples)
+    samples = [(s, sample) for s in seeds for sample in library.samples(loaded, seed=s, **sampling)]
+    record = {name: report.as_dict() for name, report in reports.items()}
+    tables = [report.table() for report in reports.values()]
+    if comparison.train:
+        lengths = library.COPY_LENGTHS[model.settings.text.unit]
+        copies = {"the text given": library.copied(model.vocabulary.ids(document.symbols), training_ids, lengths)}
+        for name in loaded:
+            ids = [model.encode(sample.text) for _, sample in samples if sample.model == name]
+            if ids:
+                copies[f"samples of {name}"] = library.copied(np.concatenate(ids), training_ids, lengths)
+        record["copies"] = {name: {str(n): share for n, share in shares.items()} for name, shares in copies.items()}
+        rows = [[name, *(format_number(100 * shares[n], 1) for n in lengths)] for name, shares in copies.items()]
+        columns = ["spans of n symbols, n =", *map(str, lengths)]
+        tables.append(Table(columns, rows, "percent of spans that occur in the training text"))
+    output.draw(reports["losses"].plot)
+    texts = [{"seed": s, "model": sample.model, "text": sample.text} for s, sample in samples]
+    output.print({"text": text} | record | {"samples": texts}, tables)
+    if samples and not output.json:
+        _print_samples(samples, len(loaded))
 
 
-def _sampled(models: "dict[str, LanguageModel]", beside: Beside, seed: int) -> "list[tuple[int, list[Any]]]":
-    from relmo.analysis.units.compare import samples
-
-    options: dict[str, Any] = {"prompt": beside.prompt, "limit": beside.limit, "temperature": beside.temperature}
-    return [(s, samples(models, seed=s, **options)) for s in range(seed, seed + beside.samples)]
-
-
-def _copies(
-    models: "dict[str, LanguageModel]", made: "list[tuple[int, list[Any]]]", held_out: list[str], training: Any
-) -> dict[str, dict[int, float]]:
-    """How much of the samples, and of the text that no model has read, stands in the training text."""
-    import numpy as np
-
-    from relmo.analysis.units.compare import COPIED, copied
-
-    first = next(iter(models.values()))
-    lengths = COPIED[first.settings.text.unit]
-    found = {"the text given": copied(first.vocabulary.ids(held_out), training, lengths)}
-    for name in models:
-        own = [first.encode(each.text) for _, some in made for each in some if each.model == name]
-        if own:
-            found[f"samples of {name}"] = copied(np.concatenate(own), training, lengths)
-    return found
+def _load_models(sources: tuple[str, ...], loading: Models) -> "dict[str, LanguageModel]":
+    """Load language models by folder name, or by path where folder names are the same."""
+    if not sources:
+        raise SettingError("MODEL is missing: relmo analyse compare MODEL… --text FILE")
+    names = [Path(source).name for source in sources]
+    if len(set(names)) < len(names):
+        names = list(sources)
+    if len(set(names)) < len(names):
+        raise SettingError("the same model is given twice")
+    return {name: loading.load(source, kinds="lm") for name, source in zip(names, sources, strict=True)}
 
 
-@dataclass(frozen=True)
-class Copies:
-    """The shares of stretches that stand in the training text, for each text and length."""
-
-    shares: dict[str, dict[int, float]]
-
-    def as_dict(self) -> dict[str, Any]:
-        """By name and length."""
-        return {name: {str(length): share for length, share in each.items()} for name, each in self.shares.items()}
-
-    def table(self) -> Any:
-        """A row for each text."""
-        from relmo.analysis.core.show import Table, figure
-
-        lengths = list(next(iter(self.shares.values())))
-        rows = [[name, *(figure(100 * each[length], 1) for length in lengths)] for name, each in self.shares.items()]
-        columns = ["stretches of so many symbols", *map(str, lengths)]
-        return Table(columns, rows, "percent that stand in the training text as they are")
-
-
-def _print_samples(made: "list[tuple[int, list[Any]]]") -> None:
-    """Texts without their models' names, and the names at the end."""
-    for seed, some in made:
-        for number, each in enumerate(some):
-            print(f"\n--- seed {seed}, text {chr(ord('A') + number)}\n{each.text}")
-    if made:
-        print("\n--- which was which")
-        for seed, some in made:
-            print(f"seed {seed}: " + ", ".join(f"{chr(ord('A') + n)} {each.model}" for n, each in enumerate(some)))
+def _print_samples(samples: list[tuple[int, Any]], num_models: int) -> None:
+    """Print texts under letters, and at the end which model wrote which."""
+    answers: dict[int, list[str]] = {}
+    for index, (seed, sample) in enumerate(samples):
+        letter = chr(ord("A") + index % num_models)
+        print(f"\n--- seed {seed}, text {letter}\n{sample.text}")
+        answers.setdefault(seed, []).append(f"{letter} {sample.model}")
+    print("\n--- models")
+    for seed, letters in answers.items():
+        print(f"seed {seed}: {', '.join(letters)}")

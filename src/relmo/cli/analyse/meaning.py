@@ -1,20 +1,19 @@
 """`relmo analyse meaning SENTENCE WORD --index DIR`"""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from relmo.cli.output import Overwrite
-from relmo.cli.sources import Tokenizer
-from relmo.errors import ModelError, SettingError, shown
+from relmo.cli.analyse.base import MODELS, PRINTING, Models, Printing, check_minimum
+from relmo.cli.options import Overwrite
+from relmo.errors import ModelError, SettingError, quote
 from relmo.settings.arguments import PathName
 
 if TYPE_CHECKING:
     from relmo.analysis.core.show import Table
-    from relmo.analysis.meaning.lookup import Meaning, Mix
     from relmo.models.bilm import BiLM
 
 
@@ -23,54 +22,37 @@ class CorpusOptions:
     """The corpus that is searched."""
 
     index: Path | None = None
-    """The folder of a corpus with its vectors, which --build writes."""
+    """The index folder of a corpus, written by --build."""
     build: tuple[Path, ...] = ()
-    """Write the folder --index from these files: a sentence a line, or .conllu."""
+    """Build the index folder from these files: one sentence per line, or .conllu."""
     overwrite: Overwrite = False
     dtype: Literal["int8", "float16"] = "int8"
-    """How --build stores vectors: int8, or float16, which is twice as large."""
+    """The storage type of vectors for --build: int8, or float16, which is twice as large."""
     k: int = 10
-    """How many occurrences to show."""
+    """The number of occurrences to show."""
     same_word: bool = False
-    """Look only among other occurrences of the same word."""
+    """Search only among other occurrences of the same word."""
     vectors: PathName | None = None
-    """Static word vectors to compare with; by default those that ship with relmo."""
+    """Static word vectors for comparison; by default the bundled ones."""
 
     @property
     def source(self) -> str | None:
-        """Name or path of the model that the index was built with; None if it is to be built or does not say."""
+        """Name or path of the model that the index was built with; None if there is no index yet or it does not say."""
         from relmo.analysis.meaning.occurrences import OccurrenceIndex
 
         return None if self.index is None or self.build else OccurrenceIndex.open(self.index).source
 
-    def look_up(self, model: "BiLM", sentence: str, word: str, say: Callable[[str], None]) -> "Meaning":
-        """Looks a word of a sentence up in the index."""
-        from relmo.analysis.meaning.lookup import meaning as found
-        from relmo.analysis.meaning.occurrences import OccurrenceIndex
-        from relmo.loading import load_vectors
-
-        assert self.index is not None
-        which = int(word) if word.isdecimal() and word not in model.tokens(sentence) else word
-        options: dict[str, Any] = {"k": self.k, "same_word": self.same_word, "vectors": load_vectors(self.vectors, say)}
-        result = found(model, OccurrenceIndex.open(self.index), sentence, which, **options)
-        looked_up = shown(result.words[result.position])
-        if not any(result.layers):
-            say(f"{self.index}: has no other occurrence of {looked_up}")
-        if result.static == []:
-            say(f"{looked_up} has no static vector to compare with")
-        return result
-
 
 @dataclass(frozen=True, kw_only=True)
-class Layers:
-    """What layers are good for."""
+class LayerOptions:
+    """Comparison of layers."""
 
     mix: tuple[str, ...] = ()
-    """A trained task with ELMo: show how much it takes of each layer."""
+    """A trained task with ELMo: show its weight of each layer."""
     measure: tuple[Literal["wsd", "pos"], ...] = ()
-    """What each layer knows, as relmo reproduce measures it: wsd for word senses, pos for parts of speech."""
+    """Evaluate each layer: wsd for word sense disambiguation, pos for part-of-speech tagging."""
     data: Path | None = None
-    """Where the data of --measure lies."""
+    """The data folder for --measure."""
 
 
 def meaning(
@@ -79,14 +61,12 @@ def meaning(
     *,
     model: PathName | None = None,
     corpus: Annotated[CorpusOptions, Parameter(name="*", group="Corpus")] = CorpusOptions(),
-    layers: Annotated[Layers, Parameter(name="*", group="Layers")] = Layers(),
-    tokenizer: Tokenizer = None,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
-    json: bool = False,
-    quiet: bool = False,
+    layers: Annotated[LayerOptions, Parameter(name="*", group="Layers")] = LayerOptions(),
+    output: Printing = PRINTING,
+    loading: Models = MODELS,
 ) -> None:
-    """What a word means in its sentence: its nearest occurrences in a corpus, layer by layer, and the neighbours of its
-    static vector. Also which layers know senses and parts of speech, and which layers tasks have chosen.
+    """Find the nearest occurrences of a word of a sentence in a corpus, layer by layer, and the neighbours of its
+    static vector. Also evaluate layers on senses and parts of speech, and show the layer weights of tasks.
 
     For example:
 
@@ -99,64 +79,58 @@ def meaning(
     Parameters
     ----------
     sentence
-        A sentence, which is split into words.
+        A sentence; it is tokenised.
     word
-        The word of the sentence to look up, or its place from 0.
+        The word of the sentence to look up, or its position from 0.
     model
-        A bidirectional language model; by default the one that --index was built with, otherwise the one that ships
-        with relmo.
-    device
-        Where to compute; auto takes a GPU if there is one.
-    json
-        Print one JSON object.
-    quiet
-        Show no progress.
+        A bidirectional language model; by default the one that --index was built with, or the bundled one.
     """
-    from relmo.analysis.meaning.lookup import mix_table
-    from relmo.cli.terminal import print_json, print_tables, sayer, warnings_said
-    from relmo.loading import load
-
-    _check(sentence, word, corpus, layers)
-    say = sayer(quiet=quiet)
-    done: dict[str, Any] = {}
-    tables: list[Table] = []
-    needed = sentence is not None or corpus.build or layers.measure
-    source = corpus.source if model is None else model
-    loaded = load(source, kinds="bilm", device=device).splitting(tokenizer) if needed else None
-    with warnings_said(say):
-        if corpus.build and loaded is not None:
-            done["index"] = _build_from(corpus, loaded, source, quiet=quiet)
-            say(f"{corpus.index}: {done['index']['words']:,} words")
-        if sentence is not None and word is not None and loaded is not None:
-            found = corpus.look_up(loaded, sentence, word, say)
-            done["meaning"] = found.as_dict()
-            tables += found.tables()
-        if layers.mix:
-            mixes = {name: _learnt(name, device) for name in layers.mix}
-            done["mix"] = {name: [each._asdict() for each in some] for name, some in mixes.items()}
-            tables.append(mix_table(mixes))
-    if not json:
-        print_tables(*tables)
-    if loaded is not None:
-        done |= _measured(loaded, layers, corpus.vectors, show=not json, say=say)
-    if json:
-        print_json(done)
-
-
-def _check(sentence: str | None, word: str | None, corpus: CorpusOptions, layers: Layers) -> None:
-    """Raises where what was given does not fit together."""
     if (sentence is None) != (word is None):
-        raise SettingError("a sentence and a word of it are needed: relmo analyse meaning SENTENCE WORD --index DIR")
+        raise SettingError("SENTENCE or WORD is missing: relmo analyse meaning SENTENCE WORD --index DIR")
     if (sentence is not None or corpus.build) and corpus.index is None:
-        raise SettingError("say where the corpus is, or where it goes: --index DIR")
+        raise SettingError("--index is missing; give the index folder of the corpus: --index DIR")
     if sentence is None and not (corpus.build or layers.mix or layers.measure):
-        raise SettingError("nothing is asked for: give a sentence and a word, or --build, --mix or --measure")
-    if corpus.k < 1:
-        raise SettingError(f"--k must be 1 or more, not {corpus.k}")
+        raise SettingError("nothing to do; give SENTENCE and WORD, or --build, --mix or --measure")
+    check_minimum(k=(corpus.k, 1))
+    from relmo.analysis.meaning.lookup import meaning as look_up
+    from relmo.analysis.meaning.occurrences import OccurrenceIndex
+    from relmo.cli.terminal import print_json, print_tables
+    from relmo.loading import load_vectors
+
+    record: dict[str, Any] = {}
+    tables: list[Table] = []
+    needs_model = sentence is not None or corpus.build or layers.measure
+    source = corpus.source if model is None else model
+    loaded = loading.load(source, kinds="bilm") if needs_model else None
+    with output.notes():
+        if corpus.build and loaded is not None:
+            record["index"] = _build_index(corpus, loaded, source, quiet=output.quiet)
+            output.say(f"{corpus.index}: {record['index']['words']:,} words")
+        if sentence is not None and word is not None and corpus.index is not None and loaded is not None:
+            position = int(word) if word.isdecimal() and word not in loaded.tokens(sentence) else word
+            options: dict[str, Any] = {"k": corpus.k, "same_word": corpus.same_word}
+            options["vectors"] = load_vectors(corpus.vectors, output.say)
+            result = look_up(loaded, OccurrenceIndex.open(corpus.index), sentence, position, **options)
+            record["meaning"] = result.as_dict()
+            tables += result.tables()
+            looked_up = quote(result.words[result.position])
+            if not any(result.layers):
+                output.say(f"{corpus.index}: has no other occurrence of {looked_up}")
+            if result.static == []:
+                output.say(f"{looked_up} has no static vector to compare with")
+        if layers.mix:
+            mix_record, table = _read_mixes(layers.mix, loading.device)
+            record["mix"] = mix_record
+            tables.append(table)
+    if not output.json:
+        print_tables(*tables)
+    if loaded is not None and layers.measure:
+        record |= _evaluate_layers(loaded, layers, corpus.vectors, output)
+    if output.json:
+        print_json(record)
 
 
-def _build_from(corpus: CorpusOptions, model: "BiLM", source: str | None, *, quiet: bool) -> dict[str, Any]:
-    """Build an index of all sentences of files; return where it is, and how many words it has."""
+def _build_index(corpus: CorpusOptions, model: "BiLM", source: str | None, *, quiet: bool) -> dict[str, Any]:
     from relmo.analysis.meaning.occurrences import build_index
     from relmo.cli.terminal import count_bar
     from relmo.embedding.files import read_source
@@ -167,40 +141,40 @@ def _build_from(corpus: CorpusOptions, model: "BiLM", source: str | None, *, qui
             yield from (list(sentence.tokens) for sentence in read_source(file, model))
 
     assert corpus.index is not None
-    how: dict[str, Any] = {"dtype": corpus.dtype, "overwrite": corpus.overwrite, "source": source or DEFAULT}
+    options: dict[str, Any] = {"dtype": corpus.dtype, "overwrite": corpus.overwrite, "source": source or DEFAULT}
     with count_bar("words", quiet=quiet) as progress:
-        made = build_index(corpus.index, model, sentences(), progress=progress, **how)
-    return {"folder": str(corpus.index), "words": len(made)}
+        index = build_index(corpus.index, model, sentences(), progress=progress, **options)
+    return {"folder": str(corpus.index), "words": len(index)}
 
 
-def _learnt(source: str, device: str) -> "list[Mix]":
-    from relmo.analysis.meaning.lookup import mix_weights
+def _read_mixes(sources: tuple[str, ...], device: str) -> "tuple[dict[str, Any], Table]":
+    from relmo.analysis.meaning.lookup import mix_table, mix_weights
     from relmo.loading import load
     from relmo.settings.kinds import TASKS
 
-    found = mix_weights(load(source, kinds=TASKS, device=device))  # type: ignore[arg-type]
-    if not found:
-        raise ModelError(f"{source}: was trained without ELMo and has no mix of layers")
-    return found
+    mixes = {}
+    for source in sources:
+        mixes[source] = mix_weights(load(source, kinds=TASKS, device=device))  # type: ignore[arg-type]
+        if not mixes[source]:
+            raise ModelError(f"{source}: was trained without ELMo and has no layer weights")
+    record = {source: [mix._asdict() for mix in task_mixes] for source, task_mixes in mixes.items()}
+    return record, mix_table(mixes)
 
 
-def _measured(
-    model: "BiLM", layers: Layers, vectors: str | None, *, show: bool, say: Callable[[str], None]
-) -> dict[str, Any]:
-    """Tables that `relmo reproduce` makes, printed where `show` says so."""
-    from relmo import reproduce as library
+def _evaluate_layers(model: "BiLM", layers: LayerOptions, vectors: str | None, output: Printing) -> dict[str, Any]:
+    from relmo.analysis.core.published import Controls, data_folder
     from relmo.analysis.core.untrained import untrained
-    from relmo.cli.terminal import print_reproduction, warnings_said
+    from relmo.analysis.meaning import pos, wsd
+    from relmo.cli.terminal import print_published_table
     from relmo.loading import load_vectors
-    from relmo.reproduce.controls import Controls
-    from relmo.reproduce.data import data_folder
 
-    done: dict[str, Any] = {}
+    measures = {"pos": pos.make_table, "wsd": wsd.make_table}
+    record: dict[str, Any] = {}
     for name in layers.measure:
-        controls = Controls(untrained(model), load_vectors(vectors, say))
-        with warnings_said(say):
-            table = library.reproduce(name, model, data=data_folder(layers.data), controls=controls, say=say)
-        done[name] = table.summary()
-        if show:
-            print_reproduction(table)
-    return done
+        controls = Controls(untrained(model), load_vectors(vectors, output.say))
+        with output.notes():
+            table = measures[name](model, data=data_folder(layers.data), controls=controls, on_message=output.say)
+        record[name] = table.summary()
+        if not output.json:
+            print_published_table(table)
+    return record

@@ -1,4 +1,4 @@
-"""AllenNLP's names for ELMo: an old script runs with its import changed.
+"""AllenNLP's API for ELMo: old scripts run with only their imports changed.
 
     from relmo.compat.allennlp import Elmo, batch_to_ids                   # was: allennlp.modules.elmo
     from relmo.compat.allennlp import ElmoTokenEmbedder                    # was: allennlp.modules.token_embedders
@@ -6,14 +6,14 @@
     from relmo.compat.allennlp import ScalarMix                            # was: allennlp.modules.scalar_mix
     from relmo.compat.allennlp import remove_sentence_boundaries           # was: allennlp.nn.util
 
-The same as there: signatures, shapes, the numbers, and what a state dict may hold: names such as
-`_elmo_lstm._token_embedder.char_conv_0.weight` and `scalar_mix_0.scalar_parameters.0` load. So each row's LSTM states
-go on from batch to batch until `reset_states` (`relmo.Elmo` starts each batch from zero), or until
-`elmo._elmo_lstm._elmo_lstm.stateful = False`. The layer norm includes the sentence boundaries.
+As in AllenNLP: signatures, shapes, numbers, and state dicts with names such as
+`_elmo_lstm._token_embedder.char_conv_0.weight` and `scalar_mix_0.scalar_parameters.0`. LSTM states of each row are
+carried from batch to batch until `reset_states` (`relmo.Elmo` starts each batch from zero), or until
+`elmo._elmo_lstm._elmo_lstm.stateful = False`. Layer norm includes the sentence boundaries.
 
-Better than there: options with 261 characters, with other widths than 50, without skip connections or without highway
-layers are read; a cached vocabulary follows weights that change; nothing is downloaded. `Elmo.from_archive` takes the
-ELMo out of a `model.tar.gz`.
+In addition: options with 261 characters, with widths other than 50, without skip connections or without highway layers
+are supported; a cached vocabulary follows changes of the weights; nothing is downloaded. `Elmo.from_archive` extracts
+the ELMo from a `model.tar.gz`.
 """
 
 from relmo.compat.allennlp.bilm import _ElmoBiLm as _ElmoBiLm

@@ -1,7 +1,7 @@
-"""The biLM under AllenNLP's names: character ids in, every layer out, with the vectors of the boundaries.
+"""AllenNLP's `_ElmoBiLm`: character ids to all layers, including the vectors of sentence boundaries.
 
-`_token_embedder` and `_elmo_lstm` are views of its two halves, made when they are asked for. Scripts freeze one of
-them, reset its states, or tell it not to keep any.
+`_token_embedder` and `_elmo_lstm` are views of its two halves, created on access. Scripts freeze one of them, reset its
+states, or make it stateless.
 """
 
 import copy
@@ -17,33 +17,35 @@ from relmo.errors import SettingError
 from relmo.loading import load
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork, CharacterEncoder
-from relmo.store.torch_names import ALLENNLP, fill, layout
+from relmo.nn.elmo_lstm import FORGET_BIAS
+from relmo.store.torch_names import ALLENNLP, layout
 from relmo.text.characters import CHARACTERS, END_OF_WORD
 
 COLUMNS = 50
-"""How many character ids AllenNLP gives a word; they are laid out anew for a model with another number."""
-NO_WORD = 0  # the place of padding in a cached vocabulary
-PADDING = CHARACTERS  # the id of the columns behind a word's end
+"""Character ids of a word in AllenNLP; they are converted for models with another number."""
+PADDING_INDEX = 0  # of a cached vocabulary
+PADDING = CHARACTERS  # character id after the end of a word
+CACHE_BATCH = 4096  # words of a cached vocabulary that are encoded together
 
 
 def batch_to_ids(batch: Sequence[Sequence[str]]) -> Tensor:
-    """The character ids of sentences of words: (sentences, words, 50), zero past a sentence's end."""
+    """Return the character ids of tokenised sentences: (sentences, words, 50), zero for padding."""
     return core.sentence_ids(batch, COLUMNS)
 
 
 def remove_sentence_boundaries(tensor: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Vectors (B, T + 2, D) and mask (B, T + 2) with the boundaries -> both without, zero past a sentence's end."""
+    """Return vectors (B, T, D) and mask (B, T), zero for padding, from vectors and mask of T + 2 with boundaries."""
     lengths = mask.sum(dim=1) - 2
     words = torch.arange(mask.shape[1] - 2, device=mask.device) < lengths.unsqueeze(1)
     return tensor[:, 1:-1] * words.unsqueeze(2), words.to(mask.dtype)
 
 
 class _ElmoBiLm(core.Elmo):
-    """The biLM of two files, or a loaded one (`model`), and the states that it carries from batch to batch.
+    """The biLM of two files, or a loaded one (`model`), with states that are carried from batch to batch.
 
-    `vocab_to_cache` lists words, the first standing for padding; their token vectors are computed once, and `forward`
-    takes their places in the list as `word_inputs`. With `requires_grad` the list saves spelling them, but their
-    vectors are computed anew in each batch, so that gradients are right.
+    `vocab_to_cache` lists words, the first of which stands for padding; their token vectors are computed once, and
+    `forward` takes their indices as `word_inputs`. With `requires_grad` only their spelling is cached and the vectors
+    are computed in each batch, so that gradients are right.
     """
 
     cached_ids: Tensor | None
@@ -59,16 +61,16 @@ class _ElmoBiLm(core.Elmo):
         model: BiLM | BiLMNetwork | None = None,
     ):
         super().__init__(_load(options_file, weight_file, model), mixes=0, trainable=requires_grad, state="carry")
-        spelled = None if vocab_to_cache is None else core.sentence_ids([list(vocab_to_cache)], self.max_characters)[0]
-        self.register_buffer("cached_ids", spelled, persistent=False)
+        ids = None if vocab_to_cache is None else core.sentence_ids([list(vocab_to_cache)], self.max_characters)[0]
+        self.register_buffer("cached_ids", ids, persistent=False)
         self.register_buffer("cached_vectors", None, persistent=False)
-        self.register_load_state_dict_pre_hook(_rename)
-        self.register_load_state_dict_post_hook(_forget_vectors)
+        self.register_load_state_dict_pre_hook(_convert_state_dict)
+        self.register_load_state_dict_post_hook(_clear_cached_vectors)
         self.train()
 
     @property
     def num_layers(self) -> int:
-        """How many layers a sentence's vectors have: the token layer and the LSTMs."""
+        """The number of layers: the token layer and the LSTMs."""
         return self.network.layer_count
 
     @property
@@ -80,63 +82,66 @@ class _ElmoBiLm(core.Elmo):
         return _ElmoLstm(self)
 
     def get_output_dim(self) -> int:
-        """The size of a vector."""
+        """Return the size of a vector."""
         return self.size
 
     def train(self, mode: bool = True) -> "_ElmoBiLm":
-        """Sets the mode, as in any module; the biLM has no dropout of its own, fine-tuned or not."""
+        """Set the mode; the biLM itself never applies dropout, even when fine-tuned."""
         super().train(mode)
         self.network.eval()
         return self
 
     @property
     def learns(self) -> bool:
-        """Whether any of its weights wants a gradient."""
+        """Whether any of its weights requires a gradient."""
         return any(parameter.requires_grad for parameter in self.network.parameters())
 
     def forward(self, inputs: Tensor, word_inputs: Tensor | None = None) -> dict[str, Any]:  # type: ignore[override]
-        """Character ids (B, T, 50), zero where there is no word. With a cached vocabulary also the words' places in it
-        (B, T); if one is not in it, the whole batch is read by its characters. -> `activations`, every layer
-        (B, T + 2, D), and `mask` (B, T + 2), true where there is a word or a boundary"""
-        words = self.cached_ids
+        """Return `activations`, every layer (B, T + 2, D), and `mask` (B, T + 2), true for words and boundaries.
+
+        inputs         character ids (B, T, 50), zero for padding
+        word_inputs    with a cached vocabulary, the words' indices (B, T); if one is out of range, the batch is read by
+                       characters
+        """
+        vocabulary = self.cached_ids
         with torch.set_grad_enabled(self.learns and torch.is_grad_enabled()):
-            if words is None or word_inputs is None or ((word_inputs < 0) | (word_inputs >= len(words))).any():
-                mask = _mask(inputs)
+            if vocabulary is None or word_inputs is None or _is_outside(word_inputs, len(vocabulary)):
+                mask = _word_mask(inputs)
                 tokens, ends = self.encode(inputs, mask)
             else:
-                mask = word_inputs != NO_WORD
-                tokens, ends = self._cached(words, word_inputs, mask)
+                mask = word_inputs != PADDING_INDEX
+                tokens, ends = self._encode_cached(vocabulary, word_inputs, mask)
             layers, mask = self.read(tokens, ends, mask)
         return {"activations": list(layers), "mask": mask}
 
     def encode(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """As the core does. Besides, a word may be any row of ids, as in AllenNLP: 0 is a character without a
-        vector."""
+        """Encode words as the core does, but accept any row of ids, as AllenNLP: 0 is a character without a vector."""
         words = ids[mask]
-        if bool(_spelled(words).all()):
+        if bool(_is_spelling(words).all()):
             return super().encode(ids, mask)
         words = torch.cat([self.ends.to(ids.device), core.fit_columns(words, self.max_characters)])
         low, high = (int(bound) for bound in words.aminmax())
         if low < 0 or high > CHARACTERS:
-            raise SettingError(f"character ids go from 0 to {CHARACTERS}; found {low} to {high}")
+            raise SettingError(f"character ids must be from 0 to {CHARACTERS}, not from {low} to {high}")
         assert isinstance(self.network.encoder, CharacterEncoder)
-        vectors = _for_any_ids(self.network.encoder)(words + 1)
+        vectors = _shift_encoder(self.network.encoder)(words + 1)
         tokens = vectors.new_zeros(*mask.shape, vectors.shape[1])
         return tokens.index_put((mask,), vectors[2:]), vectors[:2]
 
-    def _cached(self, words: Tensor, places: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Token vectors of places in the cached vocabulary (B, T), and those of the boundaries."""
+    def _encode_cached(self, vocabulary: Tensor, indices: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         if self.learns:
-            return self.encode(words[places] * mask.unsqueeze(2), mask)
+            return self.encode(vocabulary[indices] * mask.unsqueeze(2), mask)
         if self.cached_vectors is None:
-            there = [torch.ones(1, len(part), dtype=torch.bool, device=part.device) for part in words.split(4096)]
-            chunks = [self.encode(part.unsqueeze(0), all_) for part, all_ in zip(words.split(4096), there, strict=True)]
+            chunks = []
+            for ids in vocabulary.split(CACHE_BATCH):
+                all_words = torch.ones(1, len(ids), dtype=torch.bool, device=ids.device)
+                chunks.append(self.encode(ids.unsqueeze(0), all_words))
             self.cached_vectors = torch.cat([chunks[0][1], *(tokens[0] for tokens, _ in chunks)])
-        return self.cached_vectors[places + 2], self.cached_vectors[:2]
+        return self.cached_vectors[indices + 2], self.cached_vectors[:2]
 
 
 class _ElmoCharacterEncoder(nn.Module):
-    """The half of a biLM that reads words by their characters, with no look at their neighbours."""
+    """The half of a biLM that encodes words by their characters, without context."""
 
     def __init__(
         self,
@@ -147,26 +152,26 @@ class _ElmoCharacterEncoder(nn.Module):
         bilm: _ElmoBiLm | None = None,
     ):
         super().__init__()
-        whole = _ElmoBiLm(options_file, weight_file, requires_grad) if bilm is None else bilm
-        self.encoder = whole.network.encoder
-        self.bilm = (whole,)  # in a tuple it is no part of this module
+        bilm = _ElmoBiLm(options_file, weight_file, requires_grad) if bilm is None else bilm
+        self.encoder = bilm.network.encoder
+        self.bilm = (bilm,)  # a tuple, so that it is not a submodule
 
     def get_output_dim(self) -> int:
-        """The size of a word's vector."""
+        """Return the size of a word vector."""
         return self.bilm[0].size // 2
 
     def forward(self, inputs: Tensor) -> dict[str, Tensor]:
-        """Character ids (B, T, 50) -> `token_embedding` (B, T + 2, P), the boundaries' vectors among them, and `mask`
-        (B, T + 2)."""
+        """Return `token_embedding` (B, T + 2, P), including boundaries, and `mask` (B, T + 2) of character ids
+        (B, T, 50)."""
         (bilm,) = self.bilm
         with torch.set_grad_enabled(bilm.learns and torch.is_grad_enabled()):
-            mask = _mask(inputs)
+            mask = _word_mask(inputs)
             tokens, mask = bilm.enclose(*bilm.encode(inputs, mask), mask)
         return {"mask": mask, "token_embedding": tokens}
 
 
 class _ElmoLstm(nn.Module):
-    """The LSTMs of a biLM, and the states that they carry."""
+    """The LSTMs of a biLM and their carried states."""
 
     def __init__(self, bilm: _ElmoBiLm):
         super().__init__()
@@ -175,7 +180,7 @@ class _ElmoLstm(nn.Module):
 
     @property
     def stateful(self) -> bool:
-        """Whether a batch starts from the states in which the one before ended."""
+        """Whether a batch starts from the final states of the previous one."""
         return self.bilm[0].state == "carry"
 
     @stateful.setter
@@ -192,7 +197,7 @@ class _ElmoLstm(nn.Module):
             self.bilm[0].carried = value
 
     def reset_states(self, mask: Tensor | None = None) -> None:
-        """The next batch starts from zero again; with a mask (B,), these rows of it."""
+        """Start the next batch from zero; with a mask (B,), only these rows."""
         if mask is None:
             self.bilm[0].reset_states()
         elif (states := self._states) is not None:
@@ -201,69 +206,76 @@ class _ElmoLstm(nn.Module):
             self._states = tuple(tensor.masked_fill(rows[:, None, None], 0) for tensor in states)
 
 
-def _mask(ids: Tensor) -> Tensor:
-    """Where there is a word (B, T), of character ids (B, T, C)."""
+def _is_outside(indices: Tensor, size: int) -> bool:
+    return bool(((indices < 0) | (indices >= size)).any())
+
+
+def _word_mask(ids: Tensor) -> Tensor:
     if ids.dim() != 3:
-        raise SettingError(f"character ids are (sentences, words, {COLUMNS}), not of shape {tuple(ids.shape)}")
+        raise SettingError(f"character ids must have the shape (sentences, words, {COLUMNS}), not {tuple(ids.shape)}")
     return (ids > 0).any(dim=2)
 
 
-def _spelled(words: Tensor) -> Tensor:
-    """Which words (N, C) are spelled as `batch_to_ids` does: to one end mark, and padding behind it."""
+def _is_spelling(words: Tensor) -> Tensor:
+    """Return which words (N, C) have the form of `batch_to_ids`: one end mark, and padding after it."""
     inside, end = words != PADDING, words == END_OF_WORD
     length = inside.sum(dim=1, keepdim=True)
-    first = torch.arange(words.shape[1], device=words.device) < length
-    ended = end.gather(1, (length - 1).clamp(min=0)).squeeze(1) & (end.sum(dim=1) == 1)
-    return ended & (inside == first).all(dim=1) & (words > 0).all(dim=1)
+    prefix = torch.arange(words.shape[1], device=words.device) < length
+    has_end = end.gather(1, (length - 1).clamp(min=0)).squeeze(1) & (end.sum(dim=1) == 1)
+    return has_end & (inside == prefix).all(dim=1) & (words > 0).all(dim=1)
 
 
-def _for_any_ids(encoder: CharacterEncoder) -> CharacterEncoder:
-    """The same encoder for ids that are greater by one: 1 is a character without a vector. It takes nothing for granted
-    about what follows what in a word."""
+def _shift_encoder(encoder: CharacterEncoder) -> CharacterEncoder:
+    """Return the encoder for ids that are greater by one, with a zero vector for 1. It assumes nothing about the order
+    of characters in a word."""
     cnn = copy.copy(encoder.cnn)
     cnn._parameters = {}
     cnn.fast = False
     cnn.embedding = nn.functional.pad(encoder.cnn.embedding, (0, 0, 1, 0))  # type: ignore[assignment]
-    whole = copy.copy(encoder)
-    whole._modules = encoder._modules | {"cnn": cnn}
-    return whole
+    shifted = copy.copy(encoder)
+    shifted._modules = encoder._modules | {"cnn": cnn}
+    return shifted
 
 
-def _rename(module: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-    """Takes a biLM by AllenNLP's names out of a state dict and into the module."""
-    _, _, missing, _, errors = rest
+@torch.no_grad()
+def _convert_state_dict(module: Any, state: dict[str, Any], prefix: str, *arguments: Any) -> None:
+    """Move a biLM with AllenNLP's names from a state dict into the module."""
+    _, _, missing, _, errors = arguments
     if not any(name.startswith((f"{prefix}_token_embedder.", f"{prefix}_elmo_lstm.")) for name in state):
         return
-    state.pop(f"{prefix}_word_embedding.weight", None)  # a cached vocabulary, which is computed anew
+    state.pop(f"{prefix}_word_embedding.weight", None)  # a cached vocabulary, which is recomputed
     for part in layout(module.network, ALLENNLP):
         name, stored = prefix + part.name, state.pop(prefix + part.name, None)
         if stored is None:
             missing.append(name)
         elif tuple(stored.shape) != part.shape:
-            errors.append(f"{name} is of shape {tuple(stored.shape)}; the model's is {part.shape}")
+            errors.append(f"{name} has the shape {tuple(stored.shape)}; the model needs {part.shape}")
         else:
-            fill(part, stored)
+            rows = stored[part.padding :].split([len(view) for view in part.views])
+            for view, values, sign in zip(part.views, rows, part.signs, strict=True):
+                view.copy_(sign * values)
+            if part.forget is not None:
+                part.views[0][part.forget] -= FORGET_BIAS
     state |= {f"{prefix}network.{name}": tensor for name, tensor in module.network.state_dict().items()}
 
 
-def _forget_vectors(module: Any, _: Any) -> None:
+def _clear_cached_vectors(module: Any, _: Any) -> None:
     module.cached_vectors = None
 
 
 def _load(options: str | Path | None, weights: str | Path | None, model: BiLM | BiLMNetwork | None) -> Any:
-    """The biLM of two files, or the one that is given."""
     if model is not None:
         network = model.network if isinstance(model, BiLM) else model
         if not isinstance(network.encoder, CharacterEncoder):
-            raise SettingError("these names are for models that read characters; relmo.Elmo takes this one")
+            raise SettingError("AllenNLP's classes need a model that reads characters; use relmo.Elmo for this one")
         return model
     if options is None or weights is None:
-        raise SettingError("give options_file and weight_file: the paths of an original model's two files")
+        raise SettingError("options_file and weight_file are missing: the paths of an original model's two files")
     return load((options, weights), kinds="bilm", device="cpu")
 
 
 def load_either(options: str | Path | None, weights: str | Path | None) -> BiLM:
-    """The biLM of two files, or the one that ships where none are given."""
+    """Load the biLM of two files, or the bundled one without files."""
     if options is None and weights is None:
         return load(kinds="bilm", device="cpu")
     return _load(options, weights, None)

@@ -1,4 +1,4 @@
-"""ELMo as a part of a network under AllenNLP's names: `Elmo`, with several mixes at once, and `ElmoTokenEmbedder`."""
+"""AllenNLP's modules: `Elmo`, with several mixes, `ElmoTokenEmbedder` and `ScalarMix`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from relmo.compat.allennlp.bilm import _ElmoBiLm, load_either, remove_sentence_b
 from relmo.errors import ModelError, SettingError
 from relmo.models.bilm import BiLM
 from relmo.networks.bilm import BiLMNetwork
-from relmo.store.allennlp import SavedElmo, read_saved
+from relmo.store.allennlp import SavedElmo, read_allennlp
 
 EPSILON = 1e-13
 
@@ -34,25 +34,25 @@ class ScalarMix(mixture.ScalarMix):
 
     @property
     def scalar_parameters(self) -> list[Tensor]:
-        """The weights before the softmax, each by itself."""
+        """The weights before the softmax, one by one."""
         return list(self.weights.split(1))
 
     def forward(self, tensors: Tensor | Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
-        """Layers, each (…, D), and where they hold a token (…), needed by the layer norm alone -> (…, D)."""
+        """Return the mixture (…, D) of layers (…, D). The mask of tokens (…) is needed for layer norm only."""
         if self.layer_norm and mask is None:
             raise SettingError("a mix with do_layer_norm needs the mask")
         if len(tensors) != len(self.weights):
-            raise SettingError(f"{len(tensors)} tensors were given to mix; the mix has {len(self.weights)} weights")
+            raise SettingError(f"{len(tensors)} tensors for a mix of {len(self.weights)} weights")
         layers = tensors if isinstance(tensors, Tensor) else torch.stack(list(tensors))
         return super().forward(layers, None if mask is None else mask.bool())
 
 
 class Elmo(nn.Module):
-    """ELMo vectors for character ids, several mixes at once.
+    """ELMo vectors for character ids, with several mixes.
 
-    `module` takes the place of the two files: a loaded `relmo.BiLM`; an `_ElmoBiLm`, which is shared and whose
-    `requires_grad` and `vocab_to_cache` count; or any module with `num_layers` and `get_output_dim()` whose `forward`
-    gives `activations` and `mask`.
+    `module` replaces the two files: a loaded `relmo.BiLM`; an `_ElmoBiLm`, which is shared and whose `requires_grad`
+    and `vocab_to_cache` apply; or any module with `num_layers` and `get_output_dim()` whose `forward` returns
+    `activations` and `mask`.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class Elmo(nn.Module):
     ):
         super().__init__()
         if module is not None and (options_file is not None or weight_file is not None):
-            raise SettingError("give either options_file and weight_file, or module, not both")
+            raise SettingError("options_file and weight_file cannot be used together with module")
         if module is None or isinstance(module, BiLM | BiLMNetwork):
             module = _ElmoBiLm(options_file, weight_file, requires_grad, vocab_to_cache, model=module)
         bilm: Any = module
         self._elmo_lstm = bilm
         self._keep_sentence_boundaries = keep_sentence_boundaries
         self._dropout = nn.Dropout(dropout)
-        trained = scalar_mix_parameters is None
+        trainable = scalar_mix_parameters is None
         for k in range(num_output_representations):
-            mix = ScalarMix(bilm.num_layers, do_layer_norm, scalar_mix_parameters, trainable=trained)
+            mix = ScalarMix(bilm.num_layers, do_layer_norm, scalar_mix_parameters, trainable=trainable)
             self.add_module(f"scalar_mix_{k}", mix)
         self._mixes = num_output_representations
 
@@ -87,33 +87,34 @@ class Elmo(nn.Module):
     def from_archive(
         cls, archive: str | Path, *, name: str | None = None, options_file: str | Path | None = None
     ) -> "Elmo":
-        """The ELMo of a model that AllenNLP saved (`model.tar.gz`, a folder, or a `.th` file), with its mixes, in
-        evaluation mode. `name` says which, where a model has several; `options_file` is the ELMo's, where the model
-        does not hold it and it is not as published."""
-        return cls._of(read_saved(archive, name=name, options=options_file))
+        """Load the ELMo of a model saved by AllenNLP (`model.tar.gz`, a folder, or a `.th` file) with its mixes, in
+        evaluation mode. `name` selects one of several; `options_file` is needed if the model does not contain the
+        options and they differ from the published ones."""
+        return cls._from_saved(read_allennlp(archive, name=name, options=options_file))
 
     @classmethod
-    def _of(cls, saved: SavedElmo) -> "Elmo":
-        count, layers, config = len({key.split(".")[0] for key in saved.mixes}), saved.network.layer_count, saved.config
-        if not count:
+    def _from_saved(cls, saved: SavedElmo) -> "Elmo":
+        num_mixes, num_layers = len({key.split(".")[0] for key in saved.mixes}), saved.network.layer_count
+        config = saved.config
+        if not num_mixes:
             raise ModelError(f"{saved.name}: has no mix of its layers; relmo.load gives the layers themselves")
         elmo = cls(
             None,
             None,
-            count,
+            num_mixes,
             do_layer_norm=config.do_layer_norm,
             dropout=config.dropout,
             keep_sentence_boundaries=config.keep_sentence_boundaries,
-            scalar_mix_parameters=[0.0] * layers if config.fixed else None,  # these come with the others
+            scalar_mix_parameters=[0.0] * num_layers if config.fixed else None,  # the values are loaded below
             module=_ElmoBiLm(None, None, config.requires_grad, model=saved.network),
         )
         for k, mix in enumerate(elmo.scalar_mixes):
-            begin = f"scalar_mix_{k}."
-            own = {key.removeprefix(begin): value for key, value in saved.mixes.items() if key.startswith(begin)}
+            prefix = f"scalar_mix_{k}."
+            state = {key.removeprefix(prefix): value for key, value in saved.mixes.items() if key.startswith(prefix)}
             try:
-                mix.load_state_dict(own)
+                mix.load_state_dict(state)
             except RuntimeError as error:
-                raise ModelError(f"{saved.name}: scalar_mix_{k} is not a mix of {layers} layers") from error
+                raise ModelError(f"{saved.name}: scalar_mix_{k} is not a mix of {num_layers} layers") from error
         return elmo.eval()
 
     @property
@@ -122,40 +123,39 @@ class Elmo(nn.Module):
         return [getattr(self, f"scalar_mix_{k}") for k in range(self._mixes)]
 
     def get_output_dim(self) -> int:
-        """The size of a vector."""
+        """Return the size of a vector."""
         return self._elmo_lstm.get_output_dim()
 
     def reset_states(self) -> None:
-        """The next batch starts from zero again."""
+        """Start the next batch from zero."""
         self._elmo_lstm.reset_states()
 
     def forward(self, inputs: Tensor, word_inputs: Tensor | None = None) -> dict[str, Any]:
-        """Character ids (B, T, 50), or (B, N, T, 50), zero where there is no word; with a cached vocabulary also the
-        words' places in it (B, T) or (B, N, T). -> `elmo_representations`, a tensor (B, T, D) a mix, and `mask`"""
-        cached = getattr(self._elmo_lstm, "cached_ids", None) is not None
-        places = word_inputs if cached or not isinstance(self._elmo_lstm, _ElmoBiLm) else None
+        """Return `elmo_representations`, one tensor (B, T, D) per mix, and `mask`.
+
+        inputs         character ids (B, T, 50), or (B, N, T, 50), zero for padding
+        word_inputs    with a cached vocabulary, the words' indices (B, T) or (B, N, T)
+        """
+        has_cache = getattr(self._elmo_lstm, "cached_ids", None) is not None
+        indices = word_inputs if has_cache or not isinstance(self._elmo_lstm, _ElmoBiLm) else None
         if inputs.dim() < 3:
-            raise SettingError(f"character ids are (sentences, words, 50), not of shape {tuple(inputs.shape)}")
-        outer = inputs.shape[:-2] if places is None else places.shape[:-1]
-        flat = None if places is None else places.flatten(0, -2)
-        output = self._elmo_lstm(inputs.flatten(0, -3), flat)
+            raise SettingError(f"character ids must have the shape (sentences, words, 50), not {tuple(inputs.shape)}")
+        batch_shape = inputs.shape[:-2] if indices is None else indices.shape[:-1]
+        output = self._elmo_lstm(inputs.flatten(0, -3), None if indices is None else indices.flatten(0, -2))
         mask, mixed = output["mask"], [mix(output["activations"], output["mask"]) for mix in self.scalar_mixes]
         if self._keep_sentence_boundaries:
             mixed = [vectors * mask.unsqueeze(2) for vectors in mixed]
         else:
-            full = mask
-            mixed = [remove_sentence_boundaries(vectors, full)[0] for vectors in mixed]
-            _, mask = remove_sentence_boundaries(full.unsqueeze(2), full)
-        shape = (*outer, mask.shape[1])
-        return {
-            "elmo_representations": [self._dropout(vectors).view(*shape, -1) for vectors in mixed],
-            "mask": mask.view(shape),
-        }
+            mixed = [remove_sentence_boundaries(vectors, mask)[0] for vectors in mixed]
+            _, mask = remove_sentence_boundaries(mask.unsqueeze(2), mask)
+        shape = (*batch_shape, mask.shape[1])
+        representations = [self._dropout(vectors).view(*shape, -1) for vectors in mixed]
+        return {"elmo_representations": representations, "mask": mask.view(shape)}
 
 
 class ElmoTokenEmbedder(nn.Module):
-    """One mix of ELMo's layers, with a projection behind it where `projection_dim` is given. Without files it is the
-    model that ships."""
+    """One mix of ELMo's layers, followed by a projection if `projection_dim` is given. Without files the bundled model
+    is used."""
 
     def __init__(
         self,
@@ -186,22 +186,21 @@ class ElmoTokenEmbedder(nn.Module):
     def from_archive(
         cls, archive: str | Path, *, name: str | None = None, options_file: str | Path | None = None
     ) -> "ElmoTokenEmbedder":
-        """As `Elmo.from_archive`, with the model's projection, where it has one."""
-        saved = read_saved(archive, name=name, options=options_file)
+        """Load as `Elmo.from_archive`, with the model's projection if it has one."""
+        saved = read_allennlp(archive, name=name, options=options_file)
         embedder = cls.__new__(cls)
         nn.Module.__init__(embedder)
-        embedder._elmo, embedder._projection = Elmo._of(saved), None
+        embedder._elmo, embedder._projection = Elmo._from_saved(saved), None
         if (weight := saved.projection.get("_projection.weight")) is not None:
             embedder._projection = nn.Linear(weight.shape[1], weight.shape[0])
             embedder._projection.load_state_dict({key.split(".")[1]: value for key, value in saved.projection.items()})
         return embedder.eval()
 
     def get_output_dim(self) -> int:
-        """The size of a vector."""
+        """Return the size of a vector."""
         return self._elmo.get_output_dim() if self._projection is None else self._projection.out_features
 
     def forward(self, elmo_tokens: Tensor, word_inputs: Tensor | None = None) -> Tensor:
-        """Character ids (B, T, 50) or (B, N, T, 50), and places in a cached vocabulary as `Elmo` takes them -> vectors
-        (B, T, D)."""
+        """Return vectors (B, T, D) of character ids (B, T, 50) or (B, N, T, 50), with `word_inputs` as in `Elmo`."""
         vectors = self._elmo(elmo_tokens, word_inputs)["elmo_representations"][0]
         return vectors if self._projection is None else self._projection(vectors)

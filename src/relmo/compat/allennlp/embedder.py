@@ -1,4 +1,4 @@
-"""Vectors of sentences and files under AllenNLP's names: `ElmoEmbedder`, as in `allennlp elmo`."""
+"""AllenNLP's `ElmoEmbedder`: vectors of sentences and files, as in `allennlp elmo`."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
@@ -12,50 +12,46 @@ import torch
 from torch import Tensor
 
 from relmo.compat.allennlp.bilm import _ElmoBiLm, load_either, remove_sentence_boundaries
-from relmo.disk.hdf5 import new_hdf5
+from relmo.disk.hdf5 import create_hdf5
 from relmo.errors import CorpusError, SettingError
 from relmo.settings.arguments import check_sentences
 
 
 class ElmoEmbedder:
-    """Vectors of all layers, (layers, words, size), for sentences of words. Batches are taken in the order they are
-    given, and each row's state goes on from batch to batch and from call to call. Without files it is the model that
-    ships."""
+    """Vectors of all layers, (layers, words, size), of tokenised sentences. Batches keep their order; the
+    state of each row is carried from batch to batch and from call to call. Without files the bundled model is used."""
 
     def __init__(
-        self,
-        options_file: str | Path | None = None,
-        weight_file: str | Path | None = None,
-        cuda_device: int = -1,
+        self, options_file: str | Path | None = None, weight_file: str | Path | None = None, cuda_device: int = -1
     ):
         self.cuda_device = cuda_device
         self.elmo_bilm = _ElmoBiLm(None, None, model=load_either(options_file, weight_file)).eval()
         self.elmo_bilm.to("cpu" if cuda_device < 0 else f"cuda:{cuda_device}")
 
     def reset_states(self) -> None:
-        """The next batch starts from zero again."""
+        """Start the next batch from zero."""
         self.elmo_bilm.reset_states()
 
     @torch.no_grad()
     def batch_to_embeddings(self, batch: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
-        """Sentences -> vectors (B, layers, T, size), zero past a sentence's end, and the mask (B, T)."""
+        """Return vectors (B, layers, T, size), zero for padding, and the mask (B, T)."""
         output = self.elmo_bilm(self.elmo_bilm.ids(batch))
         layers = [remove_sentence_boundaries(layer, output["mask"]) for layer in output["activations"]]
         return torch.stack([vectors for vectors, _ in layers], dim=1), layers[0][1]
 
     def embed_sentence(self, sentence: Sequence[str]) -> np.ndarray:
-        """One sentence, as a batch of its own."""
+        """Embed one sentence as a batch."""
         return self.embed_batch([sentence])[0]
 
     def embed_batch(self, batch: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Sentences, all in one batch."""
+        """Embed sentences in one batch."""
         if isinstance(batch, Sized) and not len(batch):
             return []
         vectors = self.batch_to_embeddings(batch)[0].cpu().numpy()
         return [vectors[i, :, : len(sentence)].copy() for i, sentence in enumerate(batch)]
 
     def embed_sentences(self, sentences: Iterable[Sequence[str]], batch_size: int = 64) -> Iterator[np.ndarray]:
-        """Any number of sentences, `batch_size` at a time, one after the other."""
+        """Embed any number of sentences, `batch_size` at a time."""
         if batch_size < 1:
             raise SettingError(f"batch_size must be 1 or more, not {batch_size}")
         sentences = check_sentences(sentences, "embed_sentences")
@@ -71,11 +67,11 @@ class ElmoEmbedder:
         forget_sentences: bool = False,
         use_sentence_keys: bool = False,
     ) -> None:
-        """Lines of words with white space between them to an HDF5 file: a dataset per line, named by its number from
-        "0", and `sentence_to_index`, JSON from the line to its number. An empty line has no words.
+        """Embed whitespace-separated lines to an HDF5 file: one dataset per line, named by its number from "0", and
+        `sentence_to_index`, JSON from the line to its number. An empty line has no words.
 
         output_format is all (layers, words, size), top or average (words, size). With `use_sentence_keys` a dataset is
-        named by its line, and a line that comes again is not written again.
+        named by its line, and a repeated line is written once.
         """
         shapes: dict[str, Callable[[np.ndarray], np.ndarray]]
         shapes = {"all": np.asarray, "top": lambda v: v[-1], "average": lambda v: v.mean(axis=0)}
@@ -83,10 +79,12 @@ class ElmoEmbedder:
             raise SettingError(f"output_format must be all, top or average, not '{output_format}'")
         lines = [line.strip() for line in input_file]
         path = Path(output_file_path)
-        with new_hdf5(path) as out:
+        with create_hdf5(path) as out:
             for i, vectors in enumerate(self.embed_sentences((line.split() for line in lines), batch_size)):
                 key = lines[i] if use_sentence_keys else str(i)
-                if use_sentence_keys and not _usable(out.file, key, f"{getattr(input_file, 'name', 'line')}:{i + 1}"):
+                if use_sentence_keys and not _is_new_key(
+                    out.file, key, f"{getattr(input_file, 'name', 'line')}:{i + 1}"
+                ):
                     continue
                 out.add(key, data=shapes[output_format](vectors).astype(np.float32))
             if not forget_sentences:
@@ -94,13 +92,13 @@ class ElmoEmbedder:
                 out.add("sentence_to_index", data=[json.dumps(index)], dtype=h5py.string_dtype())
 
 
-def _usable(file: h5py.File, key: str, place: str) -> bool:
-    """Whether a line is to name a new dataset; an error where it cannot."""
+def _is_new_key(file: h5py.File, key: str, location: str) -> bool:
+    """Return whether a line names a new dataset; raise CorpusError if it cannot name one."""
     if not key or key in file:
         if key and isinstance(file[key], h5py.Group):
-            raise CorpusError(f"{place}: a line with '/' before it begins with this one; leave out use_sentence_keys")
+            raise CorpusError(f"{location}: an earlier line begins with this one and '/'; leave out use_sentence_keys")
         return False
     parents = ["/".join(key.split("/")[:n]) for n in range(1, key.count("/") + 1)]
     if key == "sentence_to_index" or any(isinstance(file.get(p), h5py.Dataset) for p in parents if p.strip("/")):
-        raise CorpusError(f"{place}: {key!r} cannot name a dataset; leave out use_sentence_keys")
+        raise CorpusError(f"{location}: {key!r} cannot name a dataset; leave out use_sentence_keys")
     return True

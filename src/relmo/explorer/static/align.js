@@ -1,4 +1,4 @@
-// Align: what a model makes of a text, and what it looks at while it writes, a step at a time; beside it another model.
+// Align: output and attention of a sequence-to-sequence model, step by step, and the comparison with another model.
 
 import { answers, ask, bundle } from "./data.js";
 import { button, choice, fixed, grid, labelled, make, put, say } from "./dom.js";
@@ -17,7 +17,7 @@ export function showAlign(root, view) {
   const picture = make("div", { class: "alignment" });
   const claim = make("h2", { class: "claim" });
   const lead = make("p", { class: "lead" });
-  const stepper = make("div", { class: "stepper", role: "group", "aria-label": "steps of the decoder" });
+  const stepper = make("div", { class: "stepper", role: "group", "aria-label": "decoder steps" });
   const [likely, others, searched] = [make("div", {}), make("section", { class: "panel" }), make("section", { class: "panel" })];
   const [sides, map] = [make("figure", {}), make("figure", {})];
   let found = null;
@@ -41,7 +41,7 @@ export function showAlign(root, view) {
       view.set({ source: chosen, step: -1, way: 0 });
     });
     if (bundle) return sources.length > 1 ? labelled("Example", list) : make("span", {});
-    return make("div", { class: "asking" }, labelled("Your own text", source), button("Write", go, { class: "go" }), labelled("or an example", list));
+    return make("div", { class: "asking" }, labelled("Source", source), button("Run", go, { class: "go" }), labelled("or an example", list));
   }
 
   async function load() {
@@ -60,14 +60,13 @@ export function showAlign(root, view) {
     }
   }
 
-  // The text that is looked at: the greedy one, or one that the beam search has found.
+  // The selected output: greedy, or a hypothesis of the beam search.
   function text() {
     const { written } = found.models[0];
     return written[Math.min(Math.max(0, state.way), written.length - 1)];
   }
 
-  // The step that is looked at. Where none was chosen, one that shows something: a word that looked at one place, best at
-  // one that is written otherwise.
+  // The selected step. By default a word with concentrated attention, preferably on a different word.
   function at() {
     const { units, attention } = text();
     if (state.step >= 0 || !attention) return Math.min(Math.max(0, state.step), units.length - 1);
@@ -81,37 +80,37 @@ export function showAlign(root, view) {
 
   function draw() {
     const [model, shown, step] = [found.models[0], text(), at()];
-    if (!shown.units.length) return put(lead, "It wrote nothing.");
+    if (!shown.units.length) return put(lead, "The output is empty.");
     const of = { source: model.source.map((unit) => labelOf(unit, subwords[0])), target: shown.units.map((unit) => labelOf(unit, subwords[1])), weights: shown.attention, step, name: model.name,
       reached: state.step < 0 ? shown.units.length : step };
     const turn = (t) => view.set({ step: t });
-    tell(model, of);
+    drawClaim(model, of);
     steps(of);
     const room = picture.clientWidth;
     const [narrow, wide] = room < 640 ? [room, room] : room < 1000 ? [room * 0.4, room * 0.56] : [room * 0.27, room * 0.4];
-    put(sides, make("figcaption", {}, "The two texts", " ", saving(sides, "both texts")), bothSides(of, narrow - 10, turn));
+    put(sides, make("figcaption", {}, "Source and output", " ", saving(sides, "both texts")), bothSides(of, narrow - 10, turn));
     map.hidden = !shown.attention;
-    if (shown.attention) put(map, make("figcaption", {}, "Attention, in percent", " ", saving(map, "attention")), heatMap(of, wide - 10, turn));
+    if (shown.attention) put(map, make("figcaption", {}, "Attention weights, in percent", " ", saving(map, "attention")), heatMap(of, wide - 10, turn));
     picture.classList.toggle("long", of.source.length > 24);
     for (const each of picture.querySelectorAll(".scroll")) each.centre();
-    put(likely, next(shown.steps[step], `What it expects at step ${step + 1}`));
+    put(likely, next(shown.steps[step], `Predictions at step ${step + 1}`));
     beside(model, shown, step);
     search(model);
   }
 
-  // What is to be seen, in a sentence.
-  function tell(model, { source, target, weights, step }) {
-    const writing = text().units[step] === null ? "Before it stopped" : `To write “${target[step]}”`;
+  // The headline.
+  function drawClaim(model, { source, target, weights, step }) {
+    const writing = text().units[step] === null ? "At the end of the output" : `To write “${target[step]}”`;
     const order = weights ? weights[step].map((weight, j) => [weight, j]).sort((a, b) => b[0] - a[0]) : [];
     const seen = ([weight, j]) => `“${source[j]}” (${percent(weight)})`;
-    put(claim, !weights ? `${writing}, it had one vector of ${model.vector} numbers to go by`
-      : order[0][0] >= MOSTLY || order.length < 2 ? `${writing}, it looked mostly at ${seen(order[0])}`
-        : `${writing}, it looked at several places: ${seen(order[0])}, ${seen(order[1])}`);
+    put(claim, !weights ? `${writing}, the decoder depends on one vector of ${model.vector} numbers`
+      : order[0][0] >= MOSTLY || order.length < 2 ? `${writing}, the decoder attends mostly to ${seen(order[0])}`
+        : `${writing}, the decoder attends to several positions: ${seen(order[0])}, ${seen(order[1])}`);
     const unknown = model.unknown.map((j) => `“${model.source[j]}”`).join(", ");
-    put(lead, weights ? `Each ${one} it writes is joined to what it looked at; the map has the same for all of them. Step with ← and →, or press a ${one}.`
-      : `Without attention, nothing joins a ${one} to its source. Step with ← and → to see what it expects.`,
-    unknown ? make("b", {}, ` It has never seen ${unknown}.`) : null,
-    text().ended ? null : make("b", {}, " It did not come to an end; the rest is cut off."));
+    put(lead, weights ? `Lines join each output ${one} to the source units with the largest attention weights; the map shows all weights. Step with ← and →, or select a ${one}.`
+      : `Without attention, no weights connect a ${one} to the source. Step with ← and → to see the predictions.`,
+    unknown ? make("b", {}, ` Not in the vocabulary: ${unknown}.`) : null,
+    text().ended ? null : make("b", {}, " The output was cut off at the maximum length."));
   }
 
   function steps({ target, step, reached }) {
@@ -125,13 +124,13 @@ export function showAlign(root, view) {
       make("span", { class: "sofar" }, part(0, step), step ? join : "", make("u", {}, target[step]), part(step + 1, done), make("span", { class: "rest" }, part(done, target.length))));
   }
 
-  // A distribution as bars, from nothing to certain.
+  // A distribution as bars.
   function next(distribution, label) {
     const rows = distribution.map(([unit, p, taken]) => [`${labelOf(unit, subwords[1])}${taken ? " ✓" : ""}`, 100 * p]);
-    return bars(rows, { label: `${label}, in percent (✓ is what it wrote)`, digits: 1, limit: 100 });
+    return bars(rows, { label: `${label}, in percent (✓ is the output)`, digits: 1, limit: 100 });
   }
 
-  // What was written, as it was written: marked where it is otherwise, with a sign where something is left out.
+  // The output, with differences marked and a sign where text is missing.
   function marked(parts) {
     const join = about.units[1] === "char" ? "" : " ";
     const shown = [];
@@ -140,37 +139,37 @@ export function showAlign(root, view) {
       if (replaced) return;
       if (shown.length && kind !== "missing") shown.push(join);
       if (kind === "same") shown.push(part);
-      else if (kind === "other") shown.push(make("mark", parts[i + 1]?.[0] === "missing" ? { title: `in the place of ${parts[i + 1][1]}` } : {}, part));
-      else shown.push(make("span", { class: "gap", title: `left out: ${part}` }, "‸"));
+      else if (kind === "other") shown.push(make("mark", parts[i + 1]?.[0] === "missing" ? { title: `instead of ${parts[i + 1][1]}` } : {}, part));
+      else shown.push(make("span", { class: "gap", title: `missing: ${part}` }, "‸"));
     });
     return shown;
   }
 
   function beside(mine, shown, step) {
     const other = found.models[1];
-    const rows = found.reference === null ? [] : [["as it should be", cell(found.reference), ""]];
+    const rows = found.reference === null ? [] : [["reference", cell(found.reference), ""]];
     rows.push([`${mine.name}, ${between(mine)}`, cell(...marked(shown.parts)), likelihood(shown)]);
-    const legend = make("p", { class: "verdict" }, make("mark", {}, "marked"), ": otherwise than ",
-      found.reference === null ? `what ${mine.name} writes greedily` : "it should be", "; ", make("span", { class: "gap" }, "‸"), ": something is left out.");
+    const legend = make("p", { class: "verdict" }, make("mark", {}, "marked"), ": different from ",
+      found.reference === null ? `the greedy output of ${mine.name}` : "the reference", "; ", make("span", { class: "gap" }, "‸"), ": missing text.");
     if (!other) {
-      const hint = bundle ? null : make("p", { class: "verdict" }, `Start the explorer with --beside MODEL to see here what another model makes of it, such as one ${mine.attention ? "without" : "with"} attention.`);
-      if (found.reference === null) put(others, make("h2", {}, "Another model can stand beside it"), hint);
-      else put(others, make("h2", {}, agrees(shown)), grid(["model", "text", "probability"], rows, { caption: "what was written" }), legend, hint);
+      const hint = bundle ? null : make("p", { class: "verdict" }, `Start with --beside MODEL to compare with another model, such as one ${mine.attention ? "without" : "with"} attention.`);
+      if (found.reference === null) put(others, make("h2", {}, "Comparison with another model"), hint);
+      else put(others, make("h2", {}, agrees(shown)), grid(["model", "text", "probability"], rows, { caption: "outputs" }), legend, hint);
       others.hidden = bundle && found.reference === null;
       return;
     }
     const its = other.written[Math.min(state.way, 1)];
     rows.push([`${other.name}, ${between(other)}`, cell(...marked(its.parts)), likelihood(its)]);
-    const say = other.attention ? "It has attention too." : `All it knows of the source is one vector of ${other.vector} numbers, made before the first ${one} is written.`;
+    const say = other.attention ? "It also has attention." : `It encodes the source as one vector of ${other.vector} numbers.`;
     const names = about.beside.map((name) => [name, name]);
-    put(others, make("h2", {}, verdict(mine, shown, other, its)), make("p", {}, `Beside it stands ${other.name}. `, say),
-      bundle || names.length < 2 ? null : labelled("Beside", choice(names, other.name, (name) => view.set({ other: name }))),
-      make("div", { class: "halves" }, make("div", {}, grid(["model", "text", "probability"], rows, { caption: "what each wrote" }), legend, itsSides(other, its, step)),
-        step < its.steps.length ? next(its.steps[step], `What ${other.name} expects at its step ${step + 1}`)
-          : make("p", {}, `${other.name} has ended before step ${step + 1}.`)));
+    put(others, make("h2", {}, verdict(mine, shown, other, its)), make("p", {}, `Compared with ${other.name}. `, say),
+      bundle || names.length < 2 ? null : labelled("Companion", choice(names, other.name, (name) => view.set({ other: name }))),
+      make("div", { class: "halves" }, make("div", {}, grid(["model", "text", "probability"], rows, { caption: "outputs" }), legend, itsSides(other, its, step)),
+        step < its.steps.length ? next(its.steps[step], `Predictions of ${other.name} at step ${step + 1}`)
+          : make("p", {}, `${other.name} ended before step ${step + 1}.`)));
   }
 
-  // The other model's two texts, and what is between them.
+  // Source and output of the other model.
   function itsSides(other, its, step) {
     if (!its.units.length) return null;
     const figure = make("figure", {});
@@ -183,15 +182,15 @@ export function showAlign(root, view) {
   }
 
   function agrees(shown) {
-    return shown.right ? "It wrote what it should" : "It did not write quite what it should";
+    return shown.right ? "The output equals the reference" : "The output differs from the reference";
   }
 
   function verdict(mine, shown, other, its) {
-    const way = other.attention ? other.name : "Through one vector";
-    if (its.text === shown.text) return `${way} it comes out the same${shown.right ? ", and right" : ""}`;
-    if (found.reference === null) return `${way} it comes out otherwise`;
-    if (shown.right) return `${way} it comes out wrong; with attention it is right`.replace("with attention", mine.attention ? "with attention" : `from ${mine.name}`);
-    return its.right ? `${way} it comes out right, this time` : `${way} it comes out otherwise; neither is quite as it should be`;
+    const way = other.attention ? other.name : "Without attention";
+    if (its.text === shown.text) return `${way}, the output is the same${shown.right ? ", and correct" : ""}`;
+    if (found.reference === null) return `${way}, the output is different`;
+    if (shown.right) return `${way}, the output is wrong; ${mine.attention ? "with attention" : `from ${mine.name}`} it is correct`;
+    return its.right ? `${way}, the output is correct` : `${way}, the output is different; neither equals the reference`;
   }
 
   function cell(...children) {
@@ -199,7 +198,7 @@ export function showAlign(root, view) {
   }
 
   function between(model) {
-    return model.attention ? "with attention" : "through one vector";
+    return model.attention ? "with attention" : "without attention";
   }
 
   function likelihood({ log_prob }) {
@@ -210,16 +209,16 @@ export function showAlign(root, view) {
   function search(model) {
     const { written, beams, penalty } = model;
     const [greedy, best] = written;
-    const head = best.text === greedy.text ? `Keeping ${beams} texts open finds the same as taking the likeliest ${one} each time`
-      : best.log_prob >= greedy.log_prob ? `Keeping ${beams} texts open finds a likelier text than taking the likeliest ${one} each time`
-        : `Keeping ${beams} texts open finds another text than taking the likeliest ${one} each time`;
+    const head = best.text === greedy.text ? `Beam search with ${beams} beams finds the same output as greedy decoding`
+      : best.log_prob >= greedy.log_prob ? `Beam search with ${beams} beams finds a more probable output than greedy decoding`
+        : `Beam search with ${beams} beams finds another output than greedy decoding`;
     const rows = written.map((each, i) => [
       button(i ? `beam ${i}` : "greedy", () => view.set({ way: i, step: -1 }), { "aria-pressed": String(each === text()) }),
       cell(...marked(each.parts)), likelihood(each), fixed(each.log_prob, 3), ...(penalty ? [fixed(each.score, 3)] : [])]);
     put(searched, make("h2", {}, head),
-      make("p", {}, `Press one to see its map. ${penalty ? `They are ranked by score: the logarithm over ((5 + length) / 6)^${penalty}, so that long texts have a chance.` : "They are ranked by their probability."}`),
-      bundle ? null : labelled("Texts kept open", choice([...new Set([...BEAMS, beams])].sort((a, b) => a - b).map((n) => [String(n), String(n)]), String(beams), (n) => view.set({ beams: Number(n), way: 0, step: -1 })), "short"),
-      grid(["way", "text", "probability", "its logarithm", ...(penalty ? ["score"] : [])], rows, { caption: "greedy, then the beam's, best first" }));
+      make("p", {}, `Select one to see its attention. ${penalty ? `They are ranked by score: log-probability / ((5 + length) / 6)^${penalty} (length penalty).` : "They are ranked by probability."}`),
+      bundle ? null : labelled("Beams", choice([...new Set([...BEAMS, beams])].sort((a, b) => a - b).map((n) => [String(n), String(n)]), String(beams), (n) => view.set({ beams: Number(n), way: 0, step: -1 })), "short"),
+      grid(["decoding", "output", "probability", "log-probability", ...(penalty ? ["score"] : [])], rows, { caption: "greedy, then beam search, best first" }));
   }
 
   return {
@@ -235,7 +234,7 @@ export function showAlign(root, view) {
   };
 }
 
-// The sources that a saved page has answers for, asked in this way.
+// The sources that a saved page has answers for, with these parameters.
 function savedSources(asked) {
   const same = ([name, value]) => name === "source" || String(asked[name] ?? "") === value;
   const kept = [...answers.keys()].filter((each) => each.startsWith("align?")).map((each) => [...new URLSearchParams(each.slice(6))]);

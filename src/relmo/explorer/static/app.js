@@ -1,4 +1,4 @@
-// The page: its state, which is the address's fragment; its head; which screen is shown.
+// The page: its state, which is stored in the URL fragment, its header, and the current view.
 
 import { answers, ask, bundle, canonical, Mistake, parseUnit, send, spokenUnit, unitName } from "./data.js";
 import { button, choice, download, labelled, make, put, say } from "./dom.js";
@@ -18,10 +18,9 @@ import { showWrite } from "./write.js";
 import { showTrace } from "./trace.js";
 import { showLayers } from "./layers.js";
 
-// A screen is a line here: its label; show(root, view), which fills root and returns { update(changed), key(event), close(),
-// text } or nothing; the kinds of model it is for; the jobs of which a saved page must have one to offer it; and the names that it
-// keeps in the address, with their first values. It asks by `ask` (a line of ANSWERS in session.py) and by `work` (a line of
-// WORK in work.py), and heads itself by `heading` of dom.js: a sentence, and what to look at.
+// Views: label; show(root, view), which fills root and returns { update(changed), key(event), close(), text } or nothing; the kinds of
+// model it supports; the jobs of which a saved page must have one to offer it; and its state in the URL, with defaults. A view sends
+// requests with `ask` (ENDPOINTS in endpoints.py) and `work` (JOBS in work.py), and sets its title with `heading` of dom.js.
 const SCREENS = {
   start: { label: "Start", show: showStart, kinds: ["lm", "bilm", "seq2seq"] },
   read: { label: "Read", show: showRead, kinds: ["lm", "bilm"] },
@@ -71,12 +70,12 @@ function toAddress(push, shown = state) {
   try {
     history[push ? "pushState" : "replaceState"](null, "", address);
   } catch {
-    // a frame without an address of its own
+    // a frame without a URL
   }
 }
 
 const view = {
-  // Whether a screen can be opened with this model, or is there at all.
+  // Whether this view exists.
   offers(name) { return name in SCREENS; },
   get state() { return state; },
   get about() { return about; },
@@ -110,13 +109,13 @@ const view = {
     return unitName({ ...unit, number: (unit.number + by + size) % size });
   },
   turn(by) { this.set({ unit: this.neighbour(by) }); },
-  // What a unit is called: its name in plain words, where it has one.
+  // The name of a unit, if it has one.
   named(unit = this.state.unit) { return this.about.named?.find((cell) => cell.unit === unit) ?? null; },
   called(unit = this.state.unit) { return this.named(unit)?.name ?? spokenUnit(unit, this.about.layers); },
   get symbols() { return this.about.unit === "char" ? "characters" : "words"; },
   get symbol() { return this.about.unit === "char" ? "character" : "word"; },
   feature(name) { return this.about.features.find((each) => each.name === name)?.words ?? name.replaceAll("_", " "); },
-  // Where a figure comes from, in a line.
+  // The source of a figure, in one line.
   get source() {
     const text = (this.about.texts ?? []).find((each) => each.name === this.state.text)?.title;
     return ["relmo", `model ${this.about.name}`, text && this.state.screen !== "start" ? text : ""].filter(Boolean).join(" · ");
@@ -132,8 +131,7 @@ const view = {
   download,
 };
 
-// The view of the screen that is shown now. A screen that was left keeps the state and the model it had: an answer that comes
-// late asks nothing of another model, and changes nothing.
+// The context of the current view. A view that was left keeps its state and model, so that late answers change nothing.
 function ownView() {
   const mine = state;
   const live = (what) => ({ value: (more) => { if (mine === state) view[what](more); } });
@@ -156,8 +154,8 @@ function head() {
     make("h1", {}, "relmo ", make("span", {}, "explore")), nav,
     make("div", { class: "tools" },
       button("Present", () => present(document.getElementById("screen"), view), { title: "this view as a slide (f)" }),
-      button("◐", dark, { "aria-label": "light or dark" }),
-      bundle ? null : button("Save page", save, { title: "one self-contained page with what you have looked at" })),
+      button("◐", dark, { "aria-label": "light or dark theme" }),
+      bundle ? null : button("Save page", save, { title: "one self-contained page with the views you have opened" })),
     make("div", { class: "pickers" },
       bundle ? make("span", { class: "kind" }, about.name) :
         labelled("Model", choice(models, about.name, (model) => view.set({ ...opened, model }))),
@@ -168,14 +166,14 @@ function head() {
 }
 
 function kindOf(it) {
-  if (it.kind === "window") return `${it.cell}, sees the ${it.window} symbols before, ${it.parameters.toLocaleString("en")} numbers; reads ${it.unit === "char" ? "characters" : "words"}.`;
+  if (it.kind === "window") return `${it.cell}, context of ${it.window} symbols, ${it.parameters.toLocaleString("en")} parameters; reads ${it.unit === "char" ? "characters" : "words"}.`;
   const size = it.kind === "seq2seq" ? it.hidden : it.states[it.memory] / it.directions;
-  const [reads, writes] = (it.units ?? [it.unit]).map((unit) => ({ char: "characters", word: "words" }[unit] ?? "pieces of words"));
+  const [reads, writes] = (it.units ?? [it.unit]).map((unit) => ({ char: "characters", word: "words" }[unit] ?? "subwords"));
   const layers = it.layers > 1 ? `${it.layers} layers of ${size} cells` : `${size} cells`;
-  return `${it.cell.toUpperCase()}, ${layers}, ${it.parameters.toLocaleString("en")} weights; reads ${reads}${writes ? `, writes ${writes}` : ""}.`;
+  return `${it.cell.toUpperCase()}, ${layers}, ${it.parameters.toLocaleString("en")} parameters; reads ${reads}${writes ? `, writes ${writes}` : ""}.`;
 }
 
-// A saved page has the screens whose answers it has.
+// A saved page offers the views whose answers it has.
 function offered(name) {
   const { kinds, needs } = SCREENS[name];
   if (!kinds.includes(about.kind)) return false;
@@ -221,7 +219,7 @@ function show() {
 
 let asked = 0; // how often a model was asked for
 
-// Opens a model, and then shows what is in `next`. Until the model is there, the old screen stays with its own.
+// Open a model, then show the state `next`. The previous view stays until the model is loaded.
 async function start(next) {
   const turn = ++asked;
   next.model ||= bundle?.model ?? "";
@@ -244,7 +242,7 @@ function arrive(next) {
   start(next).catch((error) => say(error.message));
 }
 
-// What the address leaves open is as the model opens.
+// Fill in the defaults of the model.
 function settle() {
   const opens = state.unit || state.text || state.at >= 0 || state.page || !about.shipped || bundle ? "read" : "start";
   if (about.kind === "seq2seq") {
@@ -278,7 +276,7 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
-// The next place in the page where a text occurs.
+// The next occurrence of a text in the page.
 function search() {
   const text = current?.text;
   if (!text) return;

@@ -23,7 +23,7 @@ function short(value) {
   return String(Number(value.toPrecision(3)));
 }
 
-// `names` are what stands at 0, 1, 2, …: words, say.
+// `names` are the labels at 0, 1, 2, …, such as words.
 export function lines(series, { label, x: xLabel, y: yLabel, logY = false, logX = false, width = 620, height = 280, zero, names, legend: wanted = true }) {
   const pad = { left: 62, right: 14, top: 10, bottom: names ? 58 : 40 };
   const positive = (v) => v > 0 && Number.isFinite(v);
@@ -84,7 +84,7 @@ function key(n) {
     svg("line", { x1: 1, x2: 33, y1: 5, y2: 5, class: `line line${n % 6}`, "stroke-dasharray": DASHES[n % 6] }));
 }
 
-// Rows of [name, value, note]; bars go to the right of zero and to the left. The longest is that of `limit`, or of the largest.
+// Rows of [name, value, note]; bars go to the right of zero and to the left. The full length is `limit`, or the largest value.
 export function bars(rows, { label, digits = 3, limit }) {
   const most = limit ?? Math.max(...rows.map(([, v]) => Math.abs(v)), 1e-9);
   const negative = rows.some(([, v]) => v < 0);
@@ -117,7 +117,7 @@ export function histogram({ counts, low, high }, threshold, width = 240, height 
   return chart;
 }
 
-// The whole text as a canvas of cells, line by line; `pressed` is told of the share of the text that was pointed at.
+// Map of the text on a canvas, line by line; `pressed` receives the selected position as a share of the text.
 export function map(values, scale, here, pressed) {
   const wide = 50;
   const tall = Math.ceil(values.length / wide);

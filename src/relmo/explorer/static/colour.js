@@ -1,4 +1,4 @@
-// From blue over the ground to orange: off and on. Text has a contrast of 7:1 on all of it, in the light and in the dark. In the
+// Colour map from blue (off) over the background to orange (on). Text has a contrast of 7:1 on all of it, in the light and in the dark. In the
 // dark the strong half of each side is bright, with black letters on it: what is on must be seen from the last row.
 
 const ENDS = {

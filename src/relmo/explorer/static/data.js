@@ -1,4 +1,4 @@
-// Answers: from the bundle in an exported page, else from the server; each is asked for once and kept.
+// Answers, from the bundle of an exported page or from the server; each is requested once and cached.
 
 const KEPT = 400;
 const element = document.getElementById("bundle");
@@ -16,14 +16,14 @@ export function canonical(key) {
 export class Mistake extends Error {}
 
 async function request(path, options = {}) {
-  if (bundle) throw new Mistake("This is a saved page: it has no model to ask. Run relmo explore for that.");
+  if (bundle) throw new Mistake("This saved page has no model; start relmo explore.");
   let response;
   try {
     response = await fetch(path, options);
   } catch {
-    throw new Mistake("The explorer no longer answers; is relmo explore still running?");
+    throw new Mistake("The explorer does not respond; is relmo explore running?");
   }
-  const answer = await response.json().catch(() => ({ error: `The explorer answered ${response.status}.` }));
+  const answer = await response.json().catch(() => ({ error: `The explorer responded with status ${response.status}.` }));
   if (!response.ok) throw new Mistake(answer.error);
   return answer;
 }
@@ -48,7 +48,7 @@ export async function ask(what, asked) {
   return answer;
 }
 
-// A unit's values, or those of its gates, out of those of all units or of some, which an exported page has.
+// Values of a unit or of its gates, extracted from quantised answers in an exported page.
 export function fromUnits(what, asked) {
   if (what !== "values" && what !== "strip") return null;
   const unit = parseUnit(asked.unit);
@@ -75,7 +75,7 @@ export function send(path, given) {
   return request(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(given) });
 }
 
-// Long work: tells of the share that is done; `signal` cancels it.
+// Run a job; `tell` receives the completed share, `signal` cancels it.
 export async function work(given, tell, signal) {
   let job = await send("api/jobs", given);
   while (job.state === "waiting" || job.state === "running") {
@@ -92,25 +92,25 @@ export async function work(given, tell, signal) {
   throw new Mistake(job.error ?? "Cancelled.");
 }
 
-// Where a result of long work is kept.
+// Cache key of a job's result.
 export function jobKey(what, state) {
   return `job:${what}:${state.model}:${state.text}`;
 }
 
 const made = new Set();
 
-// A result that was made in this page, kept.
+// Cache a result computed in this page.
 export function keep(what, state, result) {
   answers.set(jobKey(what, state), result);
   made.add(jobKey(what, state));
 }
 
-// Whether it was made in this page: then it is what was asked for, whatever the screen was told to show.
+// Whether a result was computed in this page; then it has the current parameters.
 export function isMade(what, state) {
   return made.has(jobKey(what, state));
 }
 
-// A result of long work that this page has, or that was made ahead; null where there is none.
+// A cached or precomputed result of a job; null if there is none.
 export async function ready(what, state) {
   const key = jobKey(what, state);
   if (answers.has(key)) return answers.get(key);
@@ -129,13 +129,13 @@ export function unitName({ state, layer, number, backward }) {
   return `${state}${layer}.${number}${backward ? "b" : ""}`;
 }
 
-// A unit and its layer as they are spoken of, counted from 1; addresses such as c1.190 count from 0.
+// Label of a unit and its layer, counted from 1; addresses such as c1.190 count from 0.
 export function spokenUnit(name, layers) {
   const { layer, number } = parseUnit(name);
   return `cell ${number + 1}${layers > 1 ? ` of layer ${layer + 1}` : ""}`;
 }
 
-// The address of a unit, after its number where the unit is called by a name.
+// The address of a unit, after its label if the unit has a name.
 export function addressed(view, unit) {
   return view.named(unit) ? `${spokenUnit(unit, view.about.layers)}, ${shownUnit(unit)}` : shownUnit(unit);
 }

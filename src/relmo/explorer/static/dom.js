@@ -1,4 +1,4 @@
-// Elements, made of text and never of markup.
+// DOM elements, created from text and never from markup.
 
 import { render } from "./focus.js";
 
@@ -14,7 +14,7 @@ export function make(name, given = {}, ...children) {
   return element;
 }
 
-// Replaces the children, without empty ones; the focus stays on the equivalent element.
+// Replace the children, without empty ones; the focus stays on the equivalent element.
 export function put(element, ...children) {
   render(element, children.filter((child) => child !== null && child !== undefined && child !== ""));
 }
@@ -62,17 +62,17 @@ export function button(label, pressed, given = {}) {
   return make("button", { type: "button", onclick: pressed, ...given }, label);
 }
 
-// The head of a screen: a sentence that says what is seen, and a line of what to look at.
+// Title of a view: a statement, and one line of what to look at.
 export function heading(title, lead, ...more) {
   return make("div", { class: "heading" }, make("h2", { class: "claim" }, title), lead ? make("p", { class: "lead" }, lead) : null, ...more);
 }
 
-// What stands behind a claim, folded away.
+// Evidence for a claim, collapsed.
 export function evidence(summary, ...inside) {
   return make("details", { class: "evidence" }, make("summary", {}, summary), ...inside);
 }
 
-// A unit: its name, or its number from 1, and small beside it its address; pressed it opens.
+// Button of a unit: name or number, and address.
 export function unitButton(view, unit, pressed, attributes = {}) {
   const made = button("", pressed ?? (() => view.set({ unit, screen: "cell" })), { class: "unit", ...attributes });
   put(made, view.called(unit), " ", make("small", { class: "address" }, addressOf(unit)));
@@ -101,7 +101,7 @@ export function download(name, content, kind) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-// Columns of text and numbers; `pressed` makes the head of a column a button that sorts.
+// Table; with `pressed`, column heads are buttons that sort.
 export function grid(columns, rows, { caption, label, sort, pressed } = {}) {
   const head = columns.map((column, i) => {
     const sorted = sort === i ? "descending" : undefined;
@@ -118,7 +118,7 @@ export function grid(columns, rows, { caption, label, sort, pressed } = {}) {
   return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label ?? caption ?? "table" }, inside);
 }
 
-// A button that starts long work, with its progress and a way to stop it.
+// Button that runs a job, with progress and cancellation.
 export function runner(label, start) {
   const go = button(label, run, { class: "go" });
   const bar = make("progress", { max: 1, value: 0, hidden: true, "aria-label": "progress" });

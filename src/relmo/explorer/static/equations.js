@@ -7,17 +7,16 @@ import { saving } from "./picture.js";
 
 const FEW_UNITS = 16; // that are shown with their numbers
 
-// In plain words first, with the letter beside.
+// Name of a quantity, with its letter.
 export function plainName(word, letter) {
-  const short = { "what others read": "output", "the memory": "memory" }[word] ?? word;
-  return [make("b", {}, short), " ", make("i", { class: "letter" }, letter)];
+  return [make("b", {}, word), " ", make("i", { class: "letter" }, letter)];
 }
 
 export function cellCalled(about) {
   return { elman: "Elman network", gru: "GRU", lstm: "LSTM" }[about.cell] ?? about.cell;
 }
 
-// "W_ii x + b_ii" with its letters set as in a book.
+// Typeset an equation such as "W_ii x + b_ii".
 export function typeset(equation) {
   const parts = equation.replaceAll(" * ", " · ").replaceAll(" - ", " − ").split(/([A-Za-z]_\w+|\b[a-z]'?(?![\w(]))/);
   return parts.map((part) => {
@@ -37,7 +36,7 @@ export function showEquations(root, view) {
   const at = () => Math.max(0, state.at);
   const others = () => (state.together ? about.alike : []);
 
-  // Who is shown: each with what is asked of it, and its own way of naming the same unit.
+  // Displayed models with their request parameters and the corresponding unit.
   async function shown() {
     const unit = parseUnit(state.unit);
     const found = [{ name: about.name, about, asked: { model: state.model }, unit: state.unit }];
@@ -59,17 +58,17 @@ export function showEquations(root, view) {
     if (own !== latest) return;
     const [first] = steps;
     if (first.error) {
-      put(head, heading("This step is not here", first.error));
+      put(head, heading("Step not available", first.error));
       return put(models);
     }
     title(first);
     symbols(first);
     put(models, ...steps.map((step, n) => (step.error ? "" : oneModel(all[n], step))));
     models.classList.toggle("several", steps.filter((step) => !step.error).length > 1);
-    if (!bundle) for (const by of [1, -1]) ahead(all, first, at() + by);
+    if (!bundle) for (const by of [1, -1]) prefetchStep(all, first, at() + by);
   }
 
-  function ahead(all, step, place) {
+  function prefetchStep(all, step, place) {
     if (place < 0 || place >= step.total) return;
     for (const each of all) ask("step", { ...each.asked, text: state.text, at: place, unit: each.unit }).catch(() => {});
   }
@@ -77,10 +76,10 @@ export function showEquations(root, view) {
   function title(step) {
     const symbol = visible(step.symbols[step.at - step.first]);
     const [next] = step.likely;
-    const expects = next ? ` and expects ${next[0] === "</s>" ? "the end" : `“${visible(next[0])}”`} (${Math.round(100 * next[1])} %)` : "";
+    const expects = next ? ` and predicts ${next[0] === "</s>" ? "the end" : `“${visible(next[0])}”`} (${Math.round(100 * next[1])} %)` : "";
     put(head, heading(`The network reads “${symbol}”${expects}`,
-      "One step in numbers: what it reads, what it held, how each gate opens, what it holds now. ← and → step through the text; [ and ] change the unit."),
-    about.alike.length ? tick(`${about.alike.map((each) => each.name).join(" and ")} beside it`, state.together, (together) => view.set({ together })) : null);
+      "One step in numbers: input, previous state, gates and new state. ← and → step through the text; [ and ] change the unit."),
+    about.alike.length ? tick(`${about.alike.map((each) => each.name).join(" and ")} for comparison`, state.together, (together) => view.set({ together })) : null);
   }
 
   function symbols(step) {
@@ -105,12 +104,12 @@ export function showEquations(root, view) {
     const states = step.quantities.filter((each) => each.state);
     const vector = (label, values) => vectorMap(label, values, label[1] === "x" ? -1 : unit.number, label[1] === "x" ? null : chosen);
     const flow = make("div", { class: "flow" },
-      group("reads", vector(["input", "x"], step.x)),
-      group("held before", ...Object.entries(step.before).map(([name, values]) => vector([words[name], name], values))),
-      gates.length ? group("works out", ...gates.map((each) => vector([each.word, each.name], each.values))) : "",
-      group("holds now", ...states.map((each) => vector([each.word, `${each.name}′`], each.values))),
-      step.likely.length ? group("expects next", nextSymbols(step.likely)) : "");
-    const written = make("dl", { class: "workedout" }, ...step.quantities.flatMap((each) => writtenOut(each, unit.number)));
+      group("input", vector(["input", "x"], step.x)),
+      group("previous state", ...Object.entries(step.before).map(([name, values]) => vector([words[name], name], values))),
+      gates.length ? group("gates", ...gates.map((each) => vector([each.word, each.name], each.values))) : "",
+      group("new state", ...states.map((each) => vector([each.word, `${each.name}′`], each.values))),
+      step.likely.length ? group("prediction", nextSymbols(step.likely)) : "");
+    const written = make("dl", { class: "workedout" }, ...step.quantities.flatMap((each) => workOut(each, unit.number)));
     const card = make("section", { class: "panel step", "aria-label": model.name },
       make("h3", {}, cellCalled(model.about), " ", make("small", {}, `${model.name}, layer ${unit.layer + 1} of ${model.about.layers}`)), flow,
       make("h4", {}, `${capitalised(model.about.named?.find((each) => each.unit === model.unit)?.name ?? `unit ${unit.number + 1}`)} written out `, make("small", {}, shownUnit(model.unit))), written);
@@ -137,7 +136,7 @@ function group(label, ...parts) {
   return make("div", { class: "group" }, make("span", { class: "grouped" }, label), make("div", { class: "vectors" }, ...parts));
 }
 
-// A vector as small coloured boxes: with their numbers where there are few, as a map where there are many.
+// A vector as coloured boxes with numbers, or as a map if it is large.
 function vectorMap([word, letter], values, number, chosen) {
   const scale = Math.max(1, ...values.map(Math.abs));
   const caption = make("figcaption", {}, ...plainName(word, letter));
@@ -182,13 +181,13 @@ function nextSymbols(likely) {
   }));
 }
 
-// A quantity's equation, and below it the same with the unit's numbers, down to its value.
-function writtenOut(each, number) {
+// A quantity's equation, and its evaluation for the unit.
+function workOut(each, number) {
   const prime = each.state ? "′" : "";
   const value = each.values[number];
   const lines = each.lines.length ? each.lines : [value === undefined ? "" : fixed(value, 3)];
-  const none = each.lines.length || value === undefined ? "" : make("small", {}, " as the network computed it");
+  const none = each.lines.length || value === undefined ? "" : make("small", {}, " as computed by the network");
   return [make("dt", {}, ...plainName(each.word, each.name + prime)),
     make("dd", {}, each.equation ? make("p", { class: "equation" }, make("i", {}, each.name + prime), " = ", ...typeset(each.equation)) : "",
-      value === undefined ? make("p", { class: "numbers" }, "has other units: choose one of its own above") : make("p", { class: "numbers" }, ...lines.map((line, i) => make(i === lines.length - 1 ? "strong" : "span", {}, `= ${line}`)), none))];
+      value === undefined ? make("p", { class: "numbers" }, "has other units; select one above") : make("p", { class: "numbers" }, ...lines.map((line, i) => make(i === lines.length - 1 ? "strong" : "span", {}, `= ${line}`)), none))];
 }

@@ -1,4 +1,4 @@
-// Find: which cell stands for what, beside what it must beat.
+// Find: the best cell of each feature, with controls.
 
 import { answers, ask, bundle, isMade, jobKey, keep, parseUnit, ready, work } from "./data.js";
 import { button, choice, evidence, fixed, grid, heading, labelled, make, put, runner, say, signed, tick, unitButton } from "./dom.js";
@@ -7,13 +7,13 @@ import { saving } from "./picture.js";
 import { snippet, ColouredText } from "./text.js";
 import { atClass, isLittleEvidence, strength } from "./words.js";
 
-const MEASURES = [["r", "r: how well they go together"], ["rho", "rho: the same by ranks"], ["auc", "AUC, of yes or no"], ["f1", "F1, of yes or no, on the other half"],
-  ["partial", "partial r: with the other features held constant"]];
+const MEASURES = [["r", "r: Pearson correlation"], ["rho", "rho: rank correlation"], ["auc", "AUC (binary features)"], ["f1", "F1 on held-out text (binary features)"],
+  ["partial", "partial r: other features held constant"]];
 
 export function showFind(root, view) {
   const { about, state } = view;
   const results = make("div", { class: "results" });
-  const top = make("div", {}, heading("Which cell stands for what?", "Each card is a question: is there a cell for this? The orange bar is the best cell; it counts when it beats the grey ones."));
+  const top = make("div", {}, heading("Which cells correspond to features?", "Each card shows the best cell for one feature. It counts if its orange bar exceeds the grey ones."));
   const form = make("div", {});
   let go = null;
   put(root, top, results, form);
@@ -21,14 +21,14 @@ export function showFind(root, view) {
 
   async function begin() {
     const { usual } = await ask("features", { model: state.model, text: state.text });
-    if (bundle) put(form, make("p", {}, "What was found when this page was saved."));
-    else put(form, asking(usual));
+    if (bundle) put(form, make("p", {}, "Results at the time of the export."));
+    else put(form, makeForm(usual));
     const before = await ready("find", state);
     if (before && (bundle || isMade("find", state) || (!state.features && !state.patterns))) draw(before);
     else if (go) go.run();
   }
 
-  function asking(usual) {
+  function makeForm(usual) {
     const chosen = new Set((state.features || usual.join(",")).split(",").filter(Boolean));
     const boxes = about.features.map(({ name, about: says, words }) => {
       const box = tick(words, chosen.has(name), (on) => {
@@ -38,13 +38,13 @@ export function showFind(root, view) {
       box.title = `${name}: ${says}`;
       return box;
     });
-    const patterns = make("textarea", { rows: "2", spellcheck: "false", placeholder: "name=pattern, one a line: the=\\bthe\\b",
+    const patterns = make("textarea", { rows: "2", spellcheck: "false", placeholder: "name=pattern, one per line: the=\\bthe\\b",
       onchange: () => view.note({ patterns: patterns.value }) });
     patterns.value = state.patterns;
     const columns = make("input", { type: "text", placeholder: "upos=NOUN feats.Number=Plur" });
     const size = choice([["10000", `10,000 ${view.symbols}`], ["30000", `30,000 ${view.symbols}`], ["120000", `120,000 ${view.symbols}`]], "10000", () => {});
     let ablate = true;
-    const causal = tick("then set the best cells to zero and see what breaks", true, (on) => (ablate = on));
+    const causal = tick("ablate the best cells", true, (on) => (ablate = on));
     const marking = make("div", {});
     const marks = [];
     go = runner("Score every cell", async (tell, signal) => {
@@ -58,21 +58,21 @@ export function showFind(root, view) {
       keep("find", state, result);
       draw(result);
     });
-    return make("section", { class: "panel controls" }, make("h3", {}, "Look for something else"),
-      make("fieldset", { class: "ticks" }, make("legend", {}, "What a cell may stand for"), ...boxes),
-      make("div", { class: "fields" }, labelled("Your own, as regular expressions", patterns),
-        about.texts.find((each) => each.name === state.text)?.tagged ? labelled("CoNLL-U columns", columns) : null, labelled("Look at", size)),
-      make("details", { ontoggle: () => mark(marking, marks) }, make("summary", {}, "Or show it by example: mark stretches of the text"), marking),
+    return make("section", { class: "panel controls" }, make("h3", {}, "Search settings"),
+      make("fieldset", { class: "ticks" }, make("legend", {}, "Features"), ...boxes),
+      make("div", { class: "fields" }, labelled("Regular expressions", patterns),
+        about.texts.find((each) => each.name === state.text)?.tagged ? labelled("CoNLL-U columns", columns) : null, labelled("Text length", size)),
+      make("details", { ontoggle: () => mark(marking, marks) }, make("summary", {}, "Define a feature by marking spans of the text"), marking),
       causal, go);
   }
 
-  // Stretches of the first page that the user selects.
+  // Spans of the first page that the user selects.
   async function mark(place, marks) {
     if (place.childNodes.length) return;
     const page = await ask("page", { model: state.model, text: state.text, page: 0 });
-    const text = new ColouredText("the text; select stretches to mark them");
+    const text = new ColouredText("the text; select spans to mark them");
     text.set(page.symbols, page.gaps);
-    const count = make("p", { role: "status" }, "Select with the mouse what you mean; each selection is marked.");
+    const count = make("p", { role: "status" }, "Select spans with the mouse; each selection is marked.");
     text.element.addEventListener("mouseup", () => {
       const range = getSelection().rangeCount ? getSelection().getRangeAt(0) : null;
       if (!range || range.collapsed) return;
@@ -81,7 +81,7 @@ export function showFind(root, view) {
       marks.push([inside[0].i, inside.at(-1).i + 1, "marked"]);
       inside.forEach((span) => span.classList.add("marked"));
       getSelection().removeAllRanges();
-      count.textContent = `${marks.length} marked; the rest of the page counts as not meant`;
+      count.textContent = `${marks.length} marked; the remaining text counts as negative`;
     });
     const clear = button("Clear", () => { marks.length = 0; text.spans.forEach((span) => span.classList.remove("marked")); });
     put(place, count, text.element, clear);
@@ -90,19 +90,19 @@ export function showFind(root, view) {
   function draw(found) {
     const ordered = [...found.found].sort((a, b) => b.exists - a.exists || Math.abs(b.r) - Math.abs(a.r));
     const there = ordered.filter((each) => each.exists);
-    const skipped = found.skipped.length ? ` Left out, as they never change in this text: ${found.skipped.map((name) => view.feature(name)).join("; ")}.` : "";
+    const skipped = found.skipped.length ? ` Omitted, constant in this text: ${found.skipped.map((name) => view.feature(name)).join("; ")}.` : "";
     const best = there[0];
-    const claim = best ? `${isLittleEvidence(found.symbols) ? `In only ${found.symbols} ${view.symbols}: one` : "One"} cell ${strength(best.r, found.symbols)} shows ${view.feature(best.feature).replace(/^inside/, "what is inside")}` : "No single cell stands for any of these";
-    put(top, heading(claim, `The best of all cells for each question (${found.units} numbers: what a cell holds, c, and what it shows, h), over ${found.symbols.toLocaleString("en")} ${view.symbols}. A cell counts when its orange bar beats the grey ones.${skipped}`));
+    const claim = best ? `${isLittleEvidence(found.symbols) ? `In only ${found.symbols} ${view.symbols}: one` : "One"} cell shows ${strength(best.r, found.symbols)} correlation with “${view.feature(best.feature)}”` : "No single cell stands for any of these";
+    put(top, heading(claim, `The best cell for each feature among ${found.units} units (cell state c and hidden state h), over ${found.symbols.toLocaleString("en")} ${view.symbols}. A cell counts if its orange bar exceeds the grey ones.${skipped}`));
     put(results, make("div", { class: "cards" }, ...ordered.map((each) => card(each, found))),
-      evidence("All scores: every cell against every feature", matrix(found)));
+      evidence("All scores: cells by features", matrix(found)));
   }
 
   function card(each, found) {
-    const controls = [["this cell", Math.abs(each.r)], ["same network untrained", each.controls.untrained?.r],
-      [`guess from the last ${found.order}`, each.controls.ngram.r], ["chance", each.controls.shift], ["all cells together", each.controls.probe.r]];
-    const badges = each.exists ? [isLittleEvidence(found.symbols) ? "little evidence" : Math.abs(each.r) >= 0.8 ? "clear" : Math.abs(each.r) >= 0.5 ? "fair" : "weak", Object.keys(each.also).length ? null : "for nothing else",
-      each.causal ? "the network needs it" : null].filter(Boolean) : ["no such cell"];
+    const controls = [["this cell", Math.abs(each.r)], ["untrained network", each.controls.untrained?.r],
+      [`n-gram baseline (n = ${found.order})`, each.controls.ngram.r], ["chance", each.controls.shift], ["linear probe on all cells", each.controls.probe.r]];
+    const badges = each.exists ? [isLittleEvidence(found.symbols) ? "little evidence" : Math.abs(each.r) >= 0.8 ? "clear" : Math.abs(each.r) >= 0.5 ? "fair" : "weak", Object.keys(each.also).length ? null : "selective",
+      each.causal ? "causal" : null].filter(Boolean) : ["no such cell"];
     const auc = each.binary ? `, AUC ${fixed(Math.max(each.auc, 1 - each.auc))}, F1 ${fixed(each.f1)}` : "";
     const worst = [...each.broken].filter((row) => row.class !== "all").sort((a, b) => a.rank - b.rank || b.delta - a.delta)[0];
     const { preview } = each;
@@ -110,26 +110,26 @@ export function showFind(root, view) {
     const middle = preview.mean ?? 0;
     const box = make("article", { class: `card ${each.exists ? "" : "none"}` });
     put(box, make("h3", {}, view.feature(each.feature), " ", ...badges.map((badge) => make("span", { class: "badge" }, badge)), saving(box, `${state.model} ${each.feature}`)),
-      make("p", {}, each.exists ? "" : "Best try: ", unitButton(view, each.unit), ...namedToo(each, found)),
+      make("p", {}, each.exists ? "" : "Best candidate: ", unitButton(view, each.unit), ...describeNamed(each, found)),
       snippet(preview.symbols, preview.values.map((v) => turned * (v - middle)), preview.scale, preview.gaps, preview.truth),
-      make("table", { class: "barchart small" }, make("caption", {}, "how well it goes with the truth, beside what it must beat"), make("tbody", {}, ...controls.filter(([, v]) => v !== undefined && v !== null).map(([name, v], i) => {
+      make("table", { class: "barchart small" }, make("caption", {}, "correlation with the truth, and controls"), make("tbody", {}, ...controls.filter(([, v]) => v !== undefined && v !== null).map(([name, v], i) => {
         const bar = make("span", { class: `bar ${i === 0 ? "plus" : i === 4 ? "minus" : "grey"}` });
         bar.style.width = `${100 * Math.min(1, v)}%`;
         return make("tr", {}, make("th", { scope: "row" }, name), make("td", { class: "bars" }, bar), make("td", {}, fixed(v)));
       }))),
-      evidence("Evidence", make("p", {}, `r ${signed(each.r)}${auc}, partial r ${signed(each.partial)} (what is left when the other features and the current ${view.symbol} are held constant).`),
+      evidence("Evidence", make("p", {}, `r ${signed(each.r)}${auc}, partial r ${signed(each.partial)} (with the other features and the current ${view.symbol} held constant).`),
         make("p", { class: "verdict" }, each.verdict),
-        worst ? make("p", {}, `Set to zero it costs ${signed(worst.delta, 3)} bits ${atClass(view, worst.class)}: rank ${worst.rank} of ${worst.of} cells.`) : null));
+        worst ? make("p", {}, `Ablation increases the loss by ${signed(worst.delta, 3)} bits ${atClass(view, worst.class)}: rank ${worst.rank} of ${worst.of} cells.`) : null));
     return box;
   }
 
-  // Another cell has this name; in this text, it is not the best one.
-  function namedToo(each, found) {
+  // A cell named for the feature that is not the best one in this text.
+  function describeNamed(each, found) {
     const cell = about.named.find((one) => one.feature === each.feature);
     if (!cell || cell.unit === each.unit) return [];
     const row = found.rows.indexOf(cell.unit);
     const r = row < 0 ? null : found.scores.r[row][found.features.indexOf(each.feature)];
-    return [" Here it is a little better than ", unitButton(view, cell.unit), r === null ? "." : ` (${fixed(Math.abs(r))}).`];
+    return [" In this text it is slightly better than ", unitButton(view, cell.unit), r === null ? "." : ` (${fixed(Math.abs(r))}).`];
   }
 
   function matrix(found, box = make("section", {})) {
@@ -145,7 +145,7 @@ export function showFind(root, view) {
       })]);
     const again = (more) => { view.note(more); matrix(found, box); };
     put(box, make("h3", {}, "Cells and features ", saving(box, `${state.model} cells and features`)), labelled("Score", choice(MEASURES, state.measure, (measure) => again({ measure }))),
-      grid(["cell", ...found.features.map((name) => view.feature(name))], rows, { caption: "the 40 cells that are best at the column chosen; press a head to sort by it",
+      grid(["cell", ...found.features.map((name) => view.feature(name))], rows, { caption: "the 40 best cells of the selected column; select a column head to sort",
         sort: sort + 1, pressed: (i) => again({ sort: found.features[i - 1] }) }));
     return box;
   }

@@ -1,5 +1,4 @@
-// Attention drawn in two ways: a map with a row for each unit written and a column for each read; and the two texts on
-// both sides, with lines between them.
+// Attention as a map with one row per output unit and one column per source unit, and as lines between source and output.
 
 import { make, pressable, svg } from "./dom.js";
 
@@ -29,15 +28,14 @@ function widest(labels) {
   return Math.max(...labels.map((label) => label.length)) * LETTER;
 }
 
-// A drawing that can be larger than its place; `centre` brings what is looked at into sight.
+// Scrollable drawing; `centre` scrolls to the selected step.
 function framed(chart, label, [x, y]) {
   const frame = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, chart);
   frame.centre = () => frame.scrollTo(x - frame.clientWidth / 2, y - frame.clientHeight / 2);
   return frame;
 }
 
-// Of source and target labels, weights by row, the step that is looked at and the last one that is done; `chosen` is told
-// of a row.
+// Arguments: source and target labels, weights by row, the selected step and the last completed one; `chosen` receives a row.
 export function heatMap({ source, target, weights, step, reached }, room, chosen) {
   const [columns, rows] = [source.map(cut), target.map(cut)];
   const single = columns.every((label) => label.length === 1);
@@ -48,7 +46,7 @@ export function heatMap({ source, target, weights, step, reached }, room, chosen
   const tall = Math.min(size, 34);
   const [width, height] = [left + size * columns.length + right, top + tall * rows.length + 4];
   const chart = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", class: "chart heat",
-    "aria-label": "map of the attention: a row for each that was written, a column for each that was read" });
+    "aria-label": "attention map: one row per output unit, one column per source unit" });
   const best = weights[step].indexOf(Math.max(...weights[step]));
   columns.forEach((label, j) => {
     const [x, y] = [left + size * (j + 0.5), top - 7];
@@ -70,11 +68,11 @@ export function heatMap({ source, target, weights, step, reached }, room, chosen
     chart.append(row);
   });
   chart.append(svg("rect", { x: left - 1, y: top + tall * step - 1, width: size * columns.length + 1, height: tall + 1, class: "outline" }));
-  return framed(chart, "map of the attention", [left + size * (best + 0.5), top + tall * (step + 0.5)]);
+  return framed(chart, "attention map", [left + size * (best + 0.5), top + tall * (step + 0.5)]);
 }
 
-// The source on the left, the text written on the right. The lines of the step are strong; those of what is pointed at,
-// for as long as it is. Without weights, all lines go through one vector.
+// Source on the left, output on the right. Lines of the selected step, and of the element under the pointer, are strong.
+// Without weights, all lines go through one vector.
 export function bothSides({ source, target, weights, step, reached, name }, room, chosen) {
   const [from, to] = [source.map(cut), target.map(cut)];
   const [left, right] = [from, to].map((labels) => Math.max(52, widest(labels) * 1.1 + 14));
@@ -84,7 +82,7 @@ export function bothSides({ source, target, weights, step, reached, name }, room
   const height = tall * rows + 30;
   const at = (i, of) => 24 + tall * (i + 0.5 + (rows - of) / 2);
   const chart = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", class: "chart sides",
-    "aria-label": weights ? "the two texts, with lines from each that was written to those that were looked at" : "the two texts, with one vector between them" },
+    "aria-label": weights ? "source and output, with lines for attention weights" : "source and output, with one vector between them" },
     svg("text", { x: left - 6, y: 13, "text-anchor": "end", class: "side" }, "read"),
     svg("text", { x: width - right + 6, y: 13, class: "side" }, "written"));
   const lines = [];
@@ -123,5 +121,5 @@ export function bothSides({ source, target, weights, step, reached, name }, room
     chart.append(pointed(pressable(word, () => chosen(t), target[t], `step ${t + 1}: ${target[t]}`), (each) => each.t === t));
   });
   usual();
-  return framed(chart, `the two texts of ${name} side by side`, [width / 2, at(step, to.length)]);
+  return framed(chart, `source and output of ${name}`, [width / 2, at(step, to.length)]);
 }

@@ -1,11 +1,11 @@
-// Layers: how much of each layer of a biLM tasks have learned to take.
+// Layers: weights of the layers of a biLM learned by tasks.
 
 import { ask } from "./data.js";
 import { choice, heading, labelled, make, put, say } from "./dom.js";
 import { saving } from "./picture.js";
 
 const LAYER_NAMES = ["characters", "first LSTM layer", "second LSTM layer"];
-const PLACES_OF_ELMO = { input: "before the task's own layers (input)", output: "after them (output)" };
+const PLACES_OF_ELMO = { input: "at the input of the task network", output: "at the output of the task network" };
 
 export function showLayers(root, view) {
   const { state } = view;
@@ -22,23 +22,23 @@ export function showLayers(root, view) {
     const own = found.given.flatMap((task) => task.mixes.map((mix) => [`${task.task}, ${mix.name}`, `γ ${mix.gamma.toFixed(2)}`, mix.shares]));
     const figure = make("div", {}, legendOf(), ...Object.entries(PLACES_OF_ELMO).map(([name, label]) => (rows(name).length ? mixesOf(label, rows(name)) : "")));
     figure.append(saving(figure, "layers"));
-    put(place, heading(`${most} of ${input.length} trained tasks take most from the first LSTM layer`,
-      "A task that reads ELMo learns how much of each layer it needs. Look for the longest part of each bar, which is bold. Names and judgements of grammar (CoLA) want more of the second layer; after a task's own layers, lower layers lead."),
-    own.length ? make("section", { class: "panel" }, make("h3", {}, "Your tasks"), mixesOf("as they have learned it", own)) : "",
+    put(place, heading(`${most} of ${input.length} tasks give the first LSTM layer the largest weight`,
+      "A task with ELMo learns a weight for each layer. The largest weight of each bar is bold. Named entities and acceptability (CoLA) use more of the second layer; at the output, lower layers lead."),
+    own.length ? make("section", { class: "panel" }, make("h3", {}, "Your tasks"), mixesOf("learned weights", own)) : "",
     labelled("biLM", choice([["", "both"], ...models.map((each) => [each, each])], state.bilm, (bilm) => view.set({ bilm })), "short"),
     make("section", { class: "panel" }, figure),
-    make("p", { class: "verdict" }, "Means over three to five trainings each, by recipes/task_results.py; the scores are in docs/results.md. After figure 2 of Peters et al. 2018, Deep contextualized word representations. ",
-      "Name a trained task with --beside to see its own mix here."));
+    make("p", { class: "verdict" }, "Means over three to five runs each, by experiments/task_results.py; the scores are in docs/results.md. After figure 2 of Peters et al. 2018, Deep contextualized word representations. ",
+      "Start with --beside TASK to see the weights of a trained task."));
   }
 
   draw().catch((error) => say(error.message));
   return { update: draw };
 }
 
-// "POS, EWT" in plain words first.
+// "POS, EWT" with the name of the task first.
 function plainTask(task) {
   const [short, ...rest] = task.split(", ");
-  const plain = { "SST-5": "Opinions", SNLI: "Inference", CoLA: "Is it grammatical?", "STS-B": "Similar sentences", POS: "Parts of speech", NER: "Names" }[short];
+  const plain = { "SST-5": "Sentiment", SNLI: "Inference", CoLA: "Acceptability", "STS-B": "Sentence similarity", POS: "Part-of-speech tagging", NER: "Named entities" }[short];
   return plain ? `${plain} (${[short, ...rest].join(", ")})` : task;
 }
 

@@ -1,4 +1,4 @@
-// Meaning: a word where it stands, the occurrences in the text that are nearest to it, all of them on a plane; and what the layers are good for.
+// Meaning: nearest occurrences of a word in context, a projection of all occurrences, and probes by layer.
 
 import { answers, ask, bundle, isMade, jobKey, keep, ready, work } from "./data.js";
 import { button, fixed, heading, labelled, make, put, runner, say, tick } from "./dom.js";
@@ -9,7 +9,7 @@ import { planesOf } from "./planes.js";
 export function showMeaning(root, view) {
   const { about, state } = view;
   const tagsKey = jobKey("tags", state);
-  const top = make("div", {}, heading("One word, several senses", "The words nearest to it, without the sentence and with it."));
+  const top = make("div", {}, heading("One word, several senses", "Its nearest neighbours, without and with context."));
   const result = make("div", {});
   const layered = make("div", {});
   const chosen = make("div", { class: "row", role: "group", "aria-label": "the word" });
@@ -21,7 +21,7 @@ export function showMeaning(root, view) {
     offer();
   } });
   let isChanged = false; // whether something else was asked for since the screen opened
-  const go = runner("Look it up", async (tell, signal) => {
+  const go = runner("Search", async (tell, signal) => {
     isChanged = true;
     clear();
     const found = await work({ what: "mean", model: state.model, text: state.text, sentence: state.sentence,
@@ -30,13 +30,13 @@ export function showMeaning(root, view) {
     draw(found);
   });
 
-  // An answer about another sentence or word is not shown.
+  // Remove the answer about another sentence or word.
   function clear() {
-    put(top, heading(`“${state.sentence}”`, "Press a word to see the occurrences nearest to it."));
+    put(top, heading(`“${state.sentence}”`, "Select a word to see its nearest occurrences."));
     put(result);
   }
 
-  // Words as they stand between spaces, which a sentence of separate words has.
+  // Words separated by spaces, as buttons.
   function offer() {
     const words = state.sentence.split(/\s+/).filter(Boolean);
     put(chosen, ...words.map((word, i) => button(word, () => {
@@ -55,8 +55,8 @@ export function showMeaning(root, view) {
     go.run();
   }));
   put(root, top, bundle ? "" : make("section", { class: "panel controls" }, make("div", { class: "chips" }, make("span", {}, "Try: "), ...tries),
-    labelled("Or write a sentence, with spaces around punctuation, and press a word", sentence), chosen,
-    tick("only among other occurrences of the same word", state.same, (on) => { view.note({ same: on }); go.run(); }), go), result, layered);
+    labelled("Or type a sentence, with spaces around punctuation, and select a word", sentence), chosen,
+    tick("only occurrences of the same word", state.same, (on) => { view.note({ same: on }); go.run(); }), go), result, layered);
   offer();
   const asked = state.sentence !== "The children play in the garden ." || state.position !== 2 || state.same;
   ready("meaning", state).then((found) => {
@@ -76,43 +76,43 @@ export function showMeaning(root, view) {
       make("ol", { class: "occurrences" }, ...layer.map((each) => make("li", {}, make("b", {}, fixed(each.cosine, 3)), " ",
         each.words.slice(Math.max(0, each.position - 6), each.position).join(" "), " ", make("mark", {}, each.words[each.position]), " ",
         each.words.slice(each.position + 1, each.position + 7).join(" "))))));
-    const neighbours = make("section", { class: "panel" }, make("h3", {}, "By word vectors, which know no sentence"),
+    const neighbours = make("section", { class: "panel" }, make("h3", {}, "Static word vectors"),
       found.static.length ? make("ol", { class: "occurrences" }, ...found.static.map(([word, cosine]) => make("li", {}, make("b", {}, fixed(cosine, 3)), ` ${word}`)))
-        : make("p", {}, "the static vectors do not know the word"));
+        : make("p", {}, "the word is not in the vocabulary of the static vectors"));
     const word = found.words[found.position];
     const nearest = found.layers.at(-1);
     const same = nearest.filter((each) => each.words[each.position].toLowerCase() === word.toLowerCase()).length;
     put(top, heading(`Of the ${nearest.length} nearest to “${word}” in “${found.words.join(" ")}”, ${same} ${same === 1 ? "is" : "are"} “${word}”`,
       `In the top layer, among ${found.symbols.toLocaleString("en")} words. Read their sentences: do they use the word in the same sense? This text has no sense labels. “Without context” mixes all senses.`));
     const box = make("div", { class: "cards layers" }, ...lists.reverse(), neighbours);
-    put(result, make("h3", {}, "Its nearest occurrences ", saving(box, `nearest to ${word}`)), box, scatter(found));
+    put(result, make("h3", {}, "Nearest occurrences ", saving(box, `nearest to ${word}`)), box, scatter(found));
   }
 
   function scatter(found) {
     const { plane } = found;
-    const head = make("h3", {}, `Every “${plane.word}” of the text`);
+    const head = make("h3", {}, `Occurrences of “${plane.word}”`);
     if (plane.count < 3) {
-      const times = ["does not stand", "stands once", "stands twice"][plane.count];
-      return make("section", { class: "panel" }, head, make("p", {}, `The word ${times} in this text; three occurrences or more make a picture. Ask about another word, or open a longer text.`));
+      const times = ["does not occur", "occurs once", "occurs twice"][plane.count];
+      return make("section", { class: "panel" }, head, make("p", {}, `The word ${times} in this text; a projection needs at least three occurrences. Select another word, or open a longer text.`));
     }
-    const some = plane.points.length < plane.count ? `${plane.points.length} of ${plane.count.toLocaleString("en")} occurrences, drawn by lot` : `All ${plane.count} occurrences`;
+    const some = plane.points.length < plane.count ? `${plane.points.length} of ${plane.count.toLocaleString("en")} occurrences, sampled` : `All ${plane.count} occurrences`;
     return make("section", { class: "panel" }, head,
-      make("p", {}, `${some}, on the two directions in which their vectors differ most, layer by layer. ${plane.points.some(({ tag }) => tag) ? "Shapes are parts of speech." : "Senses are not labelled in this text: point at an occurrence to read it."}`),
+      make("p", {}, `${some}, projected on their first two principal components, by layer. ${plane.points.some(({ tag }) => tag) ? "Shapes are parts of speech." : "Senses are not labelled in this text; point at an occurrence to read it."}`),
       planesOf(plane, names(plane.layers.length)));
   }
 
-  // What is known of the layers: measured before, learned by tasks, or measured now on a text with tags.
+  // Measurements by layer: given, learned by tasks, or computed on a tagged text.
   function layers() {
     const parts = about.figures.map((figure) => make("section", { class: "panel" },
-      make("h3", {}, figure.name === "wsd" ? "Which layer tells senses apart?" : "Which layer knows parts of speech?"),
-      bars(figure.rows.map((row) => [row.name, row.value]), { label: `${figure.title}: percent right, ${figure.column}`, digits: 1 })));
+      make("h3", {}, figure.name === "wsd" ? "Word senses by layer" : "Parts of speech by layer"),
+      bars(figure.rows.map((row) => [row.name, row.value]), { label: `${figure.title}: accuracy in percent, ${figure.column}`, digits: 1 })));
     const tagged = about.texts.find((each) => each.name === state.text)?.tagged;
     if (tagged && !(bundle && !answers.has(tagsKey))) parts.push(tagPanel());
     const mixed = make("div", {});
     put(layered, ...parts, mixed);
     if (about.mixes) ask("mixes", { model: state.model }).then(({ tasks }) => put(mixed, mixPanel(tasks)), (error) => say(error.message));
     else if (!parts.length && !bundle) {
-      put(mixed, make("p", { class: "verdict" }, "Of a .conllu text, what each layer knows of parts of speech can be measured here; --figures FILE shows what was measured before, --beside TASK the layers that a trained task has chosen."));
+      put(mixed, make("p", { class: "verdict" }, "Open a .conllu text to train part-of-speech probes on each layer; --figures FILE shows earlier measurements, --beside TASK the layer weights of a trained task."));
     }
   }
 
@@ -125,23 +125,23 @@ export function showMeaning(root, view) {
     });
     if (answers.has(tagsKey)) put(place, tagBars(answers.get(tagsKey)));
     else if (!bundle) measure.run();
-    return make("section", { class: "panel" }, make("h3", {}, "Which layer knows this text's parts of speech?"),
-      make("p", {}, "A linear classifier of each layer's vectors learns the universal tags of four fifths of the sentences and is asked about the others."), place, bundle ? null : measure);
+    return make("section", { class: "panel" }, make("h3", {}, "Part-of-speech probes by layer"),
+      make("p", {}, "A linear probe on each layer is trained on the universal tags of four fifths of the sentences and tested on the others."), place, bundle ? null : measure);
   }
 
   function tagBars(found) {
     const within = (each) => `${fixed(each.low, 1)} to ${fixed(each.high, 1)}`;
     const rows = found.rows.map((row) => [`${row.name ? `${row.name}, ` : ""}${row.layer ? `layer ${row.layer}` : "without context"}`, row.value, within(row)]);
     rows.push(["the word's most frequent tag", found.most_frequent.value, within(found.most_frequent)]);
-    return bars(rows, { label: `percent right of ${found.asked.toLocaleString("en")} words, with 95 % intervals; learned from ${found.words.toLocaleString("en")}`, digits: 1 });
+    return bars(rows, { label: `accuracy in percent on ${found.asked.toLocaleString("en")} words, with 95 % intervals; trained on ${found.words.toLocaleString("en")}`, digits: 1 });
   }
 
   function mixPanel(tasks) {
     const drawn = tasks.map(({ task, mixes }) => (mixes.length ? make("div", {}, ...mixes.map((mix) =>
       bars(mix.shares.map((share, i) => [i ? `layer ${i}` : "without context", share]), { label: `${task}, ELMo at the ${mix.name}: γ = ${fixed(mix.gamma, 3)}` })))
       : make("p", {}, `${task} was trained without ELMo.`)));
-    return make("section", { class: "panel" }, make("h3", {}, "Which layers have tasks chosen?"),
-      make("p", {}, "What a task has learned to take of each layer: shares that sum to one, times γ."), ...drawn);
+    return make("section", { class: "panel" }, make("h3", {}, "Layer weights of tasks"),
+      make("p", {}, "Learned layer weights, which sum to one, and the scale γ."), ...drawn);
   }
 
   return { close: () => go.stop(), update: (changed) => (changed.some((name) => ["text", "model"].includes(name)) ? (go.stop(), showMeaning(root, view)) : null) };

@@ -1,11 +1,11 @@
-// A part of the page as a picture: its boxes, words and charts where they stand, as SVG; and that drawn on a canvas, as PNG.
+// Export of a part of the page: boxes, words and charts as SVG, or rendered on a canvas as PNG.
 
 import { button, download, make, say, svg } from "./dom.js";
 
 const INHERITED = ["fill", "stroke", "stroke-width", "opacity", "font-size", "font-family"];
 const MARGIN = 12;
 
-// Two buttons that save an element; they are not in the picture.
+// Two buttons that save an element; they are excluded from the figure.
 export function saving(element, name) {
   element.dataset.picture = name;
   const one = (kind) => button(kind.toUpperCase(), () => saveOne(element, kind), { title: `save as ${kind.toUpperCase()} (${kind === "png" ? "p" : "P"})` });
@@ -16,7 +16,7 @@ export function saving(element, name) {
 export function savePicture(root, kind) {
   const all = [...root.querySelectorAll("[data-picture]")];
   const wanted = all.findLast((each) => each.matches(":hover")) ?? all.findLast((each) => each.contains(document.activeElement)) ?? all[0];
-  if (!wanted) return say("There is nothing drawn yet.");
+  if (!wanted) return say("There is no figure yet.");
   return saveOne(wanted, kind);
 }
 
@@ -27,7 +27,7 @@ async function saveOne(element, kind) {
     if (kind === "svg") return download(`${name}.svg`, text, "image/svg+xml");
     download(`${name}.png`, await rendered(text, width, height), "image/png");
   } catch (error) {
-    say(`The picture could not be made: ${error.message}`);
+    say(`The figure could not be saved: ${error.message}`);
   }
 }
 
@@ -101,7 +101,7 @@ function walk(element, parts, origin) {
   parts.clip = outside;
 }
 
-// What is true of a symbol, drawn below it as on the page.
+// The truth line below a symbol.
 function underline(element, parts, place) {
   const tall = Number(element.dataset.truth);
   const colour = getComputedStyle(document.documentElement).getPropertyValue("--truth").trim();
@@ -143,7 +143,7 @@ function lined(node, tell) {
   end(node.data.length);
 }
 
-// A word on its line; letters that stand alone go on in one element, each at its own place.
+// A word on its line; adjacent single letters share one element, each with its position.
 function word(words, text, at, style) {
   const size = parseFloat(style.fontSize);
   const y = Math.round((at.y + at.height / 2 + size * 0.35) * 10) / 10;

@@ -1,4 +1,4 @@
-// A word's occurrences on a plane for each layer: points to point at, or to walk over with the arrow keys.
+// Projections of a word's occurrences by layer; points can be selected with the pointer or the arrow keys.
 
 import { make, put, svg } from "./dom.js";
 import { saving } from "./picture.js";
@@ -65,7 +65,7 @@ export function planesOf(found, names) {
       const from = order.indexOf(at);
       go(order[from < 0 ? 0 : Math.max(0, Math.min(order.length - 1, from + by))], name);
     });
-    const note = layer.shares ? null : make("p", { class: "verdict" }, "All occurrences have the same vector here.");
+    const note = layer.shares ? null : make("p", { class: "verdict" }, "All occurrences have the same vector in this layer.");
     return { element: make("div", { class: "plane" }, make("h3", {}, name), surface, note) };
   }
 
@@ -78,11 +78,11 @@ export function planesOf(found, names) {
     const { before, word, after, tag } = found.points[i];
     const cosines = found.layers.map((layer, n) => `${names[n].toLowerCase()} ${layer.cosines[i].toFixed(3)}`).join(", ");
     put(told, `${i + 1} of ${found.points.length}${tag ? `, ${tag}` : ""}: `, before ? `${before} ` : "", make("mark", {}, word), after ? ` ${after}` : "",
-      make("br"), make("small", {}, `cosine to the word you ask about: ${cosines}`));
+      make("br"), make("small", {}, `cosine to the selected word: ${cosines}`));
   }
 }
 
-// Both directions on one scale, so that distances are what they look like.
+// Both axes have one scale, so that distances are comparable.
 function placed(x, y) {
   const [left, right, low, high] = [Math.min(...x), Math.max(...x), Math.min(...y), Math.max(...y)];
   const scale = Math.min((WIDE - 2 * PAD - LABEL) / (right - left || 1e-9), (TALL - 2 * PAD - LABEL) / (high - low || 1e-9), 1e6);

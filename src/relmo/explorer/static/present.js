@@ -8,10 +8,10 @@ const COLUMN = { width: 1004, laid: 420 }; // 85 millimetres at 300 dots an inch
 const EDGE = 60;
 const FONT = "system-ui, 'Segoe UI', 'Noto Sans', sans-serif";
 
-// Shows the figures of a screen one after the other; arrows turn, Escape ends. The bar is there while the mouse moves, or for keys.
+// Show the figures of a view one after the other; arrow keys turn, Escape ends. The bar is visible while the pointer moves.
 export function present(root, view) {
   const figures = [...root.querySelectorAll("[data-picture]")].filter((each) => each.getClientRects().length);
-  if (!figures.length) return say("There is no figure on this screen yet.");
+  if (!figures.length) return say("There is no figure in this view yet.");
   const first = figures.findIndex((each) => each.matches(":hover") || each.contains(document.activeElement));
   let at = Math.max(first, 0);
   const image = make("img", { class: "slideimage" });
@@ -67,7 +67,7 @@ async function saved({ text, width, height }, name, kind) {
     if (kind === "svg") return download(`${file}.svg`, text, "image/svg+xml");
     download(`${file}.png`, await rendered(text, width, height, 1), "image/png");
   } catch (error) {
-    say(`The picture could not be made: ${error.message}`);
+    say(`The figure could not be saved: ${error.message}`);
   }
 }
 
@@ -77,7 +77,7 @@ function titleOf() {
   return claim?.textContent.trim() ?? "";
 }
 
-// A whole slide: the claim, the figure as large as it goes, the caption and where it comes from.
+// A slide: claim, figure, caption and source.
 export function slide(element, view) {
   const { width, height, laid } = SLIDE;
   const look = getComputedStyle(document.body);
@@ -98,7 +98,7 @@ export function slide(element, view) {
   return { text: new XMLSerializer().serializeToString(whole), width, height };
 }
 
-// The figure alone, as wide as a column of print.
+// The figure with the width of a printed column.
 export function column(element) {
   const drawn = drawing(element, { laid: COLUMN.laid, tall: 900 });
   const height = Math.round((COLUMN.width * drawn.height) / drawn.width);
@@ -107,7 +107,7 @@ export function column(element) {
   return { text: new XMLSerializer().serializeToString(drawn.whole), width: COLUMN.width, height };
 }
 
-// A text in lines of about so many letters.
+// Wrap a text to a number of characters.
 function broken(text, wide) {
   const lines = [""];
   for (const word of text.trim().split(/\s+/)) {

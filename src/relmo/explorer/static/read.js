@@ -1,4 +1,4 @@
-// Read: a text coloured by one cell, page by page; below it, what is true.
+// Read: a text coloured by one cell, page by page, with the truth below.
 
 import { addressed, ask, bundle, fromUnits, known, parseUnit, shownUnit, unitName } from "./data.js";
 import { button, choice, evidence, fixed, grid, heading, labelled, make, put, say, signed, tick, unitButton, visible } from "./dom.js";
@@ -9,17 +9,17 @@ import { paint } from "./colour.js";
 import { claimOf } from "./words.js";
 import { proofOf } from "./proof.js";
 
-const MODES = [["centred", "above or below its mean"], ["value", "its value"], ["change", "its change"], ["on", "on or off, by a threshold"],
-  ["surprisal", "how surprising each was (bits)"], ["gradient", "what a prediction hangs on (press one)"]];
+const MODES = [["centred", "deviation from the mean"], ["value", "value"], ["change", "change from the previous symbol"], ["on", "on or off, by a threshold"],
+  ["surprisal", "surprisal (bits)"], ["gradient", "gradient of a prediction (select a symbol)"]];
 const AROUND = 24; // symbols of a strip
 
 export function showRead(root, view) {
   const { about, state } = view;
   const text = new ColouredText("the text; arrow keys move, [ and ] change the cell", { focused });
   const top = make("div", {});
-  const chips = make("div", { class: "chips", role: "group", "aria-label": "cells with a name" });
-  const side = make("aside", { class: "side controls", "aria-label": "what is shown" });
-  const right = make("aside", { class: "side", "aria-label": "the cell over the whole text" });
+  const chips = make("div", { class: "chips", role: "group", "aria-label": "named cells" });
+  const side = make("aside", { class: "side controls", "aria-label": "display settings" });
+  const right = make("aside", { class: "side", "aria-label": "the cell over the text" });
   const legend = make("div", { class: "scale" });
   const pager = make("nav", { class: "pager", "aria-label": "pages" });
   const focus = make("div", { class: "focus", "aria-live": "polite" });
@@ -46,17 +46,17 @@ export function showRead(root, view) {
       [expected, strip, loaded] = [null, null, ""];
       for (const part of [right, strips, focus]) put(part);
     }
-    const [got, values] = await Promise.all([ask("page", asked()), ofUnit()]);
+    const [got, values] = await Promise.all([ask("page", asked()), getUnitValues()]);
     if (turn !== latest) return;
     const isNew = loaded !== place;
     if (isNew) {
       [page, loaded] = [got, place];
       text.set(page.symbols, page.gaps);
-      if (state.mode === "gradient" && !isHere()) view.note({ at: -1 });
+      if (state.mode === "gradient" && !isOnPage()) view.note({ at: -1 });
       pages();
     }
     const colouring = colourBy(values, turn);
-    if (isNew && isHere()) text.land(state.at - page.first); // before anything is painted
+    if (isNew && isOnPage()) text.land(state.at - page.first); // before anything is painted
     if (!(await colouring)) return;
     controls();
     if (!expected) {
@@ -67,33 +67,33 @@ export function showRead(root, view) {
     }
     if (isNew && text.at < 0) reveal();
     if (text.at >= 0) {
-      inform(text.at);
-      strip_(text.at);
+      describeSymbol(text.at);
+      drawStrip(text.at);
     }
     prefetch();
-    aside().catch((error) => say(error.message));
+    drawOverview().catch((error) => say(error.message));
   }
 
-  function isHere() {
+  function isOnPage() {
     return page && state.at >= page.first && state.at < page.first + page.symbols.length;
   }
 
-  // The unit's values; none, and why, where they cannot be had.
-  function ofUnit() {
+  // The unit's values; empty, with a message, if they are not available.
+  function getUnitValues() {
     return ask("values", asked({ unit: state.unit })).catch((error) => (say(error.message), { values: [], scale: 1 }));
   }
 
-  // Draws the values that the mode asks for, with the truth below them. Returns whether this is still the newest request.
+  // Draw the values of the current mode with the truth below. Returns whether this is still the newest request.
   async function colourBy(values, turn) {
     shown = { ...values, name: "" };
     const cell = view.named();
     const turned = cell?.binary && cell.r < 0 ? -1 : 1;
-    if (!values.values.length) shown = { values: new Array(page.symbols.length).fill(0), scale: 1, name: "This cell is not in this saved page, here." };
+    if (!values.values.length) shown = { values: new Array(page.symbols.length).fill(0), scale: 1, name: "This saved page does not include the cell here." };
     else if (state.mode === "centred") {
       const mean = values.values.reduce((sum, v) => sum + v, 0) / values.values.length;
       shown.values = values.values.map((v) => turned * (v - mean));
       shown.scale = quantile(shown.values.map(Math.abs), 0.99) || 1;
-      shown.name = turned < 0 ? "Turned round: this cell goes down where it is on." : "";
+      shown.name = turned < 0 ? "Sign inverted: the cell is negative where it is on." : "";
     } else if (state.mode === "change") {
       shown.values = values.values.map((v, i) => (i ? v - values.values[i - 1] : 0));
       shown.scale = quantile(shown.values.map(Math.abs), 0.99) || 1;
@@ -101,18 +101,18 @@ export function showRead(root, view) {
       shown.values = values.values.map((v) => (v >= state.threshold ? 1 : -1));
       shown.scale = 1;
     } else if (state.mode === "surprisal" && expected?.bits.length) {
-      shown = { values: expected.bits, scale: 8, name: `bits: how surprising each ${view.symbol} was` };
+      shown = { values: expected.bits, scale: 8, name: `surprisal of each ${view.symbol} in bits` };
     } else if (state.mode === "gradient") {
-      shown = { values: new Array(page.symbols.length).fill(0), scale: 1, name: `Press a ${view.symbol}, or move to one with the arrows.` };
-      if (isHere()) {
+      shown = { values: new Array(page.symbols.length).fill(0), scale: 1, name: `Select a ${view.symbol} with the pointer or the arrow keys.` };
+      if (isOnPage()) {
         const wanted = { model: state.model, text: state.text, at: state.at };
         if (!known("gradient", wanted)) {
-          shown.name = `Computing the gradient of the guess after ${view.symbol} ${state.at}…`;
+          shown.name = `Computing the gradient of the prediction after ${view.symbol} ${state.at}…`;
           draw();
         }
         const gradient = await ask("gradient", wanted);
         if (turn !== latest) return false;
-        hang(gradient);
+        showGradient(gradient);
       }
     }
     draw();
@@ -127,30 +127,30 @@ export function showRead(root, view) {
     scale();
   }
 
-  function hang(found) {
+  function showGradient(found) {
     found.values.forEach((value, i) => {
       const place = found.first + i - page.first;
       if (place >= 0 && place < shown.values.length) shown.values[place] = value;
     });
     shown.scale = quantile(found.values, 0.98) || 1;
-    shown.name = `The guess “${visible(found.symbol)}” after ${view.symbol} ${state.at} hangs on these; half of it on the last ${found.half}.`;
+    shown.name = `The prediction of “${visible(found.symbol)}” after ${view.symbol} ${state.at} depends on these symbols; half of the gradient comes from the last ${found.half}.`;
   }
 
-  // The feature whose truth is drawn: the one that was chosen, or that the cell is named for.
-  function truthful() {
+  // The feature drawn as truth: the selected one, or that of the named cell.
+  function getTruthFeature() {
     if (state.mode === "surprisal" || state.mode === "gradient") return "";
     return state.feature === "none" ? "" : state.feature || view.named()?.feature || "";
   }
 
   async function underline(turn) {
-    const feature = truthful();
+    const feature = getTruthFeature();
     const found = feature ? await ask("truth", asked({ feature })).catch(() => null) : null;
     if (turn !== latest) return;
     text.truth(found?.changes ? found.values : null);
     shown.truth = found?.changes ? found.words : "";
   }
 
-  // The text from the first place on where there is something to see.
+  // Scroll to the first position at which the feature is on.
   function reveal() {
     const first = text.spans.find((span) => span.dataset.truth);
     if (first) text.reveal(first);
@@ -158,21 +158,21 @@ export function showRead(root, view) {
 
   function headline() {
     const cell = view.named();
-    const titles = { surprisal: `Where was the network surprised?`, gradient: "What does a prediction hang on?" };
-    const leads = { surprisal: `Orange: this ${view.symbol} was not expected.`, gradient: `Press a ${view.symbol}: the orange ones before it decided what the network expected next.` };
-    const lead = cell ? `Orange: it is ${cell.binary ? "on" : "high"}. Blue: it is ${cell.binary ? "off" : "low"}. The line below the text is the truth: ${cell.words}.`
-      : "Orange where it is high, blue where it is low. Most cells look like this: nobody can say what they stand for.";
+    const titles = { surprisal: `Surprisal of each ${view.symbol}`, gradient: "Gradient of a prediction" };
+    const leads = { surprisal: `Orange: the network gave this ${view.symbol} a low probability.`, gradient: `Select a ${view.symbol}: the prediction after it depends most on the orange ones.` };
+    const lead = cell ? `Orange: it is ${cell.binary ? "on" : "high"}. Blue: it is ${cell.binary ? "off" : "low"}. The line below the text shows the truth: ${cell.words}.`
+      : "Orange: high. Blue: low. Most cells look like this: they have no known interpretation.";
     put(top, heading(titles[state.mode] ?? claimOf(cell, view.called()), leads[state.mode] ?? lead));
     top.querySelector("h2").append(" ", make("small", { class: "address" }, state.mode === "surprisal" || state.mode === "gradient" ? "" : addressed(view, state.unit)));
     const others = about.named.map((each) => button(each.name, () => view.set({ unit: each.unit, mode: "centred", feature: "" }),
       { "aria-pressed": String(each.unit === state.unit), title: shownUnit(each.unit) }));
-    put(chips, ...(others.length ? [make("span", {}, "Cells with a name: "), ...others] : []),
-      button("a cell nobody can read", () => view.set({ unit: unnamed(), mode: "centred", feature: "" }), { "aria-pressed": String(!cell) }));
+    put(chips, ...(others.length ? [make("span", {}, "Named cells: "), ...others] : []),
+      button("a cell without interpretation", () => view.set({ unit: findUnnamed(), mode: "centred", feature: "" }), { "aria-pressed": String(!cell) }));
     put(proof, cell && !titles[state.mode] ? proofOf(view, cell) : "");
   }
 
-  // Some cell without a name: the one after the one that is shown.
-  function unnamed() {
+  // The next cell without a name.
+  function findUnnamed() {
     let unit = state.unit;
     do unit = view.neighbour(1, unit); while (view.named(unit) && unit !== state.unit);
     return unit;
@@ -205,7 +205,7 @@ export function showRead(root, view) {
     const pins = state.pins ? state.pins.split(",") : [];
     const pinned = pins.includes(state.unit);
     const states = Object.keys(about.states).map((name) => [name, `${about.words[name]} (${name})`]);
-    const truths = [["", "as the cell's name says"], ["none", "none"], ...about.features.map((each) => [each.name, each.words])];
+    const truths = [["", "feature of the named cell"], ["none", "none"], ...about.features.map((each) => [each.name, each.words])];
     const opened = side.querySelector("details")?.open;
     put(side,
       make("h3", {}, `Cell ${unit.number + 1} of ${size}${about.layers > 1 ? `, layer ${unit.layer + 1}` : ""} `, make("small", { class: "address" }, shownUnit(state.unit))),
@@ -215,12 +215,12 @@ export function showRead(root, view) {
           const kept = pinned ? pins.filter((pin) => pin !== state.unit) : [...pins, state.unit];
           view.set({ pins: kept.join(",") });
         }),
-        button("All about it →", () => view.set({ screen: "cell" }))),
+        button("Details →", () => view.set({ screen: "cell" }))),
       pins.length ? make("div", { class: "row pins" }, "Pinned ", ...pins.map((pin) =>
         unitButton(view, pin, () => view.set({ unit: pin }), { "aria-pressed": String(pin === state.unit) }))) : null,
       labelled("Colour shows", choice(MODES.filter(([mode]) => !bundle || mode !== "gradient"), state.mode, (mode) => view.set({ mode }))),
-      labelled("Slide through the cells", slider).appendChild(address).parentElement,
-      make("details", { open: Boolean(opened) }, make("summary", {}, "Another cell, gate or layer"),
+      labelled("Cell index", slider).appendChild(address).parentElement,
+      make("details", { open: Boolean(opened) }, make("summary", {}, "State, gate, layer"),
         labelled("Number", number),
         labelled("State or gate", choice(states, unit.state, (name) =>
           turn({ state: name, number: Math.min(unit.number, about.states[name] / about.directions - 1) }))),
@@ -228,24 +228,24 @@ export function showRead(root, view) {
           String(unit.layer), (layer) => turn({ layer: Number(layer) }))) : null,
         about.directions > 1 ? labelled("Reads", choice([["", "forwards"], ["b", "backwards"]], unit.backward ? "b" : "",
           (way) => turn({ backward: way === "b" }))) : null,
-        bundle ? null : labelled("The line below the text shows", choice(truths, state.feature, (feature) => view.set({ feature }))),
-        tick("Signs too: + solid line, − dotted", state.marks, (marks) => view.set({ marks }))),
-      tick("What the model expects", state.likely, (likely) => view.set({ likely })),
-      tick("All its gates", state.gates, (gates) => view.set({ gates })),
+        bundle ? null : labelled("Feature below the text", choice(truths, state.feature, (feature) => view.set({ feature }))),
+        tick("Mark signs: + solid line, − dotted line", state.marks, (marks) => view.set({ marks }))),
+      tick("Predictions", state.likely, (likely) => view.set({ likely })),
+      tick("All gates", state.gates, (gates) => view.set({ gates })),
       ...(bundle ? [] : ownText(view)),
     );
   }
 
   function pages() {
-    const turn = (label, to) => button(label, () => view.set({ page: to, at: -1 }), { disabled: !there(to) });
+    const turn = (label, to) => button(label, () => view.set({ page: to, at: -1 }), { disabled: !hasPage(to) });
     put(pager, make("b", {}, page.title), ...(page.pages > 1 ? [turn("◀ Page", state.page - 1), ` ${state.page + 1} of ${page.pages} `, turn("Page ▶", state.page + 1)] : []),
-      ` ${page.total.toLocaleString("en")} ${view.symbols}${page.left_out ? `; ${page.left_out.toLocaleString("en")} more are left out, since this model has so many cells` : ""}`,
+      ` ${page.total.toLocaleString("en")} ${view.symbols}${page.left_out ? `; ${page.left_out.toLocaleString("en")} more are omitted because of the size of the model` : ""}`,
       saving(picture, `${state.model} ${state.unit} page ${state.page + 1}`), button("CSV", csv, { title: `the page's ${view.symbols} with this cell's values` }),
       bundle?.note ? make("small", {}, `Saved: ${bundle.note}.`) : null);
   }
 
-  // Whether a page can be turned to: a saved page has some of them, perhaps all.
-  function there(number) {
+  // Whether a page is available; a saved page may have only some.
+  function hasPage(number) {
     return number >= 0 && number < page.pages && (!bundle || Boolean(known("page", asked({ page: number }))));
   }
 
@@ -258,15 +258,15 @@ export function showRead(root, view) {
   function focused(place, how) {
     if (!loaded || (how === "hover" && hovered === place)) return;
     hovered = place;
-    inform(place);
+    describeSymbol(place);
     if (how !== "focus") return;
-    strip_(place);
+    drawStrip(place);
     const moved = state.at !== page.first + place;
     if (moved) view.note({ at: page.first + place });
     if (moved && state.mode === "gradient") open().catch((error) => say(error.message));
   }
 
-  function inform(place) {
+  function describeSymbol(place) {
     const rows = [["value", signed(shown.values[place], 3)]];
     if (strip) for (const [name, values] of Object.entries(strip.states)) rows.push([name, signed(values[place], 3)]);
     if (expected?.bits.length) {
@@ -276,18 +276,18 @@ export function showRead(root, view) {
     put(focus,
       make("h3", {}, `“${visible(page.symbols[place])}” `, make("small", {}, `${view.symbol} ${page.first + place}`)),
       make("dl", {}, ...rows.flatMap(([name, value]) => [make("dt", { title: about.words[name] ?? "" }, name), make("dd", {}, value)])),
-      after ? make("p", { class: "after" }, make("b", {}, "expected next: "), after) : "");
+      after ? make("p", { class: "after" }, make("b", {}, "predicted next: "), after) : "");
   }
 
-  // Around the focused symbol: what was expected after each, and every gate. One table, so that its columns stand below each other.
-  async function strip_(place) {
+  // Predictions and gates around the focused symbol, in one table with aligned columns.
+  async function drawStrip(place) {
     if (!state.likely && !state.gates) return put(strips);
     const first = Math.max(0, Math.min(place - AROUND / 2, page.symbols.length - AROUND));
     const some = page.symbols.slice(first, first + AROUND);
     const rows = [];
     if (state.likely && expected?.likely.length) {
       for (const n of [0, 1, 2, 3, 4]) {
-        rows.push([n ? `guess ${n + 1}` : "best guess", ...some.map((_, i) => {
+        rows.push([n ? `prediction ${n + 1}` : "best prediction", ...some.map((_, i) => {
           const [symbol, p] = expected.likely[first + i][n] ?? ["", 0];
           const cell = make("td", { title: p.toFixed(3) }, visible(symbol));
           paint(cell, p, 1);
@@ -309,7 +309,7 @@ export function showRead(root, view) {
       }
     }
     if (!rows.length) return put(strips);
-    const label = `What the network expected next after each ${view.symbol} (underlined: it came)${state.gates ? ", and the cell's states and gates" : ""}`;
+    const label = `Predictions after each ${view.symbol} (underlined: correct)${state.gates ? ", and the cell's states and gates" : ""}`;
     put(strips, make("p", { class: "verdict" }, label), grid(["after", ...some.map(visible)], rows, { label }));
     const here = strips.querySelectorAll("thead th")[place - first + 1];
     here?.classList.add("here");
@@ -317,13 +317,13 @@ export function showRead(root, view) {
     if (here && box) box.scrollLeft = here.offsetLeft - box.clientWidth / 2;
   }
 
-  async function aside() {
+  async function drawOverview() {
     if (!about.carried.includes(parseUnit(state.unit).state)) {
-      put(right, make("p", {}, "Over the whole text there are maps of ", about.carried.join(" and "), "."));
+      put(right, make("p", {}, "Maps of the text are available for ", about.carried.join(" and "), "."));
       return;
     }
     const wanted = { model: state.model, text: state.text, unit: state.unit };
-    if (!known("overview", wanted)) put(right, make("p", { class: "loading" }, "reading the whole text…"));
+    if (!known("overview", wanted)) put(right, make("p", { class: "loading" }, "reading the text…"));
     const found = await ask("overview", wanted).catch((error) => ({ error: error.message }));
     if (wanted.unit !== state.unit || wanted.text !== state.text) return;
     if (found.error) return put(right, make("p", {}, bundle ? "" : found.error));
@@ -333,13 +333,13 @@ export function showRead(root, view) {
     const here = [page.first / found.total, (page.first + page.symbols.length - 1) / found.total];
     const jump = (at) => turnTo(view, found, at);
     put(right,
-      make("h3", {}, "Where it is highest"),
+      make("h3", {}, "Highest values"),
       make("ol", { class: "contexts" }, ...found.high.slice(0, 8).map((place) => context(place, jump))),
-      make("h3", {}, "Where it is lowest"),
+      make("h3", {}, "Lowest values"),
       make("ol", { class: "contexts" }, ...found.low.slice(0, 5).map((place) => context({ ...place, value: -place.value }, jump))),
-      evidence("All of the text: a map, and how often each value comes",
+      evidence("Map and histogram of the text",
         map(found.map, found.scale, here, (share) => jump(Math.floor(share * found.total))),
-        histogram(found.histogram, state.mode === "on" ? state.threshold : null), labelled("On from", slide),
+        histogram(found.histogram, state.mode === "on" ? state.threshold : null), labelled("Threshold", slide),
         make("p", {}, `mean ${fixed(found.mean)}, standard deviation ${fixed(found.sd)}`)));
   }
 
@@ -350,7 +350,7 @@ export function showRead(root, view) {
     }
     if (!bundle || fromUnits("strip", asked({ unit: state.unit }))) {
       const unit = state.unit;
-      ask("strip", asked({ unit })).then((got) => { if (unit !== state.unit) return; strip = got; if (text.at >= 0) inform(text.at); }).catch(() => {});
+      ask("strip", asked({ unit })).then((got) => { if (unit !== state.unit) return; strip = got; if (text.at >= 0) describeSymbol(text.at); }).catch(() => {});
     }
   }
 
@@ -359,7 +359,7 @@ export function showRead(root, view) {
     text,
     update(changed) {
       if (changed.includes("unit")) strip = null;
-      if (changed.includes("at") && loaded === `${state.text} ${state.page}` && isHere()) {
+      if (changed.includes("at") && loaded === `${state.text} ${state.page}` && isOnPage()) {
         text.focus(state.at - page.first);
         text.reveal(text.spans[text.at]);
       }
@@ -368,15 +368,15 @@ export function showRead(root, view) {
   };
 }
 
-// The text at a symbol, on whichever page of it that is.
+// Show the text at a position, on its page.
 export function turnTo(view, overview, at) {
   const { model, text } = view.state;
   const page = overview.bounds.findLastIndex((first) => first <= at);
-  if (bundle && !known("page", { model, text, page })) return say("This page of the text was not saved.");
+  if (bundle && !known("page", { model, text, page })) return say("This page of the text is not in the saved file.");
   view.set({ screen: "read", page, at });
 }
 
-// A place in the text. What stands before is cut at its own left end, so that the symbol is always seen.
+// A context in the text. The left side is truncated at its start, so that the symbol is always visible.
 export function context(place, jump, before = 19, after = 10) {
   const tag = make("button", { type: "button", class: "plain context", onclick: () => jump(place.at) });
   tag.append(make("b", {}, signed(place.value)), make("span", { class: "before" }, make("bdi", {}, flat(place.before.slice(-before)))),
@@ -396,6 +396,6 @@ export function quantile(values, q) {
 function ownText(view) {
   const area = make("textarea", { rows: "4", maxlength: String(view.about.limit.characters), spellcheck: "false" });
   const language = choice([["", "prose"], ["python", "Python"], ["c", "C"]], "", () => {});
-  return [make("details", {}, make("summary", {}, "Your own text"), labelled("Text", area), labelled("It is", language),
-    button("Read it", () => view.own(area.value, language.value || null)))];
+  return [make("details", {}, make("summary", {}, "Your own text"), labelled("Text", area), labelled("Language", language),
+    button("Open", () => view.own(area.value, language.value || null)))];
 }

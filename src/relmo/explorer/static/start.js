@@ -1,4 +1,4 @@
-// Start: what there is to see, a picture and a sentence each; below, a text and a model of one's own.
+// Start: cards with a picture and a sentence; below, the user's own text and model.
 
 import { ask } from "./data.js";
 import { button, choice, heading, labelled, make, put, say, svg } from "./dom.js";
@@ -8,9 +8,9 @@ import { conditionWords } from "./words.js";
 const CARD = { wide: 300, tall: 120, dashes: ["", "6 3", "2 3", "8 3 2 3"] };
 
 export function showStart(root, view) {
-  const place = make("div", { class: "starting" }, make("p", { class: "loading" }, "Looking for what there is to see…"));
+  const place = make("div", { class: "starting" }, make("p", { class: "loading" }, "Loading…"));
   put(root, heading("What goes on inside a recurrent network?",
-    "Each card shows one thing that a network has learned by itself. Press one to see it in a text."), place, ownThings(view));
+    "Each card shows one phenomenon in a trained network. Select a card to see it in a text."), place, ownThings(view));
   ask("start", { model: view.state.model }).then(({ cards }) => {
     const offered = cards.filter((card) => view.offers(card.link.screen));
     put(place, ...offered.map(cardOf));
@@ -30,7 +30,7 @@ function cardPicture(given) {
   return drawn ? drawn(given) : "";
 }
 
-// A stretch of text under a cell; below it what is true.
+// A window of text coloured by a cell, with the truth below.
 function cardText({ symbols, values, scale, truth, turned }) {
   const box = make("div", { class: "snippet bare" });
   symbols.forEach((symbol, i) => {
@@ -70,7 +70,7 @@ function cardProse({ text: written }) {
   return make("p", { class: "written" }, written);
 }
 
-// What each piece that was written looked at.
+// Attention map.
 function cardMap({ rows, columns, weights }) {
   const bare = (unit) => unit.replace(/^▁/, "");
   return make("table", { class: "cardmap" }, make("tbody", {}, ...rows.map((row, n) => make("tr", {}, make("th", {}, bare(row)), ...columns.map((_, i) => {
@@ -80,17 +80,17 @@ function cardMap({ rows, columns, weights }) {
   }))), make("tr", {}, make("th", {}, ""), ...columns.map((column) => make("td", { class: "name" }, bare(column))))));
 }
 
-// A text and a model of one's own.
+// Forms for the user's own text and model.
 function ownThings(view) {
   const { about } = view;
   const area = make("textarea", { rows: "5", maxlength: String(about.limit?.characters ?? 400000), spellcheck: "false", placeholder: "“Well,” she said, “and now?”" });
   const language = choice([["", "prose"], ["python", "Python"], ["c", "C"]], "", () => {});
-  const most = about.limit ? `At most ${about.limit.characters.toLocaleString("en")} characters; this model looks at the first ${about.limit.symbols.toLocaleString("en")} ${view.symbols}.` : "";
+  const most = about.limit ? `At most ${about.limit.characters.toLocaleString("en")} characters; this model reads the first ${about.limit.symbols.toLocaleString("en")} ${view.symbols}.` : "";
   return make("div", { class: "halves ownthings" },
     about.kind === "seq2seq" ? null : make("section", { class: "panel" }, make("h3", {}, "Your own text"),
-      make("p", {}, `The cells of ${about.name} over a text that you write or paste. ${most}`),
-      labelled("Text", area), labelled("It is", language), button("Read it", () => view.own(area.value, language.value || null), { class: "go" })),
+      make("p", {}, `Show the cells of ${about.name} over your text. ${most}`),
+      labelled("Text", area), labelled("Language", language), button("Open", () => view.own(area.value, language.value || null), { class: "go" })),
     make("section", { class: "panel" }, make("h3", {}, "Your own model"),
-      make("p", {}, "Train one on any text, name its cells, and open it here:"),
+      make("p", {}, "Train a model on any text, name its cells, and open it:"),
       make("pre", { tabindex: "0" }, "relmo train lm book.txt --preset char --out mine\nrelmo analyse cells mine held-out.txt --ablate zero --name-cells\nrelmo explore mine held-out.txt")));
 }

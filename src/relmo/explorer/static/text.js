@@ -1,4 +1,4 @@
-// A text, each symbol a span on the colour of its value. Real text: it can be selected and copied.
+// Coloured text: each symbol is a span with the colour of its value. It can be selected and copied.
 
 import { make } from "./dom.js";
 import { ink, paint, step, table, STEPS } from "./colour.js";
@@ -63,7 +63,7 @@ export class ColouredText {
     }
   }
 
-  // What a feature truly is, 0 to 1 for each symbol, as a line below the text; nothing takes it away.
+  // Draw a feature, 0 to 1 for each symbol, as a line below the text; null removes it.
   truth(values) {
     this.spans.forEach((span, i) => {
       const tall = values ? Math.round(4 * values[i]) : 0;
@@ -87,7 +87,7 @@ export class ColouredText {
     this.spans[this.at].classList.add("here");
   }
 
-  // Opens at a passage that begins with this symbol: it is in the upper part of the box, and in the window.
+  // Scroll the box and the window so that this symbol is in the upper part.
   land(place) {
     this.mark(place);
     const span = this.spans[this.at];
@@ -127,7 +127,7 @@ export class ColouredText {
   }
 }
 
-// A short text that is only looked at.
+// A short read-only text.
 export function snippet(symbols, values, scale, gaps, truth) {
   const box = make("div", { class: "snippet", tabindex: "0", role: "group", "aria-label": "a stretch of the text" });
   symbols.forEach((symbol, i) => {

@@ -1,4 +1,4 @@
-// Trace: lines over time. Units and gates over a text, several models above each other; or one unit through sentences of four kinds.
+// Trace: units and gates over a text as lines, for several models; or one unit over sentences of four conditions.
 
 import { ask, bundle, parseUnit, unitName, shownUnit } from "./data.js";
 import { button, choice, fixed, heading, labelled, make, put, say, tick, unitButton, visible } from "./dom.js";
@@ -8,7 +8,7 @@ import { snippet } from "./text.js";
 import { quantile } from "./read.js";
 import { saving } from "./picture.js";
 
-const SPANS = [[80, "80"], [240, "240"], [1000, "1,000"], [0, "the whole page"]];
+const SPANS = [[80, "80"], [240, "240"], [1000, "1,000"], [0, "page"]];
 const TAUGHT = "counting"; // a text of words as long as those that were taught
 const NARROW = 720; // pixels, below which letters of a wide chart would be too small
 const FEW_TO_TRY = 32; // units
@@ -36,7 +36,7 @@ export function showTrace(root, view) {
     setControls();
   }
 
-  // The unit that is traced: the one that was named, or of models whose number units are known, the first of these.
+  // The traced unit: the selected one, or by default the first number unit.
   function numberUnit() {
     return about.number_units.includes(state.unit) || state.traced ? state.unit : about.number_units[0] ?? state.unit;
   }
@@ -54,14 +54,14 @@ export function showTrace(root, view) {
     { label: `${about.words[name]} (${name})`, x: "", y: `${about.words[name]} ${name}`, width: n || innerWidth < NARROW ? 430 : 760, height: n ? 210 : 300, names: longest, legend: n === 0 }));
     const figure = make("div", { class: "traces" }, charts[0], make("div", { class: "cards" }, ...charts.slice(1)));
     return {
-      title: keeps ? `This cell carries the subject's number: it is higher after a ${keeps} subject` : "This cell does not tell the subject's number at the verb",
-      lead: make("span", {}, `The ${found.conditions[3]?.words[1] ?? "boys"} near the cars …: each line is one kind of sentence. Look at the last word${keeps ? ": lines part by the first noun, not by the last" : ""}. `, make("small", {}, shownUnit(unit))),
-      parts: [figure, found.right ? rightForms(found.right, unit) : "", make("p", { class: "verdict" },
-        `Means of ${found.pairs} sentences of each kind, with the 95 % interval; words are the commonest at their place. After figure 1 of Lakretz et al. 2019, The emergence of number and syntax units.`)],
+      title: keeps ? `This cell carries the subject's number: it is higher after a ${keeps} subject` : "This cell does not encode the subject's number at the verb",
+      lead: make("span", {}, `The ${found.conditions[3]?.words[1] ?? "boys"} near the cars …: each line is one condition. Look at the last word${keeps ? ": the lines separate by the first noun, not by the last" : ""}. `, make("small", {}, shownUnit(unit))),
+      parts: [figure, found.right ? drawAccuracy(found.right, unit) : "", make("p", { class: "verdict" },
+        `Means of ${found.pairs} sentences per condition, with 95 % intervals; words are the most frequent ones at each position. After figure 1 of Lakretz et al. 2019, The emergence of number and syntax units.`)],
     };
   }
 
-  function rightForms(right, unit) {
+  function drawAccuracy(right, unit) {
     const rows = Object.entries(CONDITION_NAMES).map(([condition, name]) => {
       const bar = (share, kind) => {
         const made = make("span", { class: `bar ${kind}` });
@@ -70,27 +70,27 @@ export function showTrace(root, view) {
       };
       return make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, bar(right.all[condition], "grey")), make("td", {}, bar(right.without[condition], "plus")));
     });
-    const table = make("table", { class: "rightforms" }, make("caption", {}, `How often it prefers the right form of the verb, of ${right.pairs} sentences of each kind like those above (Experiments measures other sentences)`),
-      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "sentence"), make("th", { scope: "col" }, "with all cells"), make("th", { scope: "col" }, `without ${view.called(unit)} `, make("small", { class: "address" }, shownUnit(unit))))), make("tbody", {}, ...rows));
+    const table = make("table", { class: "rightforms" }, make("caption", {}, `Accuracy of the verb form on ${right.pairs} sentences per condition (Experiments uses other sentences)`),
+      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "sentence"), make("th", { scope: "col" }, "intact"), make("th", { scope: "col" }, `without ${view.called(unit)} `, make("small", { class: "address" }, shownUnit(unit))))), make("tbody", {}, ...rows));
     return make("section", { class: "panel" }, table);
   }
 
-  // Of words that count, the unit that follows the count best in words as long as the model was taught; of few units.
-  async function counter(its, asked) {
+  // The unit with the best correlation with the count on words of the training length, in small models.
+  async function findCounter(its, asked) {
     const size = its.states[its.memory];
     if (size > FEW_TO_TRY) return its.opened;
     const units = Array.from({ length: size }, (_, number) => unitName({ state: its.memory, layer: 0, number }));
     const wanted = [ask("page", { model: state.model, text: TAUGHT, page: 0 }), ...units.map((unit) => ask("values", { ...asked, text: TAUGHT, page: 0, unit }))];
     const [page, ...got] = await Promise.all(wanted).catch(() => [null]);
     if (!page) return its.opened;
-    const fits = got.map(({ values }) => fitted(countsOf(page.symbols), values).r);
+    const fits = got.map(({ values }) => fitLine(countSurplus(page.symbols), values).r);
     return units[fits.indexOf(Math.max(...fits))];
   }
 
-  // The models that are drawn, each with the units whose lines it has.
-  async function drawn() {
+  // Displayed models with their units.
+  async function getModels() {
     const names = state.shown ? state.shown.split(",").filter((name) => name in about.states) : [about.memory];
-    const unit = parseUnit(counts() && state.unit === about.opened ? await counter(about, { model: state.model }) : state.unit);
+    const unit = parseUnit(counts() && state.unit === about.opened ? await findCounter(about, { model: state.model }) : state.unit);
     const pins = state.pins ? state.pins.split(",") : [];
     const own = [...new Set([...names.map((name) => unitName({ ...unit, state: name })), ...pins])];
     const found = [{ name: about.name, about, asked: { model: state.model }, units: own }];
@@ -100,7 +100,7 @@ export function showTrace(root, view) {
       if (!its || its.kind !== about.kind || !its.states) continue;
       const feature = view.named()?.feature; // the cell of the same name, where the other has one
       const same = its.named.find((cell) => feature && cell.feature === feature)?.unit ?? its.opened;
-      const opened = parseUnit(counts() ? await counter(its, asked) : same);
+      const opened = parseUnit(counts() ? await findCounter(its, asked) : same);
       const wanted = names.map((name) => (name === about.memory ? its.memory : name)).filter((name) => name in its.states);
       found.push({ name: each.name, about: its, asked, units: [...new Set(wanted)].map((name) => unitName({ ...opened, state: name })) });
     }
@@ -113,8 +113,8 @@ export function showTrace(root, view) {
     const size = span() || total;
     const begin = Math.max(0, Math.min(state.at < 0 ? 0 : state.at - page.first, total - Math.min(size, total)));
     const symbols = page.symbols.slice(begin, begin + size);
-    const all = await drawn();
-    const truth = counts() ? countsOf(symbols) : null;
+    const all = await getModels();
+    const truth = counts() ? countSurplus(symbols) : null;
     const verdicts = [];
     const parts = [];
     for (const model of all) {
@@ -123,37 +123,37 @@ export function showTrace(root, view) {
       if (!series.length) continue;
       const gate = ([unit]) => model.about.gates.includes(parseUnit(unit).state);
       const x = symbols.map((_, i) => page.first + begin + i);
-      const of = (some) => some.map(([unit, values]) => ({ name: `${wordOf(model.about, unit)} ${shownUnit(unit)}`, x, y: values }));
+      const of = (some) => some.map(([unit, values]) => ({ name: `${stateName(model.about, unit)} ${shownUnit(unit)}`, x, y: values }));
       const [unit, values] = series[0];
-      const fit = truth ? fitted(truth, values) : null;
+      const fit = truth ? fitLine(truth, values) : null;
       if (fit) verdicts.push({ model, unit, ...fit });
       const carried = of(series.filter((each) => !gate(each)));
-      if (fit && !gate(series[0])) carried.push({ name: "a's less b's, drawn to fit", x, y: truth.map((count) => fit.slope * count + fit.base) });
+      if (fit && !gate(series[0])) carried.push({ name: "number of a's minus b's, fitted", x, y: truth.map((count) => fit.slope * count + fit.base) });
       const [gates, called] = [of(series.filter(gate)), cellCalled(model.about)];
       const charts = [carried.length ? lines(carried, { label: `${model.name} over the text`, x: "symbol", y: "value", width: innerWidth < NARROW ? 460 : 900, height: 230 }) : "",
         gates.length ? lines(gates, { label: `gates of ${model.name} over the text`, x: "symbol", y: "gate", width: innerWidth < NARROW ? 460 : 900, height: 170, zero: true }) : ""];
       const below = size <= SHORT_SPAN ? snippet(symbols, values, quantile(values.map(Math.abs), 0.99) || 1, page.gaps?.slice(begin, begin + size)) : "";
-      parts.push(make("section", { class: "panel" }, make("h3", {}, called, " ", make("small", {}, `${model.name}${fit ? `: follows the count with r ${fixed(fit.r, 3)}` : ""}`)), ...charts, below));
+      parts.push(make("section", { class: "panel" }, make("h3", {}, called, " ", make("small", {}, `${model.name}${fit ? `: correlation with the count r ${fixed(fit.r, 3)}` : ""}`)), ...charts, below));
     }
     const figure = make("div", { class: "traces" }, ...parts);
     if (parts.length > 1) figure.append(saving(figure, `traces of ${all.map((each) => each.name).join(" and ")}`));
-    return { ...told(verdicts, page), parts: parts.length ? [figure] : [make("p", {}, "These lines are not in this saved page.")] };
+    return { ...makeTitle(verdicts, page), parts: parts.length ? [figure] : [make("p", {}, "This saved page does not include these values.")] };
   }
 
-  function told(verdicts, page) {
+  function makeTitle(verdicts, page) {
     const counting = verdicts.filter((each) => each.r > 0.99);
-    const say_ = (some) => some.map((each) => `the ${cellCalled(each.model.about)}`).join(" and ");
+    const listCells = (some) => some.map((each) => `the ${cellCalled(each.model.about)}`).join(" and ");
     if (counting.length && counting.length < verdicts.length) {
       const rest = verdicts.filter((each) => !counting.includes(each));
-      return { title: capitalised(`${say_(counting)} counts in a straight line; ${say_(rest)} does not`), lead: `${page.title}. Look at the first line of each: it should go one way with every a and back with every b, as the dashed line does. After Weiss et al. 2018, On the practical computational power of finite precision RNNs.` };
+      return { title: capitalised(`${listCells(counting)} counts linearly; ${listCells(rest)} does not`), lead: `${page.title}. A linear counter moves up with every a and down with every b, as the dashed line does. After Weiss et al. 2018, On the practical computational power of finite precision RNNs.` };
     }
-    if (verdicts.length) return { title: capitalised(counting.length ? `${say_(counting)} counts in a straight line` : `${say_(verdicts)} does not count in a straight line`), lead: `${page.title}. A line that counts goes one way with every a, and back with every b.` };
+    if (verdicts.length) return { title: capitalised(counting.length ? `${listCells(counting)} counts linearly` : `${listCells(verdicts)} does not count linearly`), lead: `${page.title}. A linear counter moves one way with every a and back with every b.` };
     const called = about.named?.find((each) => each.unit === state.unit)?.name ?? view.called();
-    return { title: `What ${called} does while the text goes by`, lead: make("span", {}, `${page.title}. Each line is one quantity of the unit; the text below has its colours. Tick a gate to see when it opens. `, make("small", {}, shownUnit(state.unit))) };
+    return { title: `${capitalised(called)} over the text`, lead: make("span", {}, `${page.title}. Each line is one quantity of the unit; the text below is coloured by it. Select a gate to see when it opens. `, make("small", {}, shownUnit(state.unit))) };
   }
 
   function setControls() {
-    const sides = about.number_units.length ? [labelled("Over", choice([["yes", "sentences of four kinds"], ["no", "the text"]], ofSentences() ? "yes" : "no", (sentences_) => view.set({ sentences: sentences_ })))] : [];
+    const sides = about.number_units.length ? [labelled("Over", choice([["yes", "sentences of four conditions"], ["no", "the text"]], ofSentences() ? "yes" : "no", (sentences_) => view.set({ sentences: sentences_ })))] : [];
     if (ofSentences()) {
       const units = [...new Set([...about.number_units, numberUnit()])];
       const named = make("input", { type: "text", value: numberUnit(), maxlength: "16", spellcheck: "false", onchange: () => { if (/^[a-z]\d{1,4}\.\d{1,6}$/.test(named.value)) view.set({ unit: named.value, traced: true }); } });
@@ -177,7 +177,7 @@ export function showTrace(root, view) {
     view.set({ at: Math.max(0, Math.min(total - 1, Math.max(0, state.at) + by * size)) });
   }
 
-  draw().catch((error) => { say(error.message); put(head, heading("This cannot be traced here", error.message)); });
+  draw().catch((error) => { say(error.message); put(head, heading("Trace not available", error.message)); });
   return {
     update: () => draw().catch((error) => say(error.message)),
     key(event) {
@@ -188,18 +188,18 @@ export function showTrace(root, view) {
   };
 }
 
-function wordOf(about, unit) {
+function stateName(about, unit) {
   return about.words[parseUnit(unit).state];
 }
 
-// How many a's more than b's have come, after each symbol.
-function countsOf(symbols) {
+// Number of a's minus b's after each symbol.
+function countSurplus(symbols) {
   let count = 0;
   return symbols.map((symbol) => (count += visible(symbol) === "a" ? 1 : -1));
 }
 
-// The straight line from the count to a unit: how steep it is, and how well it fits (r, without its sign).
-function fitted(truth, values) {
+// Linear fit of a unit to the count: slope, intercept and |r|.
+function fitLine(truth, values) {
   const mean = (some) => some.reduce((sum, v) => sum + v, 0) / some.length;
   const [mt, mv] = [mean(truth), mean(values)];
   const both = truth.reduce((sum, t, i) => sum + (t - mt) * (values[i] - mv), 0);

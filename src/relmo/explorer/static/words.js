@@ -1,4 +1,4 @@
-// Short names of the analyses, in plain words.
+// Labels for names used in the analyses.
 
 const NUMBERS = { S: "singular", P: "plural" };
 
@@ -10,7 +10,7 @@ export function conditionWords(name) {
   return between ? `${subject} subject, ${between} noun between` : `${subject} subject`;
 }
 
-// What an example of a condition looks like.
+// Example of a condition.
 export function conditionExample(name) {
   return { "simple S": "The key is", "simple P": "The keys are", "nounpp SS": "The key to the cabinet is", "nounpp SP": "The key to the cabinets is",
     "nounpp PS": "The keys to the cabinet are", "nounpp PP": "The keys to the cabinets are" }[name] ?? "";
@@ -19,11 +19,11 @@ export function conditionExample(name) {
 // A class of symbols: "quotes rises" is where it begins.
 export function classWords(view, name) {
   const [, feature, way] = /^(.*) (rises|falls)$/.exec(name) ?? [];
-  if (feature) return `where “${view.feature(feature)}” ${way === "rises" ? "begins or grows" : "ends or shrinks"}`;
+  if (feature) return `where “${view.feature(feature)}” ${way === "rises" ? "begins or increases" : "ends or decreases"}`;
   return name === "all" ? `all ${view.symbols}` : { letter: "letters", word: "words", digit: "digits", space: "spaces", newline: "line ends", quote: "quotation marks" }[name] ?? `${name}s`;
 }
 
-// The same within a sentence: "at spaces".
+// The same with a preposition: "at spaces".
 export function atClass(view, name) {
   const words = classWords(view, name);
   return words.startsWith("where") ? words : `at ${words}`;
@@ -35,16 +35,16 @@ export function isLittleEvidence(symbols) {
   return symbols < MIN_SYMBOLS;
 }
 
-// How strong a correlation is, in a word; over few symbols no word is stronger than "perhaps".
+// Label for the strength of a correlation; over few symbols it is uncertain.
 export function strength(r, symbols = Infinity) {
   const size = Math.abs(r);
-  return isLittleEvidence(symbols) ? "perhaps" : size >= 0.8 ? "clearly" : size >= 0.5 ? "fairly well" : "only weakly";
+  return isLittleEvidence(symbols) ? "uncertain" : size >= 0.8 ? "strong" : size >= 0.5 ? "moderate" : "weak";
 }
 
-// What a named cell does, as a sentence; of another, only what it is called.
+// Statement about a named cell, or that no interpretation is known.
 export function claimOf(cell, called) {
-  if (!cell) return `Nobody has named ${called}`;
-  if (cell.binary) return `This cell is ${{ clear: "", fair: "mostly ", weak: "a little more " }[cell.strength]}on ${cell.words}`;
+  if (!cell) return `No interpretation is known for ${called}`;
+  if (cell.binary) return `This cell is ${{ clear: "", fair: "mostly ", weak: "slightly more " }[cell.strength]}on ${cell.words}`;
   const way = cell.r > 0 ? "rises" : "falls";
   return `This cell ${{ clear: "", fair: "mostly ", weak: "weakly " }[cell.strength]}${way} with ${cell.words}`;
 }

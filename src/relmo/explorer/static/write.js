@@ -1,10 +1,10 @@
-// Write: what the model expects next, as bars; take one, draw one, go back; a beam search as a tree; samples beside n-grams.
+// Write: distribution of the next symbol, sampling step by step, the tree of a beam search, and samples of n-gram models.
 
 import { ask, bundle, known } from "./data.js";
 import { button, choice, heading, labelled, make, pressable, put, say, svg, visible } from "./dom.js";
 import { saving } from "./picture.js";
 
-const WAYS = [["draw", "draw by chance"], ["greedy", "always the likeliest"], ["beam", "a beam search"]];
+const WAYS = [["draw", "sampling"], ["greedy", "greedy decoding"], ["beam", "beam search"]];
 const PAUSE = 260; // milliseconds between symbols that are played
 const STEP_WIDE = 58; // of a tree, at the least
 
@@ -48,7 +48,7 @@ export function showWrite(root, view) {
     found = { ...next, written };
     best = tree?.texts.length && tree.nodes.length ? tree.nodes[tree.texts[0].path[0]]?.symbol ?? "</s>" : null;
     title(tree);
-    soFar();
+    drawText();
     buttons();
     put(bars, beam ? treeOf(tree) : barsOf());
     isDrawing = false;
@@ -59,24 +59,24 @@ export function showWrite(root, view) {
     else if (isPlaying) timer = setTimeout(step, PAUSE);
   }
 
-  const named = (symbol) => (symbol === "</s>" || symbol === null ? "the end" : `“${visible(symbol)}”`);
+  const quoteSymbol = (symbol) => (symbol === "</s>" || symbol === null ? "the end" : `“${visible(symbol)}”`);
 
-  // What is taken next: the symbol that was drawn, or of a search the first of its best text.
+  // The next symbol: the sampled one, or the first of the best hypothesis.
   function chosen() {
     if (!best) return found.drawn;
     return found.bars.find(([, symbol]) => symbol === best)?.[0] ?? found.drawn;
   }
 
   function title(tree) {
-    if (found.ended) return put(head, heading("The model has ended its text", "Take a symbol back, or start again."));
+    if (found.ended) return put(head, heading("The model has ended the text", "Undo a step, or start again."));
     const [, symbol, p] = found.bars[0];
     const after = (found.prompt + found.pieces.join("")).slice(-14).replaceAll("\n", "↵");
-    if (tree) return put(head, heading(`The search keeps the ${tree.beams} likeliest texts at each step`, "Each column is a symbol further; a branch that ends was given up for likelier ones. The thick way is the best text found. Press a symbol to take the way to it."));
-    put(head, heading(after ? make("span", {}, "After ", make("code", {}, after.replace(/ $/, "␣")), ` the model expects ${named(symbol)} (${Math.round(100 * p)} %)`) : `The model begins with ${named(symbol)} (${Math.round(100 * p)} %)`,
-      "Each bar is a symbol that may come next. Press one to take that way; Enter takes the symbol drawn, Backspace takes it back, Space plays."));
+    if (tree) return put(head, heading(`Beam search keeps the ${tree.beams} most probable texts at each step`, "Each column is one step; a branch that ends was pruned. The thick path is the best text. Select a symbol to take the path to it."));
+    put(head, heading(after ? make("span", {}, "After ", make("code", {}, after.replace(/ $/, "␣")), ` the model predicts ${quoteSymbol(symbol)} (${Math.round(100 * p)} %)`) : `The model begins with ${quoteSymbol(symbol)} (${Math.round(100 * p)} %)`,
+      "Each bar is the probability of a next symbol. Select one to append it; Enter appends the sampled symbol, Backspace removes the last one, Space plays."));
   }
 
-  function soFar() {
+  function drawText() {
     put(text, make("span", { class: "rest" }, found.prompt), ...found.pieces.map((piece, n) => button(piece.replaceAll("\n", "↵\n"), () => jump(ids(found.written.taken).slice(0, n + 1)), { class: "plain piece", "aria-label": `back to ${visible(piece.trim() || piece)}` })),
       make("span", { class: "cursor", "aria-hidden": "true" }, found.ended ? "■" : "▏"));
   }
@@ -84,9 +84,9 @@ export function showWrite(root, view) {
   function buttons() {
     const drawn = found.bars.find(([id]) => id === chosen());
     put(steps, button("◀ Undo", undo, { disabled: !state.taken }),
-      button(drawn ? `Take ${named(drawn[1])}` : "Step", step, { class: "go", disabled: found.ended }),
+      button(drawn ? `Take ${quoteSymbol(drawn[1])}` : "Step", step, { class: "go", disabled: found.ended }),
       button(isPlaying ? "❚❚ Pause" : "▶ Play", play, { disabled: found.ended }), button("Start again", () => { halt(); jump([]); }, { disabled: !state.taken }),
-      make("small", {}, found.ended ? "ended" : `uncertain between about ${Math.max(1, 2 ** found.bits).toFixed(1)} symbols (${found.bits.toFixed(1)} bits)`));
+      make("small", {}, found.ended ? "ended" : `perplexity ${Math.max(1, 2 ** found.bits).toFixed(1)} (entropy ${found.bits.toFixed(1)} bits)`));
   }
 
   function barsOf() {
@@ -96,27 +96,27 @@ export function showWrite(root, view) {
       const [model, own] = [make("span", { class: "bar grey" }), make("span", { class: "bar plus" })];
       model.style.width = `${(100 * p) / most}%`;
       own.style.width = `${(100 * q) / most}%`;
-      const row = button("", () => jump([...ids(found.written.taken), id]), { class: `next${q === 0 ? " out" : ""}${id === found.drawn ? " drawn" : ""}`, "aria-label": `take ${named(symbol)}: ${percentOf(p)} in the model, drawn with ${percentOf(q)}` });
-      row.append(make("b", {}, symbol === "</s>" ? "(end)" : visible(symbol)), make("span", { class: "twobars" }, model, own), make("span", { class: "number" }, q === 0 ? "left out" : percentOf(q)));
+      const row = button("", () => jump([...ids(found.written.taken), id]), { class: `next${q === 0 ? " out" : ""}${id === found.drawn ? " drawn" : ""}`, "aria-label": `take ${quoteSymbol(symbol)}: ${percentOf(p)} in the model, ${percentOf(q)} when sampling` });
+      row.append(make("b", {}, symbol === "</s>" ? "(end)" : visible(symbol)), make("span", { class: "twobars" }, model, own), make("span", { class: "number" }, q === 0 ? "excluded" : percentOf(q)));
       return make("li", {}, row);
     });
-    const figure = make("figure", { class: "nextbars" }, make("ul", { class: "legend" }, make("li", {}, make("span", { class: "swatch grey" }, " "), " what the model expects"),
-      make("li", {}, make("span", { class: "swatch plus" }, " "), " how it is drawn"), make("li", {}, make("span", { class: "swatch framed" }, " "), " drawn now")), make("ol", {}, ...rows),
-    found.rest > 0.0005 ? make("p", { class: "verdict" }, `${(found.of - found.bars.length).toLocaleString("en")} other symbols together: ${percentOf(found.rest)}`) : "");
+    const figure = make("figure", { class: "nextbars" }, make("ul", { class: "legend" }, make("li", {}, make("span", { class: "swatch grey" }, " "), " model probability"),
+      make("li", {}, make("span", { class: "swatch plus" }, " "), " sampling probability"), make("li", {}, make("span", { class: "swatch framed" }, " "), " sampled symbol")), make("ol", {}, ...rows),
+    found.rest > 0.0005 ? make("p", { class: "verdict" }, `${(found.of - found.bars.length).toLocaleString("en")} other symbols: ${percentOf(found.rest)}`) : "");
     figure.append(saving(figure, "next symbol"));
     return figure;
   }
 
   function treeOf(tree) {
     if (!tree.nodes.length) return make("p", {}, "Nothing comes after the end.");
-    const figure = make("figure", { class: "beamtree" }, beamTree(tree, (path) => takeWords(tree, path)),
+    const figure = make("figure", { class: "beamtree" }, beamTree(tree, (path) => takePath(tree, path)),
       make("ol", { class: "texts" }, ...tree.texts.map((each) => make("li", {}, make("b", {}, `${(100 * Math.exp(each.log_prob)).toPrecision(2)} % `), each.text.slice(tree.prompt.length).replaceAll("\n", "↵"), each.ended ? " (end)" : " …"))));
     figure.append(saving(figure, "beam search"));
     return figure;
   }
 
-  // The way to a node of a tree: each of its symbols is among what comes next, one after the other.
-  async function takeWords(tree, path) {
+  // Take the path to a node of the tree, symbol by symbol.
+  async function takePath(tree, path) {
     const way = ids(found.written.taken);
     const own = latest;
     for (const node of path) {
@@ -129,14 +129,14 @@ export function showWrite(root, view) {
     if (own === latest) jump(way);
   }
 
-  // Another way from the text that is shown; steps that wait for an answer are dropped.
+  // Continue from the displayed text with other symbols; pending steps are dropped.
   function jump(way) {
     waiting = 0;
     if (found.written.prompt === state.prompt) take(way);
   }
 
   function take(way) {
-    if (bundle && !known("next", { model: state.model, prompt: state.prompt, taken: way.join(","), ...drawing(), seed: state.seed })) return halt(), buttons(), say("This saved page has one way alone: press Take.");
+    if (bundle && !known("next", { model: state.model, prompt: state.prompt, taken: way.join(","), ...drawing(), seed: state.seed })) return halt(), buttons(), say("This saved page has only one text; select Take.");
     view.set({ taken: way.join(",") });
   }
 
@@ -145,7 +145,7 @@ export function showWrite(root, view) {
     if (!isDrawing) advance();
   }
 
-  // Takes the symbol that was computed for the text that is shown.
+  // Append the symbol computed for the displayed text.
   function advance() {
     waiting--;
     if (found && !found.ended) take([...ids(), chosen()]);
@@ -177,39 +177,39 @@ export function showWrite(root, view) {
       return [range, value];
     };
     const row = (label, [range, value]) => labelled(label, range).appendChild(value).parentElement;
-    const all = [labelled("Begin with", prompt), labelled("Go on by", choice(WAYS, state.how, (how) => { view.set({ how }); setControls(); }))];
+    const all = [labelled("Prompt", prompt), labelled("Decoding", choice(WAYS, state.how, (how) => { view.set({ how }); setControls(); }))];
     if (state.how === "draw") {
-      all.push(row("Temperature: low is careful, high is wild", slide("temperature", 0.1, 2, 0.1, (v) => v.toFixed(1))),
-        row("Only the k likeliest (top-k)", slide("topk", 0, 20, 1, (v) => (v ? String(v) : "all"))),
-        row("Only those that hold this share (top-p)", slide("topp", 0, 1, 0.05, (v) => (v ? v.toFixed(2) : "all"))));
+      all.push(row("Temperature", slide("temperature", 0.1, 2, 0.1, (v) => v.toFixed(1))),
+        row("Top-k", slide("topk", 0, 20, 1, (v) => (v ? String(v) : "all"))),
+        row("Top-p", slide("topp", 0, 1, 0.05, (v) => (v ? v.toFixed(2) : "all"))));
       const seed = make("input", { type: "number", min: 0, max: 1e6, value: state.seed, onchange: () => view.set({ seed: Math.max(0, Math.round(Number(seed.value) || 0)) }) });
-      all.push(labelled("Chance (seed)", seed));
+      all.push(labelled("Seed", seed));
     }
     if (state.how === "beam") {
-      all.push(row("Texts that are kept (beams)", slide("width", 1, 6, 1, String)), row("Symbols ahead", slide("deep", 2, 20, 1, String)));
+      all.push(row("Beams", slide("width", 1, 6, 1, String)), row("Depth", slide("deep", 2, 20, 1, String)));
     }
-    put(controls, ...(bundle ? [make("p", { class: "verdict" }, "This is a saved page: it carries one text, drawn by chance, and the tree of one search."), all[1]] : all));
+    put(controls, ...(bundle ? [make("p", { class: "verdict" }, "This saved page has one sampled text and the tree of one beam search."), all[1]] : all));
   }
 
-  async function beside() {
-    if (bundle) return put(samples, make("p", { class: "verdict" }, "Other prompts and samples need the running explorer: relmo explore."));
-    put(samples, make("h3", {}, "What n-grams write"), make("p", { class: "loading" }, "counting…"));
+  async function drawNgrams() {
+    if (bundle) return put(samples, make("p", { class: "verdict" }, "Start relmo explore for other prompts and samples."));
+    put(samples, make("h3", {}, "Samples of n-gram models"), make("p", { class: "loading" }, "counting…"));
     const asked = { model: state.model, text: state.text || about.first, prompt: state.prompt, temperature: state.temperature, top_k: 0, top_p: 0, seed: state.seed };
     const got = await ask("ngrams", asked);
-    const parts = got.samples.map((each) => make("figure", {}, make("figcaption", {}, each.order ? `${each.order}-gram: ${seen(each.order)}` : each.name), make("pre", { tabindex: "0" }, each.text)));
-    put(samples, make("h3", {}, "The same beginning, written by n-grams"),
-      make("p", { class: "verdict" }, `The n-grams are counted on “${got.title}” (${got.symbols.toLocaleString("en")} symbols), which the network may never have read: look at the spelling and the length of what makes sense, not at the words.`),
+    const parts = got.samples.map((each) => make("figure", {}, make("figcaption", {}, each.order ? `${each.order}-gram: ${contextWords(each.order)}` : each.name), make("pre", { tabindex: "0" }, each.text)));
+    put(samples, make("h3", {}, "Samples of n-gram models with the same prompt"),
+      make("p", { class: "verdict" }, `The n-grams are counted on “${got.title}” (${got.symbols.toLocaleString("en")} symbols), not on the training text of the network: compare the spelling and the coherence, not the words.`),
       make("div", { class: "cards" }, ...parts));
   }
 
-  const seen = (order) => (order === 1 ? "sees nothing" : order === 2 ? "sees one symbol" : `sees ${order - 1} symbols`);
+  const contextWords = (order) => (order === 1 ? "no context" : order === 2 ? "context of 1 symbol" : `context of ${order - 1} symbols`);
   setControls();
-  draw().catch((error) => { say(error.message); put(head, heading("Writing needs the running explorer", error.message)); });
-  if (!/^(hello|counting|thousand)$/.test(about.first)) beside().catch((error) => put(samples, make("p", {}, error.message)));
+  draw().catch((error) => { say(error.message); put(head, heading("This view needs a running explorer", error.message)); });
+  if (!/^(hello|counting|thousand)$/.test(about.first)) drawNgrams().catch((error) => put(samples, make("p", {}, error.message)));
   else samples.remove();
   return {
     update: (changed) => {
-      if (changed.includes("text") || changed.includes("prompt")) { setControls(); if (samples.isConnected) beside().catch(() => {}); }
+      if (changed.includes("text") || changed.includes("prompt")) { setControls(); if (samples.isConnected) drawNgrams().catch(() => {}); }
       return draw().catch((error) => say(error.message));
     },
     close: halt,
@@ -226,7 +226,7 @@ function percentOf(p) {
   return p >= 0.0995 ? `${Math.round(100 * p)} %` : p >= 0.0005 ? `${(100 * p).toFixed(1)} %` : "0 %";
 }
 
-// A search's nodes in columns; a node stands beside its parent, likelier ones higher.
+// Nodes of a beam search in columns, more probable ones higher.
 function beamTree(tree, pressed) {
   const nodes = tree.nodes.map((node, n) => ({ ...node, n, depth: 0, children: [] }));
   const root = { n: -1, depth: 0, children: [] };

@@ -1,10 +1,10 @@
-"""Recurrent cells, a file each, written out as their equations: the definition that every faster path must equal.
+"""Recurrent cells, one file each, written as their equations: the reference for every faster backend.
 
-    make_cell("lstm", 512, projection=128)      -> makes such a cell for an input size
-    cell_class("gru")                           its class: the one in `nn/cells/gru.py`
+    make_cell("lstm", 512, projection=128)      a function that makes such a cell for an input size
+    cell_class("gru")                           the class in `nn/cells/gru.py`
 
-Adding a cell is adding its file, with a class that describes itself as `Cell` says, and its line in
-`relmo/settings/cells.py`. Language models, tasks, traces, interventions, gradients and the explorer then know it.
+To add a cell, add its file, with a class that describes itself as `Cell` documents, and its line in
+`relmo/settings/cells.py`. Language models, tasks, traces, interventions, gradients and the explorer then support it.
 """
 
 from collections.abc import Callable
@@ -12,22 +12,22 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from relmo.nn.cells.base import Cell, State
+from relmo.nn.cells.base import Cell, State, initialise
 
-__all__ = ["Cell", "State", "cell_class", "make_cell"]
+__all__ = ["Cell", "State", "cell_class", "initialise", "make_cell"]
 
 
 def cell_class(name: str) -> type[Cell]:
-    """The cell in the file of this name."""
-    file = import_module(f"{__name__}.{name}")
-    (found,) = (
-        each
-        for each in vars(file).values()
-        if isinstance(each, type) and issubclass(each, Cell) and each.__module__ == file.__name__
+    """Return the class of the cell in the file of this name."""
+    module = import_module(f"{__name__}.{name}")
+    (cell,) = (
+        member
+        for member in vars(module).values()
+        if isinstance(member, type) and issubclass(member, Cell) and member.__module__ == module.__name__
     )
-    return found
+    return cell
 
 
 def make_cell(name: str, hidden: int, **options: Any) -> Callable[[int], Cell]:
-    """The cell of this name with its options, but for its input size."""
+    """Return a function that creates this cell for an input size."""
     return partial(cell_class(name), hidden_size=hidden, **options)

@@ -1,10 +1,10 @@
-"""What a recurrent cell says of itself, so that whatever runs it, traces it or changes it need not know which it is.
+"""Interface of recurrent cells, by which they are run, traced and changed.
 
 A cell is one step in time, `(x, state) -> (y, state)`. Its state is a tuple of tensors with the batch first: `(h,)` for
-Elman and GRU, `(h, c)` for the LSTM. `cell.gates(x, state)` gives every quantity of the step by name.
+Elman and GRU, `(h, c)` for the LSTM. `cell.gates(x, state)` returns every quantity of the step by name.
 
-Every method that computes takes weights in place of the cell's own, in the order of `cell.weights()`. So dropped-out
-weights reach a cell, and so the analyses run one cell's equations with the weights of any network.
+Methods that compute take weights in place of the cell's own, in the order of `cell.weights()`. So weights with dropout
+reach a cell, and analyses run its equations with the weights of any network.
 """
 
 import inspect
@@ -22,31 +22,31 @@ State = tuple[Tensor, ...]  # every tensor has the batch as its first dimension
 Weights = Sequence[Tensor]
 EQUATION = re.compile(r"^([a-z])'? *= (.+?)(?: {3,}.*)?$", re.MULTILINE)
 Intervene = Callable[[str, Tensor], Tensor]
-"""What is done to a state as soon as it is computed, before anything reads it: from its letter and value to a value."""
+"""Function of a state's letter and value, applied before anything reads the state; returns the new value."""
 
 
 def unchanged(letter: str, value: Tensor) -> Tensor:
-    """No intervention."""
+    """Return the value: no intervention."""
     return value
 
 
 class Cell(nn.Module):
-    """A recurrent cell. Quantities have names of one letter. A cell says of itself, in its class:
+    """A recurrent cell, whose quantities have names of one letter. Its class defines:
 
-    states      what is carried, the output h first: h has `output_size` units, every other state `hidden_size`
-    blocks      what its stacked weights compute, H rows each, in their order, with a plain word for each; what lies
-                between 0 and 1 is called a gate
+    states      carried states, the output h first: h has `output_size` units, every other state `hidden_size`
+    blocks      quantities computed by the stacked weights, H rows each, in their order, with a description each;
+                quantities between 0 and 1 are called gates
     memory      the state that remembers
-    keeps       the gate by which memory is kept, if there is one: memory' = keeps * memory + what is new
-    inputs      the names of the weights that read x
-    recurrent   the names of the weights that read the state: DropConnect drops them
+    keeps       the gate that keeps memory, if any: memory' = keeps * memory + new content
+    inputs      names of the weights that read x
+    recurrent   names of the weights that read the state, to which DropConnect applies
 
-    and has `from_input` and `step`, its equations. Its docstring has them too, a line each, as people read them: a
-    name, an equals sign, and the new states with a prime (h'). A cell may be fast in one of two ways:
+    and the equations as `from_input` and `step`. Its docstring has them too, one per line: a name, an equals sign, and
+    new states with a prime (h'). A cell may be fast in one of two ways:
 
-    fused       the name of the torch function that computes the same over a whole sequence, from the same weights.
-                The gates of such a cell depend on x and h alone
-    parallel    whether `sequence` computes all steps side by side
+    fused       name of the torch function that computes the same over a whole sequence, from the same weights;
+                the gates of such a cell depend on x and h alone
+    parallel    whether `sequence` computes all steps at once
     """
 
     states: ClassVar[tuple[str, ...]] = ("h",)
@@ -66,82 +66,80 @@ class Cell(nn.Module):
 
     @classmethod
     def bare(cls, *sizes: int, **options: Any) -> Self:
-        """The equations without memory for weights, which must then be given."""
+        """Create the equations without weights, which must then be passed to its methods."""
         with torch.device("meta"):
             return cls(*sizes, **options)
 
     @property
     def name(self) -> str:
-        """By which settings and tables know the cell: that of its file."""
+        """Name of the cell's file, used in settings and tables."""
         return type(self).__module__.rpartition(".")[2]
 
     @property
     def state_sizes(self) -> tuple[int, ...]:
-        """The width of each tensor of the state."""
+        """Width of each tensor of the state."""
         return tuple(self.output_size if state == "h" else self.hidden_size for state in self.states)
 
     @property
     def gate_names(self) -> list[str]:
-        """The blocks that are gates."""
+        """Blocks that are gates."""
         return [letter for letter, word in self.blocks.items() if word.endswith("gate")]
 
     @property
     def words(self) -> dict[str, str]:
-        """All quantities of a step with a plain word for each: the states, the gates, what else there is."""
-        states = dict.fromkeys(self.states, "a state") | {self.memory: "the memory", "h": "what others read"}
+        """Quantities of a step with a description each: states, gates, others."""
+        states = dict.fromkeys(self.states, "state") | {self.memory: "memory", "h": "output"}
         return states | {gate: self.blocks[gate] for gate in self.gate_names} | {**self.blocks}
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many numbers of each quantity a step has."""
+        """Width of each quantity of a step."""
         return dict.fromkeys(self.words, self.hidden_size) | dict(zip(self.states, self.state_sizes, strict=True))
 
     def describe(self) -> str:
-        """The name, and in words the options that change the equations."""
+        """Return the name and the options that change the equations."""
         return self.name
 
     def equations(self) -> dict[str, str]:
-        """By quantity, the right side of its equation, as the docstring of the class has it."""
-        found: dict[str, str] = {}
-        for letter, right in EQUATION.findall(inspect.getdoc(type(self)) or ""):
-            found.setdefault(letter, right)
-        return found
+        """Return the right side of each quantity's equation, from the docstring of the class."""
+        equations: dict[str, str] = {}
+        for letter, expression in EQUATION.findall(inspect.getdoc(type(self)) or ""):
+            equations.setdefault(letter, expression)
+        return equations
 
     def named_weights(self, weights: Weights) -> dict[str, Tensor]:
-        """The weights by the names that the equations give them: W_n is the matrix with which n reads x."""
+        """Return the weights by their names in the equations: W_n is the matrix with which n reads x."""
         return {f"W_{letter}": matrix for letter, matrix in self.input_matrices(weights).items()}
 
     def reset_parameters(self) -> None:
-        """Every weight and bias uniform in ±1/sqrt(H), as torch does."""
+        """Draw every weight and bias uniformly from ±1/sqrt(H), as torch does."""
         bound = 1 / math.sqrt(self.hidden_size)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
 
     def initialise(self) -> None:
-        """The first weights of a network for a task: of each block by itself, Xavier for what reads x and orthogonal
-        for what reads h; other matrices Xavier; biases 0."""
+        """Initialise for a task: recurrent matrices of each block orthogonal, other matrices Xavier, biases 0."""
         weights = self.weights()
-        reads, recurs = self.input_matrices(weights), self.recurrent_matrices(weights)
+        input_matrices, recurrent_matrices = self.input_matrices(weights), self.recurrent_matrices(weights)
         for letter in self.blocks:
-            if letter in reads:
-                nn.init.xavier_uniform_(reads[letter])
-            if letter in recurs:
-                orthogonal_(recurs[letter])
+            if letter in input_matrices:
+                nn.init.xavier_uniform_(input_matrices[letter])
+            if letter in recurrent_matrices:
+                orthogonal_(recurrent_matrices[letter])
         for name, weight in self.named_parameters(recurse=False):
             if name not in (*self.inputs, *self.recurrent):
                 (nn.init.zeros_ if weight.dim() == 1 else nn.init.xavier_uniform_)(weight)
 
     def weights(self) -> list[Tensor]:
-        """In the order in which they were made."""
+        """Return the weights in the order of their creation."""
         return list(self.parameters(recurse=False))
 
     def input_matrices(self, weights: Weights) -> dict[str, Tensor]:
-        """By block, the matrix (H, I) with which it reads x."""
+        """Return for each block the matrix (H, I) with which it reads x."""
         return self._by_block(self.inputs, weights)
 
     def recurrent_matrices(self, weights: Weights) -> dict[str, Tensor]:
-        """By block, the matrix (H, P) with which it reads h; none where the blocks read no h. Units that read
-        themselves alone have a diagonal."""
+        """Return for each block the matrix (H, P) with which it reads h, if it does; diagonal for independent units."""
         return self._by_block(self.recurrent, weights)
 
     def _by_block(self, names: Sequence[str], weights: Weights) -> dict[str, Tensor]:
@@ -155,50 +153,53 @@ class Cell(nn.Module):
         return {}
 
     def projection_matrix(self, weights: Weights) -> Tensor | None:
-        """The matrix (P, H) through which hidden units become h; None where they are the units of h."""
+        """Return the matrix (P, H) that projects hidden units to h; None without projection."""
         return None
 
     def raise_forget_bias(self, by: float) -> None:
-        """Adds to the bias of the gate that keeps memory; of cells that have the option `forget_bias`."""
+        """Increase the bias of the gate that keeps memory; for cells with the option `forget_bias`."""
         raise NotImplementedError
 
     def initial_state(self, batch: int) -> State:
-        """Zeros on the cell's device and in its precision."""
+        """Return zeros on the cell's device and in its type."""
         like = next(self.parameters())
         return tuple(like.new_zeros(batch, size) for size in self.state_sizes)
 
     def from_input(self, x: Tensor, weights: Weights) -> Tensor:
-        """What of a step depends on x (…, I) alone: (…, G). Of many steps it is computed in one product."""
+        """Return the part of a step that depends on x (…, I) alone: (…, G), for many steps in one product."""
         raise NotImplementedError
 
     def step(self, from_x: Tensor, state: State, weights: Weights, intervene: Intervene = unchanged) -> Any:
-        """One step from the input's part from_x (…, G) and the state before: every quantity, as a named tuple. Each new
-        state goes through `intervene`, under its letter, before anything reads it."""
+        """Return every quantity of a step as a named tuple, from the input's part from_x (…, G) and the previous state.
+
+        Each new state is passed to `intervene` with its letter before anything reads it.
+        """
         raise NotImplementedError
 
     def sequence(self, from_x: Tensor, state: State, weights: Weights) -> State:
-        """Of a parallel cell, the states after every step, (B, T, size) each, from the input's part of all steps
-        (B, T, G)."""
+        """Return the states after all steps, (B, T, size) each, from the input's part (B, T, G); for parallel cells."""
         raise NotImplementedError
 
     def next_state(self, gates: Any) -> State:
-        """What is carried of a step's quantities."""
+        """Return the state among a step's quantities."""
         return tuple(getattr(gates, state) for state in self.states)
 
     def gates(self, x: Tensor, state: State, weights: Weights | None = None) -> Any:
-        """Reads x (B, I) from the state: every quantity of the equations."""
+        """Return every quantity of the step that reads x (B, I)."""
         weights = weights or self.weights()
         return self.step(self.from_input(x, weights), state, weights)
 
     def forward(self, x: Tensor, state: State, weights: Weights | None = None) -> tuple[Tensor, State]:
-        """x (B, I), the state -> y = h' (B, P), the new state."""
+        """Return y = h' (B, P) and the new state of x (B, I) and the state."""
         gates = self.gates(x, state, weights)
         return gates.h, self.next_state(gates)
 
 
 class StackedCell(Cell):
-    """A cell with weights laid out as in `torch.nn.RNN/GRU/LSTM`: blocks stacked along the rows, two bias vectors. So
-    weights can be copied from and to torch, and torch's fused kernels can run on them."""
+    """A cell with weights as in `torch.nn.RNN/GRU/LSTM`: blocks stacked along the rows, two bias vectors.
+
+    So weights can be copied from and to torch, and torch's fused kernels can run on them.
+    """
 
     def __init__(self, input_size: int, hidden_size: int, output_size: int | None = None):
         super().__init__(input_size, hidden_size, output_size)
@@ -209,7 +210,7 @@ class StackedCell(Cell):
         self.bias_hh = nn.Parameter(torch.empty(rows))
 
     def named_weights(self, weights: Weights) -> dict[str, Tensor]:
-        """W_if reads x for the block f, W_hf reads h for it; b_if and b_hf are its biases."""
+        """Return the weights by name: W_if reads x for the block f, W_hf reads h; b_if and b_hf are its biases."""
         _, _, b_ih, b_hh, *_ = weights
         named = {f"W_i{letter}": matrix for letter, matrix in self.input_matrices(weights).items()}
         named |= {f"W_h{letter}": matrix for letter, matrix in self.recurrent_matrices(weights).items()}
@@ -224,8 +225,28 @@ class StackedCell(Cell):
 
 
 def orthogonal_(tensor: Tensor) -> Tensor:
-    """torch's; what loads a model's weights leaves it out by its name, as it is slow in large layers."""
+    """Apply torch's function, which is slow in large layers; loading a model skips it by this name."""
     if has_torch_function((tensor,)):
         return handle_torch_function(orthogonal_, (tensor,), tensor)
     with torch.no_grad():
         return nn.init.orthogonal_(tensor)
+
+
+def initialise(network: nn.Module) -> None:
+    """Initialise the weights of all linear layers and recurrent cells of a network for a task.
+
+    layer             weight      initial value
+    Linear            W           Xavier: uniform in ±sqrt(6 / (in + out)); Glorot & Bengio 2010
+                      b           0
+    a cell            W_ih        Xavier, each gate by itself
+                      W_hh        orthogonal, each gate by itself; Saxe et al. 2014
+                      W_hr        Xavier
+                      b_ih, b_hh  0, but b_ih of the LSTM's forget gate its cell's `forget_bias`: 1
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        if isinstance(module, Cell):
+            module.initialise()

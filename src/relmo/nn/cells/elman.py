@@ -13,18 +13,18 @@ from relmo.nn.cells.base import Intervene, StackedCell, State, Weights, unchange
 
 
 class ElmanGates(NamedTuple):
-    """All quantities of one Elman step, (B, H)."""
+    """Quantities of one Elman step, (B, H)."""
 
     h: Tensor
 
 
 class ElmanCell(StackedCell):
-    """The simple recurrent network, with tanh or with a rectifier in its place.
+    """The simple recurrent network, with tanh or relu.
 
     h' = tanh(W_ih x + b_ih + W_hh h + b_hh)
     """
 
-    blocks: ClassVar = {"h": "what others read"}
+    blocks: ClassVar = {"h": "output"}
 
     def __init__(self, input_size: int, hidden_size: int, *, nonlinearity: Literal["tanh", "relu"] = "tanh"):
         super().__init__(input_size, hidden_size)
@@ -36,7 +36,7 @@ class ElmanCell(StackedCell):
         return f"{self.name} with {self.nonlinearity}"
 
     def equations(self) -> dict[str, str]:
-        return {letter: right.replace("tanh", self.nonlinearity) for letter, right in super().equations().items()}
+        return {name: text.replace("tanh", self.nonlinearity) for name, text in super().equations().items()}
 
     def step(self, from_x: Tensor, state: State, weights: Weights, intervene: Intervene = unchanged) -> ElmanGates:
         _, W_hh, _, b_hh = weights

@@ -13,7 +13,7 @@ from relmo.nn.cells.base import Intervene, StackedCell, State, Weights, unchange
 
 
 class GRUGates(NamedTuple):
-    """All quantities of one GRU step, (B, H): reset gate, update gate, candidate, new state."""
+    """Quantities of one GRU step, (B, H): reset gate, update gate, candidate, new state."""
 
     r: Tensor
     z: Tensor

@@ -15,7 +15,7 @@ from relmo.nn.cells.base import Intervene, StackedCell, State, Weights, unchange
 
 
 class LSTMGates(NamedTuple):
-    """All quantities of one LSTM step: input, forget gate, candidate, output gate, new cell (B, H); output h (B, P)."""
+    """Quantities of one LSTM step: input, forget gate, candidate, output gate, new cell (B, H); output h (B, P)."""
 
     i: Tensor
     f: Tensor
@@ -26,7 +26,7 @@ class LSTMGates(NamedTuple):
 
 
 class LSTMCell(StackedCell):
-    """Long short-term memory with a forget gate; on request projected and clipped, as ELMo's is.
+    """Long short-term memory with a forget gate, optionally projected and clipped as in ELMo.
 
     i  = sigmoid(W_ii x + b_ii + W_hi h + b_hi)
     f  = sigmoid(W_if x + b_if + W_hf h + b_hf)
@@ -35,9 +35,9 @@ class LSTMCell(StackedCell):
     c' = f * c + i * g
     h' = o * tanh(c')
 
-    On request c' = clip(f * c + i * g, ±cell_clip) and h' = clip(W_hr (o * tanh(c')), ±projection_clip).
+    With options c' = clip(f * c + i * g, ±cell_clip) and h' = clip(W_hr (o * tanh(c')), ±projection_clip).
     The forget gate's bias starts at `forget_bias` (Jozefowicz et al. 2015: 1 lets memory pass from the first step on).
-    A clip that is None does not clip; the clipped c' and h' are what is carried.
+    A clip of None does not clip; the clipped c' and h' are carried.
     """
 
     states = ("h", "c")
@@ -60,24 +60,24 @@ class LSTMCell(StackedCell):
         self.projection_clip = projection_clip if projection else None
         self.forget_bias = forget_bias
         self.weight_hr = nn.Parameter(torch.empty(projection, hidden_size)) if projection else None
-        smaller = projection is None or projection < hidden_size  # the fused kernels know no other projection
-        self.fused = "lstm" if smaller and self.cell_clip is None and self.projection_clip is None else None
+        is_smaller = projection is None or projection < hidden_size  # required by the fused kernels
+        self.fused = "lstm" if is_smaller and self.cell_clip is None and self.projection_clip is None else None
         self.reset_parameters()
 
     def describe(self) -> str:
         clips = {"cell": self.cell_clip, "projection": self.projection_clip}
-        shown = [f"{what} clipped at {limit:g}" for what, limit in clips.items() if limit is not None]
-        return f"{self.name} with {', '.join(shown)}" if shown else self.name
+        options = [f"{name} clipped at {limit:g}" for name, limit in clips.items() if limit is not None]
+        return f"{self.name} with {', '.join(options)}" if options else self.name
 
     def equations(self) -> dict[str, str]:
-        found = super().equations()
+        equations = super().equations()
         if self.cell_clip is not None:
-            found["c"] = f"clip({found['c']}, ±{self.cell_clip:g})"
+            equations["c"] = f"clip({equations['c']}, ±{self.cell_clip:g})"
         if self.weight_hr is not None:
-            found["h"] = f"W_hr ({found['h']})"
+            equations["h"] = f"W_hr ({equations['h']})"
         if self.projection_clip is not None:
-            found["h"] = f"clip({found['h']}, ±{self.projection_clip:g})"
-        return found
+            equations["h"] = f"clip({equations['h']}, ±{self.projection_clip:g})"
+        return equations
 
     def named_weights(self, weights: Weights) -> dict[str, Tensor]:
         projection = self.projection_matrix(weights)
@@ -85,23 +85,16 @@ class LSTMCell(StackedCell):
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        self._start_forgetting()
-        nn.init.zeros_(self.bias_hh[self._forget])
+        nn.init.constant_(self.bias_ih[self.hidden_size : 2 * self.hidden_size], self.forget_bias)
+        nn.init.zeros_(self.bias_hh[self.hidden_size : 2 * self.hidden_size])
 
     def initialise(self) -> None:
         super().initialise()
-        self._start_forgetting()
-
-    @property
-    def _forget(self) -> slice:
-        return slice(self.hidden_size, 2 * self.hidden_size)
-
-    def _start_forgetting(self) -> None:
-        nn.init.constant_(self.bias_ih[self._forget], self.forget_bias)
+        nn.init.constant_(self.bias_ih[self.hidden_size : 2 * self.hidden_size], self.forget_bias)
 
     @torch.no_grad()
     def raise_forget_bias(self, by: float) -> None:
-        self.bias_ih[self._forget] += by
+        self.bias_ih[self.hidden_size : 2 * self.hidden_size] += by
 
     def projection_matrix(self, weights: Weights) -> Tensor | None:
         return None if self.weight_hr is None else weights[4]
@@ -110,14 +103,25 @@ class LSTMCell(StackedCell):
         _, W_hh, _, b_hh, *W_hr = weights
         h, c = state
         i, f, g, o = (from_x + linear(h, W_hh, b_hh)).chunk(4, dim=-1)  # each (B, H)
-        i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
-        c = intervene("c", clip(f * c + i * g, self.cell_clip))
+        i, f, g, o, c = update_memory(i, f, g, o, c, self.cell_clip)
+        c = intervene("c", c)
         h = o * torch.tanh(c)
         if W_hr:
             h = clip(linear(h, W_hr[0]), self.projection_clip)
         return LSTMGates(i, f, g, o, c, intervene("h", h))
 
 
+def update_memory(
+    i: Tensor, f: Tensor, g: Tensor, o: Tensor, c: Tensor, limit: float | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the gates i, f, g, o and c' = clip(f * c + i * g, ±limit), from pre-activations and the cell state.
+
+    All reference paths share this definition of an LSTM step; kernels are tested against them.
+    """
+    i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
+    return i, f, g, o, clip(f * c + i * g, limit)
+
+
 def clip(x: Tensor, limit: float | None) -> Tensor:
-    """x with every element held within ±limit; None leaves it as it is."""
+    """Clamp x to ±limit; None does nothing."""
     return x if limit is None else x.clamp(-limit, limit)

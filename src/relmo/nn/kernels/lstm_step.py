@@ -1,14 +1,13 @@
-"""One step of the LSTM over a buffer of gates, forward and backward: in torch's own operations, one after the other.
+"""One step of the LSTM over a buffer of gates, forward and backward, in torch's operations.
 
     forward            z, pre-activations, becomes the gates i, f, g, o;  c_next = clip(f c + i g);  m = o tanh(c_next)
     project            h = clip(m W_hr^T)
-    output_gradient    dh, from the loss and from the step after, and nothing where h was clipped
+    output_gradient    dh, from the loss and the next step, and zero where h was clipped
     backward           z, gates, becomes their gradients (before activation);  dc, the gradient that reaches the cell
                        from later steps, becomes the one for earlier steps
-    to_output          what the gates' gradients mean for the h they saw: z W_hh, as parts that are still to be summed
+    to_output          gradient of the previous h, z W_hh, as parts that are still to be summed
 
-z is (2, n, 4H), c and m (2, n, H), h (2, n, P); all are overwritten in place or filled. `lstm_step_triton` is the same
-on a GPU in few launches.
+z is (2, n, 4H), c and m (2, n, H), h (2, n, P); all are overwritten. `lstm_step_triton` is the same on a GPU.
 """
 
 import torch
@@ -17,17 +16,19 @@ from torch import Tensor
 from relmo.nn.cells.lstm import clip as clip_to
 
 sigmoid_back, tanh_back = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
-unclipped = torch.ops.aten.hardtanh_backward.grad_input  # a gradient, and nothing where a value stands at its limits
+unclipped = torch.ops.aten.hardtanh_backward.grad_input  # zero where a value is at its limits
 
 
 def forward(
     z: Tensor, bias: Tensor | None, c: Tensor, c_next: Tensor, m: Tensor, cell_clip: float | None, *, keep: bool = True
 ) -> None:
-    """z -> gates, the bias (2, 4H) added first; fills c_next, which may be c, and m. Unless told to `keep` them, the
-    gates need not be there afterwards."""
+    """Turn z, with the bias (2, 4H) added, into gates and fill c_next (may be c) and m; `keep` stores the gates."""
     if bias is not None:
         z += bias.unsqueeze(1)
-    i, f, g, o = _activate(z)
+    i, f, g, o = z.chunk(4, dim=-1)
+    z[..., : 2 * i.shape[-1]].sigmoid_()
+    _tanh_(g)
+    o.sigmoid_()
     torch.mul(f, c, out=c_next).addcmul_(i, g)
     if cell_clip is not None:
         c_next.clamp_(-cell_clip, cell_clip)
@@ -35,9 +36,9 @@ def forward(
 
 
 def backward(z: Tensor, dm: Tensor, dc: Tensor, c: Tensor, c_next: Tensor, cell_clip: float | None) -> None:
-    """z, dc -> gradients, from the gradient of m.
+    """Turn z and dc into their gradients, from the gradient of m.
 
-    dc += dm * o * (1 - tanh(c_next)^2), and nothing where c_next was clipped
+    dc += dm * o * (1 - tanh(c_next)^2), and zero where c_next was clipped
     di = dc * g * i(1 - i);   df = dc * c * f(1 - f);   dg = dc * i * (1 - g^2);   do = dm * tanh(c_next) * o(1 - o)
     """
     i, f, g, o = z.chunk(4, dim=-1)
@@ -56,34 +57,27 @@ def backward(z: Tensor, dm: Tensor, dc: Tensor, c: Tensor, c_next: Tensor, cell_
 
 
 def project(m: Tensor, weight_hr: Tensor, h: Tensor, clip: float | None) -> None:
-    """Fills h with the clipped projection of m."""
+    """Fill h with the clipped projection of m."""
     h.copy_(clip_to(torch.bmm(m, weight_hr.transpose(1, 2)), clip))
 
 
 def parts_of(z: Tensor, size: int) -> Tensor:
-    """Room for what `to_output` gives of z: (parts, 2, n, P)."""
+    """Allocate the parts of `to_output`: (parts, 2, n, P)."""
     return z.new_empty(1, *z.shape[:2], size)
 
 
 def to_output(z: Tensor, weight_hh: Tensor, parts: Tensor) -> None:
-    """Fills the parts, whose sum is z W_hh."""
+    """Fill the parts, whose sum is z W_hh."""
     torch.bmm(z, weight_hh, out=parts[0])
 
 
 def output_gradient(dy: Tensor, parts: Tensor, h: Tensor, dh: Tensor, clip: float | None) -> None:
-    """dh = dy and the parts, summed, and nothing where the output h was clipped; all (2, n, P)."""
+    """Fill dh with the sum of dy and the parts, zero where the output h was clipped; all (2, n, P)."""
     torch.add(dy, parts[0], out=dh)
     if clip is not None:
         unclipped(dh, h, -clip, clip, grad_input=dh)
 
 
-def _activate(z: Tensor) -> tuple[Tensor, ...]:
-    """The gates i, f, g, o, in place of their pre-activations (…, 4H)."""
-    i, f, g, o = z.chunk(4, dim=-1)
-    z[..., : 2 * i.shape[-1]].sigmoid_()
-    return i, f, _tanh_(g), o.sigmoid_()
-
-
 def _tanh_(x: Tensor) -> Tensor:
-    """tanh in place; on a CPU as 2 sigmoid(2 x) - 1, which torch computes several times faster (and within 1e-7)."""
+    """Apply tanh in place; on a CPU as 2 sigmoid(2 x) - 1, several times faster (and within 1e-7)."""
     return x.tanh_() if x.is_cuda else x.mul_(2).sigmoid_().mul_(2).sub_(1)

@@ -1,7 +1,7 @@
-"""`lstm_step` for a GPU. All element-wise work of a step is one launch, computed in float32 whatever the storage.
+"""`lstm_step` on a GPU. All element-wise work of a step is one launch, computed in float32 whatever the storage.
 
 cuBLAS computes the products, except those in half precision with a small result (h, and its gradient). There the sum is
-cut into parts, so that the whole GPU has work, and the launch that adds the parts also does what comes next.
+split into parts to occupy the whole GPU, and the launch that adds the parts also computes the next operation.
 """
 
 import math
@@ -18,8 +18,8 @@ try:
 except ImportError:  # torch for CPUs comes without it
     triton = None
 
-BLOCK = 1024  # columns of one program, where there is no product
-PROGRAMS = 256  # a product is cut into this many, about: two for each processor of a large GPU
+BLOCK = 1024  # columns per program in element-wise kernels
+PROGRAMS = 256  # approximate number for a product: two for each processor of a large GPU
 DEPTH = 64  # of a tile of a product
 
 if triton is not None:
@@ -99,24 +99,24 @@ if triton is not None:
         row = (tl.program_id(0) % tiles) * ROWS + tl.arange(0, ROWS)
         column = (tl.program_id(0) // tiles) * COLUMNS + tl.arange(0, COLUMNS)
         k = tl.arange(0, DEPTH)
-        here, there = row < rows, column < columns
-        first = part * share
-        last = tl.minimum(first + share, depth)
-        a += d * a0 + row[:, None] * a1 + (first + k)[None, :]
-        b += d * b0 + (first + k)[:, None] * b1 + column[None, :] * b2
+        row_mask, column_mask = row < rows, column < columns
+        begin = part * share
+        end = tl.minimum(begin + share, depth)
+        a += d * a0 + row[:, None] * a1 + (begin + k)[None, :]
+        b += d * b0 + (begin + k)[:, None] * b1 + column[None, :] * b2
         sums = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-        for start in range(first, last, DEPTH):
-            inside = k < last - start
-            x = tl.load(a, here[:, None] & inside[None, :], 0.0)
-            sums = tl.dot(x, tl.load(b, there[None, :] & inside[:, None], 0.0), sums)
+        for start in range(begin, end, DEPTH):
+            inside = k < end - start
+            x = tl.load(a, row_mask[:, None] & inside[None, :], 0.0)
+            sums = tl.dot(x, tl.load(b, column_mask[None, :] & inside[:, None], 0.0), sums)
             a += DEPTH
             b += DEPTH * b1
         to = parts + part * p0 + d * p1 + row[:, None] * p2 + column[None, :]
-        tl.store(to, sums, here[:, None] & there[None, :])
+        tl.store(to, sums, row_mask[:, None] & column_mask[None, :])
 
     @triton.jit
     def _clipped_sum(  # type: ignore[no-untyped-def]
-        parts, p0, p1, p2, h, h0, h1, rows, size, limit, held, below, count: tl.constexpr, block: tl.constexpr
+        parts, p0, p1, p2, h, h0, h1, rows, size, limit, stored, below, count: tl.constexpr, block: tl.constexpr
     ):
         d, r = tl.program_id(0) // rows, tl.program_id(0) % rows
         column = tl.program_id(1) * block + tl.arange(0, block)
@@ -124,7 +124,7 @@ if triton is not None:
         total = tl.zeros((block,), dtype=tl.float32)
         for part in tl.static_range(count):
             total += tl.load(parts + part * p0 + d * p1 + r * p2 + column, inside, 0.0)
-        limit = tl.where(tl.abs(total) < limit, below, held)
+        limit = tl.where(tl.abs(total) < limit, below, stored)
         tl.store(h + d * h0 + r * h1 + column, tl.minimum(tl.maximum(total, -limit), limit), inside)
 
     @triton.jit
@@ -143,7 +143,7 @@ if triton is not None:
 
 
 def available(tensor: Tensor) -> bool:
-    """Whether these kernels can run on the tensor."""
+    """Return whether these kernels can run on the tensor."""
     return triton is not None and tensor.is_cuda and tensor.dtype != torch.float64
 
 
@@ -160,12 +160,16 @@ def forward(
     step: int = 0,
     keep: bool = True,
 ) -> None:
-    """As `lstm_step.forward`. With an `index` (2, n), the bias is (2, S, 4H) and each row has its own of the S. With
-    `lengths` (n,), where a row has ended by this step its cell stays as it is and its m is zero."""
+    """Compute `lstm_step.forward`.
+
+    With an `index` (2, n), the bias is (2, S, 4H), with the number of each row. With `lengths` (n,), a row that has
+    ended by this step has its cell unchanged and zero m.
+    """
     _, rows, hidden = m.shape
-    own, of, ends = (z if given is None else given for given in (bias, index, lengths))
+    # Triton needs a pointer for absent arguments too.
+    bias_, index_, lengths_ = (z if tensor is None else tensor for tensor in (bias, index, lengths))
     _forward[_grid(m)](
-        *_outer(z), own, own.stride(0), own.stride(1), of, of.stride(0), ends, step,
+        *_outer(z), bias_, bias_.stride(0), bias_.stride(1), index_, index_.stride(0), lengths_, step,
         *_outer(c), *_outer(c_next), *_outer(m), rows, hidden, _limit(cell_clip),
         biased=bias is not None, indexed=index is not None, ending=lengths is not None, keep=keep,
         block=_block(hidden),
@@ -173,7 +177,7 @@ def forward(
 
 
 def project(m: Tensor, weight_hr: Tensor, h: Tensor, clip: float | None) -> None:
-    """As `lstm_step.project`."""
+    """Compute `lstm_step.project`."""
     if m.dtype == torch.float32:
         lstm_step.project(m, weight_hr, h, clip)
         return
@@ -187,7 +191,7 @@ def project(m: Tensor, weight_hr: Tensor, h: Tensor, clip: float | None) -> None
 
 
 def backward(z: Tensor, dm: Tensor, dc: Tensor, c: Tensor, c_next: Tensor, cell_clip: float | None) -> None:
-    """As `lstm_step.backward`."""
+    """Compute `lstm_step.backward`."""
     _, rows, hidden = c.shape
     _backward[_grid(c)](
         *_outer(z), *_outer(dm), *_outer(dc), *_outer(c), *_outer(c_next), rows, hidden, _limit(cell_clip),
@@ -196,7 +200,7 @@ def backward(z: Tensor, dm: Tensor, dc: Tensor, c: Tensor, c_next: Tensor, cell_
 
 
 def parts_of(z: Tensor, size: int) -> Tensor:
-    """As `lstm_step.parts_of`, in float32; also for `project`."""
+    """Allocate the parts of a product in float32, for `to_output` and `project`."""
     directions, rows, depth = z.shape
     if z.dtype == torch.float32:
         return lstm_step.parts_of(z, size)
@@ -207,7 +211,7 @@ def parts_of(z: Tensor, size: int) -> Tensor:
 
 
 def to_output(z: Tensor, weight_hh: Tensor, parts: Tensor) -> None:
-    """As `lstm_step.to_output`."""
+    """Compute `lstm_step.to_output`."""
     if z.dtype == torch.float32:
         lstm_step.to_output(z, weight_hh, parts)
     else:
@@ -215,7 +219,7 @@ def to_output(z: Tensor, weight_hh: Tensor, parts: Tensor) -> None:
 
 
 def output_gradient(dy: Tensor, parts: Tensor, h: Tensor, dh: Tensor, clip: float | None) -> None:
-    """As `lstm_step.output_gradient`."""
+    """Compute `lstm_step.output_gradient`."""
     _, rows, size = dh.shape
     _output_gradient[_grid(dh)](
         *_outer(dy), parts, *parts.stride()[:3], *_outer(h), *_outer(dh), rows, size, _stored(clip, h.dtype)[0],
@@ -224,7 +228,7 @@ def output_gradient(dy: Tensor, parts: Tensor, h: Tensor, dh: Tensor, clip: floa
 
 
 def _multiply(a: Tensor, b: Tensor, parts: Tensor) -> None:
-    """parts (S, 2, n, N), whose sum is a (2, n, K) b (2, K, N)."""
+    """Fill parts (S, 2, n, N), whose sum is a (2, n, K) b (2, K, N)."""
     directions, rows, depth = a.shape
     columns, (tall, wide) = b.shape[2], _tile(rows)
     share = triton.cdiv(depth, len(parts) * DEPTH) * DEPTH
@@ -236,17 +240,15 @@ def _multiply(a: Tensor, b: Tensor, parts: Tensor) -> None:
 
 
 def _tile(rows: int) -> tuple[int, int]:
-    """The rows and columns of a tile of a product, the fastest of those tried."""
+    """Return the rows and columns of a tile of a product, the fastest measured."""
     return 64 if rows <= 64 else 128, 64
 
 
 def _outer(tensor: Tensor) -> tuple[Tensor, int, int]:
-    """A tensor with the strides of its two outer dimensions."""
     return tensor, tensor.stride(0), tensor.stride(1)
 
 
 def _grid(tensor: Tensor) -> tuple[int, int]:
-    """One program a row and block of columns."""
     directions, rows, size = tensor.shape
     return directions * rows, triton.cdiv(size, _block(size))
 
@@ -257,8 +259,10 @@ def _block(size: int) -> int:
 
 @cache
 def _stored(clip: float | None, precision: torch.dtype) -> tuple[float, float]:
-    """The limit as it is stored, and the next number below it: what is not clipped must not be rounded up to the limit,
-    or it would get no gradient."""
+    """Return the limit as it is stored and the next number below it.
+
+    A number that is not clipped must not be rounded up to the limit, or it would get no gradient.
+    """
     if clip is None or precision == torch.float32:
         return _limit(clip), _limit(clip)
     limit = torch.tensor(clip, dtype=precision)

@@ -1,36 +1,34 @@
-"""Questions about passages: SQuAD's JSON; tables with a header; JSON lines.
+"""Questions about passages: SQuAD's JSON, tables with a header, JSON lines.
 
-An answer is a piece of its passage. SQuAD says where it begins; in tables and JSON lines that may be left out, and the
-first place where it stands is taken. A question without an answer (SQuAD 2.0's impossible ones) is kept as such.
+An answer is a span of its passage. SQuAD gives its start; tables and JSON lines may leave it out, and the first
+occurrence is used. A question without an answer (the impossible ones of SQuAD 2.0) has none.
 """
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from relmo.disk.files import parse_json
-from relmo.errors import CorpusError, shown
-from relmo.text.corpus import Errors, read_text
-from relmo.text.readers.lines import some
-from relmo.text.readers.tables import TableRow, is_jsonl, json_rows, table_rows, value_of
+from relmo.errors import CorpusError, quote
+from relmo.text.corpus import Errors, has_suffix, read_text, require_examples
+from relmo.text.readers.tables import TableRow, get_value, is_jsonl, json_rows, table_rows
 from relmo.text.vocabulary import SURROGATE
 
 PASSAGE, QUESTION, ANSWER = ("passage", "context"), ("question",), ("answers", "answer")
-IN_WORDS: dict[type, str] = {list: "a list", dict: "an object", str: "a string"}
+TYPE_NAMES: dict[type, str] = {list: "a list", dict: "an object", str: "a string"}
 
 QuestionFormat = Literal["auto", "squad", "jsonl", "tsv"]
 
 
 class AnswerText(NamedTuple):
-    """An answer, and the character of its passage that it begins with."""
+    """Answer and its start in the passage, in characters."""
 
     text: str
     start: int
 
 
 class PassageQuestion(NamedTuple):
-    """A passage, a question, the answers that count as right (none where there is none), and the question's name."""
+    """Passage, question, gold answers if there are any, and the id of the question."""
 
     passage: str
     question: str
@@ -46,100 +44,96 @@ def read_questions(
     errors: Errors = "strict",
     answers: bool = True,
 ) -> Iterator[PassageQuestion]:
-    """Questions with their passages and answers.
+    """Yield questions with their passages and answers.
 
-    layout    told by the name where it is "auto": .json is SQuAD's, .jsonl JSON lines, others are tables
-    column    the column, or the key, with the answers, where it is not one of ANSWER; not of SQuAD
-    answers   whether tables and JSON lines must have answers; where they need not, none is read
+    layout    "auto" recognizes the format by the name: .json is SQuAD's, .jsonl JSON lines, others are tables
+    column    name of the column or key with the answers, if it is not one of ANSWER; not for SQuAD
+    answers   whether tables and JSON lines must have answers; otherwise none are read
     """
     if layout == "auto":
         layout = "jsonl" if is_jsonl(path) else "squad" if is_squad(path) else "tsv"
     if layout == "squad":
         if column is not None:
-            raise CorpusError(f"{path}: is SQuAD's JSON, which has no columns; leave out --column")
-        found = _squad_questions(path, errors)
+            raise CorpusError(f"{path}: SQuAD's JSON has no columns; omit --column")
+        questions = _squad_questions(path, errors)
     else:
         rows = json_rows(path, errors) if layout == "jsonl" else table_rows(path, errors)
-        found = (_row_question(row, column, answers) for row in rows)
-    yield from some(found, path, "question")
+        questions = (_parse_row(row, column, answers) for row in rows)
+    yield from require_examples(questions, path, "question")
 
 
 def is_squad(path: str | Path) -> bool:
-    """Whether the name says JSON: .json, compressed or not."""
-    return re.search(r"\.json(\.gz|\.xz|\.zst)?$", str(path), re.IGNORECASE) is not None
+    """Return whether the file name ends in .json, optionally compressed."""
+    return has_suffix(path, r"\.json")
 
 
 def _squad_questions(path: str | Path, errors: Errors) -> Iterator[PassageQuestion]:
     """{"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers": [{"text", "answer_start"}]}]}]}]}"""
     try:
-        whole = parse_json(read_text(path, errors=errors))
+        squad = parse_json(read_text(path, errors=errors))
     except ValueError as error:
         raise CorpusError(f"{path}: is not JSON ({error})") from error
-    for a, article in enumerate(_part(whole, "data", list, str(path)), start=1):
-        for p, paragraph in enumerate(_part(article, "paragraphs", list, f"{path}: article {a}"), start=1):
+    for a, article in enumerate(_get_part(squad, "data", list, str(path)), start=1):
+        for p, paragraph in enumerate(_get_part(article, "paragraphs", list, f"{path}: article {a}"), start=1):
             place = f"{path}: article {a}, paragraph {p}"
-            passage = _text(_part(paragraph, "context", str, place), "passage", place)
-            for q, asked in enumerate(_part(paragraph, "qas", list, place), start=1):
-                yield _squad_question(passage, asked, f"{place}, question {q}")
+            passage = _check_text(_get_part(paragraph, "context", str, place), "passage", place)
+            for q, record in enumerate(_get_part(paragraph, "qas", list, place), start=1):
+                where = f"{place}, question {q}"
+                question = _check_text(_get_part(record, "question", str, where), "question", where)
+                answers = [] if record.get("is_impossible") is True else record.get("answers") or []
+                key = str(record.get("id", ""))
+                yield PassageQuestion(passage, question, _parse_answers(answers, passage, where), key)
 
 
-def _squad_question(passage: str, asked: Any, place: str) -> PassageQuestion:
-    question = _text(_part(asked, "question", str, place), "question", place)
-    given = [] if asked.get("is_impossible") is True else asked.get("answers") or []
-    return PassageQuestion(passage, question, _answers(given, passage, place), str(asked.get("id", "")))
-
-
-def _row_question(row: TableRow, column: str | None, answers: bool) -> PassageQuestion:
-    """The question of a line of a table or of JSON."""
-    passage = _text(value_of(row, PASSAGE), "passage", row.place)
-    question = _text(value_of(row, QUESTION), "question", row.place)
+def _parse_row(row: TableRow, column: str | None, answers: bool) -> PassageQuestion:
+    passage = _check_text(get_value(row, PASSAGE), "passage", row.place)
+    question = _check_text(get_value(row, QUESTION), "question", row.place)
     names = ANSWER if column is None else (column,)
-    given = value_of(row, names, "say which has the answers with --column") if answers else []
-    if isinstance(given, str):
-        given = [given] if given.strip() else []
-    return PassageQuestion(passage, question, _answers(given or [], passage, row.place), str(row.values.get("id", "")))
+    value = get_value(row, names, "name the one with the answers with --column") if answers else []
+    if isinstance(value, str):
+        value = [value] if value.strip() else []
+    key = str(row.values.get("id", ""))
+    return PassageQuestion(passage, question, _parse_answers(value or [], passage, row.place), key)
 
 
-def _answers(given: Any, passage: str, place: str) -> tuple[AnswerText, ...]:
-    """Answers as a list of strings; as SQuAD has them; or, of many collections, as one object of two lists."""
-    if isinstance(given, dict):
-        texts, starts = (_part(given, key, list, f"{place}, answers") for key in ("text", "answer_start"))
+def _parse_answers(value: Any, passage: str, place: str) -> tuple[AnswerText, ...]:
+    """Parse a list of strings, a list of SQuAD's objects, or one object of two lists."""
+    if isinstance(value, dict):
+        texts, starts = (_get_part(value, key, list, f"{place}, answers") for key in ("text", "answer_start"))
         if len(texts) != len(starts):
-            raise CorpusError(f"{place}: has {len(texts)} answers and the places of {len(starts)}")
-        given = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
-    if not isinstance(given, list):
-        raise CorpusError(f"{place}: answers are a list, not {shown(given)}")
-    return tuple(dict.fromkeys(_answer(each, passage, place) for each in given))
+            raise CorpusError(f"{place}: has {len(texts)} answers and {len(starts)} starts")
+        value = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+    if not isinstance(value, list):
+        raise CorpusError(f"{place}: answers must be a list, not {quote(value)}")
+    return tuple(dict.fromkeys(_parse_answer(answer, passage, place) for answer in value))
 
 
-def _answer(given: Any, passage: str, place: str) -> AnswerText:
-    """An answer, which stands in the passage where it says."""
-    if isinstance(given, str):
-        text, start = _text(given, "answer", place), passage.find(given)
+def _parse_answer(value: Any, passage: str, place: str) -> AnswerText:
+    if isinstance(value, str):
+        text, start = _check_text(value, "answer", place), passage.find(value)
         if start < 0:
-            raise CorpusError(f"{place}: the answer {shown(text)} is not in its passage; an answer is a piece of it")
+            raise CorpusError(f"{place}: the answer {quote(text)} does not occur in its passage")
         return AnswerText(text, start)
-    text, start = _text(_part(given, "text", str, place), "answer", place), given.get("answer_start")
+    text = _check_text(_get_part(value, "text", str, place), "answer", place)
+    start = value.get("answer_start")
     if type(start) is not int:
-        raise CorpusError(f"{place}: the answer {shown(text)} has no answer_start, a number of characters")
+        raise CorpusError(f"{place}: the answer {quote(text)} has no answer_start, its offset in characters")
     if start < 0 or not passage.startswith(text, start):
-        there = shown(passage[start : start + len(text)] if start >= 0 else "")
-        raise CorpusError(f"{place}: the answer {shown(text)} is not at character {start} of its passage, but {there}")
+        actual = quote(passage[start : start + len(text)] if start >= 0 else "")
+        raise CorpusError(f"{place}: the answer {quote(text)} is not at character {start} of its passage, but {actual}")
     return AnswerText(text, start)
 
 
-def _part(value: Any, key: str, kind: type, place: str) -> Any:
-    """What an object has under a key."""
-    found = value.get(key) if isinstance(value, dict) else None
-    if not isinstance(found, kind):
-        raise CorpusError(f"{place}: expected '{key}', {IN_WORDS[kind]}, as SQuAD has it; found {shown(found)}")
-    return found
+def _get_part(value: Any, key: str, kind: type, place: str) -> Any:
+    part = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(part, kind):
+        raise CorpusError(f"{place}: expected '{key}', {TYPE_NAMES[kind]}, as in SQuAD; found {quote(part)}")
+    return part
 
 
-def _text(value: Any, what: str, place: str) -> str:
-    """A string that has something in it, and no half of a character."""
+def _check_text(value: Any, what: str, place: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise CorpusError(f"{place}: the {what} is empty or not a text: {shown(value)}")
+        raise CorpusError(f"{place}: the {what} is empty or not a string: {quote(value)}")
     if SURROGATE.search(value):
-        raise CorpusError(f"{place}: the {what} has half of a character, such as \\ud83d alone; write the whole of it")
+        raise CorpusError(f"{place}: the {what} contains an unpaired surrogate, such as \\ud83d alone")
     return value

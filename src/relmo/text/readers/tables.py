@@ -1,18 +1,17 @@
 """Tables and JSON lines: rows of values by name.
 
-The first line of a table names its columns. The columns and keys that are looked for are in LABELS, SCORES and TEXT
-here, and in FIRST, SECOND, WORDS and TAGS in the files that read them.
+The first line of a table names its columns. The names that are looked for are LABELS, SCORES and TEXT here, and FIRST,
+SECOND, WORDS and TAGS in the modules that read them.
 
-- A .csv, and standard input, are read as Python's csv module reads them: a field in quotes may hold separators and line
-  ends. The separator is a comma, a semicolon or a tab, whichever the first line has most of.
-- Any other table has tabs between its columns, and a row is a line. Many such files of the field have quotation marks
-  that mean nothing, at the beginning of a field too. So a line is read with quotes where that gives as many columns as
-  the first line has, and otherwise as it stands.
+- A .csv and standard input are read as by Python's csv module: a quoted field may contain separators and line ends. The
+  separator is a comma, a semicolon or a tab, whichever the first line has most of.
+- Other tables have tabs between columns, and a row is a line. Many such corpora contain quotation marks that are part
+  of the text, also at the beginning of a field. So a line is parsed with quotes only if that gives as many columns as
+  the first line has.
 """
 
 import csv
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -20,20 +19,25 @@ from typing import Any, NamedTuple
 
 from relmo.disk.files import parse_json
 from relmo.errors import CorpusError
-from relmo.text.corpus import STDIN, Errors
-from relmo.text.readers.lines import filled, filled_lines, whole_lines
+from relmo.text.corpus import STDIN, Errors, has_suffix, nonblank_lines, numbered_lines, require_text
 from relmo.text.vocabulary import SURROGATE
 
-SCORES = ("score", "relatedness_score", "similarity")  # before LABELS where numbers are wanted, otherwise after
+SCORES = ("score", "relatedness_score", "similarity")  # before LABELS if numbers are read, otherwise after
 LABELS = ("label", "gold_label", "entailment_judgment", "sentiment", "is_duplicate")
 TEXT = ("text", "sentence", "review")
 NAN = "nan"  # a missing value that was written as text: str(float("nan")), or pandas with na_rep="NaN"
+MAX_NAMES_TO_LIST = 12
 
 Split = Callable[[str], list[str]]
 
 
 class TableRow(NamedTuple):
-    """A line of a table or of JSON by its names, where it stands, what a name is called, and where the names stand."""
+    """Row of a table or of JSON lines.
+
+    place    "path:line" of the row
+    called   noun for a name: column or key
+    header   place of the names of a table
+    """
 
     values: Mapping[str, Any]
     place: str
@@ -42,56 +46,53 @@ class TableRow(NamedTuple):
 
     @property
     def names_place(self) -> str:
-        """Where the names stand, for messages about missing columns."""
+        """Place of the names, for messages about missing columns."""
         return self.header or self.place
 
 
 def is_jsonl(path: str | Path) -> bool:
-    """Whether the name says JSON lines: .jsonl, compressed or not."""
-    return re.search(r"\.(jsonl|ndjson)(\.gz|\.xz|\.zst)?$", str(path), re.IGNORECASE) is not None
-
-
-def json_rows(path: str | Path, errors: Errors) -> Iterator[TableRow]:
-    """The objects of a file with one on each line."""
-    for text, place in filled_lines(path, errors):
-        try:
-            value = parse_json(text)
-        except ValueError as error:
-            raise CorpusError(f"{place}: is not a JSON object on a line of its own ({error})") from error
-        if not isinstance(value, dict):
-            raise CorpusError(f"{place}: expected a JSON object, found {text[:60]}")
-        if "\\u" in text and SURROGATE.search(json.dumps(value, ensure_ascii=False)):
-            raise CorpusError(f"{place}: has half of a character, such as \\ud83d alone; write the whole of it")
-        yield TableRow(value, place, "key")
+    """Return whether the file name ends in .jsonl or .ndjson, optionally compressed."""
+    return has_suffix(path, r"\.jsonl|\.ndjson")
 
 
 def is_csv(path: str | Path) -> bool:
-    """Whether the name says a table with commas: .csv, compressed or not."""
-    return re.search(r"\.csv(\.gz|\.xz|\.zst)?$", str(path), re.IGNORECASE) is not None
+    """Return whether the file name ends in .csv, optionally compressed."""
+    return has_suffix(path, r"\.csv")
 
 
 def is_table(path: str | Path) -> bool:
-    """Whether the name says a table: .csv or .tsv, compressed or not."""
-    return re.search(r"\.[ct]sv(\.gz|\.xz|\.zst)?$", str(path), re.IGNORECASE) is not None
+    """Return whether the file name ends in .csv or .tsv, optionally compressed."""
+    return has_suffix(path, r"\.[ct]sv")
+
+
+def json_rows(path: str | Path, errors: Errors) -> Iterator[TableRow]:
+    """Yield the objects of a file with one JSON object per line."""
+    for text, place in nonblank_lines(path, errors):
+        try:
+            value = parse_json(text)
+        except ValueError as error:
+            raise CorpusError(f"{place}: is not a JSON object on a single line ({error})") from error
+        if not isinstance(value, dict):
+            raise CorpusError(f"{place}: expected a JSON object, found {text[:60]}")
+        if "\\u" in text and SURROGATE.search(json.dumps(value, ensure_ascii=False)):
+            raise CorpusError(f"{place}: contains an unpaired surrogate, such as \\ud83d alone; write the full pair")
+        yield TableRow(value, place, "key")
 
 
 def table_rows(path: str | Path, errors: Errors, *, fewest: int = 2) -> Iterator[TableRow]:
-    """The rows of a table, by the names in its first line; further columns without a name are passed over. A table has
+    """Yield the rows of a table by the names in its first line; extra columns without a name are ignored. A table has
     at least `fewest` columns."""
     separated = is_csv(path) or path == STDIN
-    rows = _csv_fields(path, errors) if separated else _tab_fields(path, errors)
     names: list[str] | None = None
     header = ""
-    for fields, place in rows:
+    for fields, place in csv_fields(path, errors) if separated else _tab_fields(path, errors):
         if names is None:
             header = place
             names = [name.strip() for name in fields]
             if len(names) < fewest:
-                between = "commas" if separated else "tabs"
-                found = " ".join(fields)[:60]
                 raise CorpusError(
-                    f"{place}: expected the first line of a table, with the names of {fewest} columns or more and "
-                    f"{between} between them, found '{found}'"
+                    f"{place}: expected the first line of a table with at least {fewest} column names, separated by "
+                    f"{'commas' if separated else 'tabs'}; found '{' '.join(fields)[:60]}'"
                 )
             continue
         if len(fields) < len(names):
@@ -99,99 +100,93 @@ def table_rows(path: str | Path, errors: Errors, *, fewest: int = 2) -> Iterator
         yield TableRow(dict(zip(names, fields, strict=False)), place, header=header)
 
 
-def _csv_fields(path: str | Path, errors: Errors) -> Iterator[tuple[list[str], str]]:
-    """The fields of each row of a .csv, and the line on which it begins."""
-    lines = whole_lines(path, errors)
-    first = next(((text, place) for text, place in lines if text.strip()), None)
-    if first is None:
+def csv_fields(path: str | Path, errors: Errors, delimiters: str = ",;\t") -> Iterator[tuple[list[str], str]]:
+    """Yield the fields of each row of a .csv that is not blank, and the place at which the row begins. The delimiter is
+    the most frequent one in the first line."""
+    lines = numbered_lines(path, errors)
+    header = next(((text, place) for text, place in lines if text.strip()), None)
+    if header is None:
         return
-    read: list[str] = []  # the places of the lines of one row
+    places: list[str] = []  # of the lines of the current row
 
-    def fed() -> Iterator[str]:
-        for text, place in chain([first], lines):
-            read.append(place)
+    def read_texts() -> Iterator[str]:
+        for text, place in chain([header], lines):
+            places.append(place)
             yield text + "\n"
 
-    rows = csv.reader(fed(), delimiter=max(",;\t", key=first[0].count), strict=True)
+    rows = csv.reader(read_texts(), delimiter=max(delimiters, key=header[0].count), strict=True)
     while True:
-        read.clear()
+        places.clear()
         try:
             fields = next(rows)
         except StopIteration:
             return
         except csv.Error as error:
-            place = read[0] if read else path
-            raise CorpusError(f'{place}: this row cannot be read ({error}); inside of quotes write "" for "') from error
+            place = places[0] if places else path
+            raise CorpusError(f'{place}: this row cannot be parsed ({error}); write "" for " within quotes') from error
         if any(field.strip() for field in fields):
-            yield fields, read[0]
+            yield fields, places[0]
 
 
 def _tab_fields(path: str | Path, errors: Errors) -> Iterator[tuple[list[str], str]]:
-    """The fields of each line of a table with tabs, and its place."""
-    columns = 0
-    for text, place in filled_lines(path, errors):
+    num_columns = 0
+    for text, place in nonblank_lines(path, errors):
         fields = text.split("\t")
         if '"' in text:
-            quoted = _quoted_fields(text)
-            fields = quoted if len(quoted) in (columns, len(fields)) else fields
-        columns = columns or len(fields)
+            try:
+                quoted_fields = next(csv.reader([text], delimiter="\t", strict=True))
+            except csv.Error:
+                quoted_fields = []
+            fields = quoted_fields if len(quoted_fields) in (num_columns, len(fields)) else fields
+        num_columns = num_columns or len(fields)
         yield fields, place
 
 
-def _quoted_fields(text: str) -> list[str]:
-    """The fields of a line with tabs and quotes; none where the quotes are not those of the csv module."""
-    try:
-        return next(csv.reader([text], delimiter="\t", strict=True))
-    except csv.Error:
-        return []
-
-
-def value_of(row: TableRow, names: Sequence[str], advice: str = "rename one of them") -> Any:
-    """The value under the first of these names that is there. Where none is, the error has advice."""
+def get_value(row: TableRow, names: Sequence[str], advice: str = "rename one of them") -> Any:
+    """Return the value under the first of these names that the row has; otherwise raise an error with advice."""
     for name in names:
         if name in row.values:
             return row.values[name]
-    there = ", ".join(map(str, list(row.values)[:12]))
+    existing = ", ".join(map(str, list(row.values)[:MAX_NAMES_TO_LIST]))
     source = " (from the first line)" if row.called == "column" else ""
     raise CorpusError(
-        f"{row.names_place}: there is no {row.called} {' or '.join(names)}; the {row.called}s{source} are {there}; "
+        f"{row.names_place}: there is no {row.called} {' or '.join(names)}; the {row.called}s{source} are {existing}; "
         f"{advice}"
     )
 
 
-def is_words(value: Any) -> bool:
-    """Whether a value is a list of strings with something in them."""
+def is_word_list(value: Any) -> bool:
+    """Return whether a value is a list of strings that are not blank."""
     return isinstance(value, list) and all(isinstance(word, str) and word.strip() for word in value)
 
 
-def words_of(row: TableRow, names: Sequence[str], split: Split, advice: str) -> list[str]:
-    """A text, split into words, or a list of words as it is."""
-    value = value_of(row, names, advice)
-    if is_words(value):
+def get_words(row: TableRow, names: Sequence[str], split: Split, advice: str) -> list[str]:
+    """Return the words of a text: a string is split, a list of words is used as is."""
+    value = get_value(row, names, advice)
+    if is_word_list(value):
         return list(value)
     if not isinstance(value, str):
-        raise CorpusError(f"{row.place}: a text is a string or a list of words, not {str(value)[:60]}")
-    return some_words(value, split, row.place)
+        raise CorpusError(f"{row.place}: a text must be a string or a list of words, not {str(value)[:60]}")
+    return split_text(value, split, row.place)
 
 
-def some_words(text: str, split: Split, place: str) -> list[str]:
-    """The words of a text that must have some."""
+def split_text(text: str, split: Split, place: str) -> list[str]:
+    """Split a text into words, or raise `CorpusError` if it has none."""
     words = split(text)
     if not words:
         raise CorpusError(f"{place}: the text is empty; remove the line")
     return words
 
 
-def label_of(row: TableRow, column: str | None, numbers: bool = False) -> str:
-    """Return the label of a row as a string, or raise an error if it is missing."""
+def get_label(row: TableRow, column: str | None, numbers: bool = False) -> str:
+    """Return the label of a row as a string, or raise `CorpusError` if it is missing."""
     names = (*SCORES, *LABELS) if numbers else (*LABELS, *SCORES)
-    value = value_of(
-        row, names if column is None else (column,), f"say which {row.called} has the labels with --column"
-    )
+    advice = f"name the {row.called} with the labels with --column"
+    value = get_value(row, names if column is None else (column,), advice)
     if isinstance(value, dict | list):
-        raise CorpusError(f"{row.place}: a label is a word or a number, not {str(value)[:60]}")
+        raise CorpusError(f"{row.place}: a label must be a string or a number, not {str(value)[:60]}")
     label = "" if value is None else str(value)
     if label.strip().lower() == NAN:
-        rename = "" if numbers else ", or give the class another name if this is one"
+        rename = "" if numbers else ", or rename the class if this is one"
         raise CorpusError(f"{row.place}: the label is missing ({label}); fill it in, or remove the example{rename}")
-    return filled(label, "label", row.place).strip()
+    return require_text(label, "label", row.place).strip()

@@ -1,0 +1,73 @@
+"""Response times of the explorer, through the real server over HTTP.
+
+    a page opened       the one response with which a page opens: its text and the colours of the initial unit. The
+    model
+                        is loaded; nothing of the text is cached
+    another unit        the response that colours an open page by another unit
+
+Rendering in the browser is not included.
+"""
+
+import json
+from contextlib import ExitStack
+from http.client import HTTPConnection
+from itertools import cycle
+from typing import Any, Self
+from urllib.parse import urlencode
+
+from benchmarks.clock import Case
+from relmo.errors import SettingError
+from relmo.explorer.session import Session
+
+MODEL = "prose"
+
+
+class ExplorerBench:
+    """Context manager that serves a bundled model, with a client on a persistent connection."""
+
+    def __init__(self, device: str):
+        try:
+            import relmo.web.connections  # noqa: F401
+        except ImportError:
+            raise SettingError(
+                "--what explore needs starlette and uvicorn; try: pip install 'relmo[explore]'"
+            ) from None
+        self.session = Session.open(MODEL, device=device)
+        self.stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        from relmo.explorer.server import Models, make_app
+        from relmo.web.connections import running
+
+        server = self.stack.enter_context(running(make_app(Models([MODEL], lambda name: self.session))))
+        self.client = HTTPConnection(*server.address)
+        self.about = self.request("about")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+        self.stack.close()
+
+    def request(self, endpoint: str, **params: str) -> Any:
+        """Return a response, read to its end."""
+        self.client.request("GET", f"/api/{endpoint}?{urlencode(params)}")
+        return json.loads(self.client.getresponse().read())
+
+    def cases(self) -> list[Case]:
+        """Return both cases, for the first page of the initial text."""
+        about = self.about
+        state = about["carried"][-1]
+        units = cycle(f"{state}0.{number}" for number in range(about["states"][state] // about["directions"]))
+        page = {"text": about["first"], "page": "0"}
+        symbols = len(self.request("page", **page)["symbols"])
+        facts = {"precision": "float32"}
+        return [
+            Case(
+                "a page opened",
+                symbols,
+                lambda: self.request("about", opening="1"),
+                prepare=self.session.readers.clear,
+                facts=facts | {"baseline": True},
+            ),
+            Case("another unit", symbols, lambda: self.request("values", unit=next(units), **page), facts=facts),
+        ]

@@ -1,0 +1,265 @@
+"""Command line of the published tables: `python -m experiments …`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+
+from experiments import TABLES, TRAINED_TABLES, check_name, reproduce
+from relmo.cli import main as run_command
+from relmo.cli.numbers import check_numbers
+from relmo.cli.options import Overwrite, check_plot, report_written
+from relmo.cli.terminal import make_printer, print_json, print_published_table, print_tables, print_warnings
+from relmo.errors import RelmoError
+from relmo.settings.arguments import PathName
+
+Device = Literal["auto", "cpu", "cuda"]
+
+
+def _check_numbers(app: App, commands: tuple[str, ...], arguments: Any) -> None:
+    check_numbers(app, ("experiments", *commands), arguments)  # it expects the name of a command
+
+
+app = App(
+    name="python -m experiments",
+    help_format="markdown",
+    suppress_keyboard_interrupt=False,
+    version_flags=(),
+    config=_check_numbers,
+)
+
+
+@app.default
+def tables(
+    *names: str,
+    model: PathName | None = None,
+    vectors: PathName | None = None,
+    data: Path | None = None,
+    seed: int = 0,
+    device: Device = "auto",
+    json: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Make published tables and figures again for a model. Without a name, list the tables.
+
+    The model stands beside its controls: its own layer without context, static vectors, and the same network untrained.
+
+        python -m experiments pos neighbours
+
+        python -m experiments perplexity --model models/mine --data /data/relmo --json
+
+    Parameters
+    ----------
+    names
+        The tables to make, one after the other.
+    model
+        Folder of a bidirectional model, or original ELMo files; by default the model bundled with relmo.
+    vectors
+        Folder of static word vectors to compare with; by default those bundled with relmo.
+    data
+        Folder with the data; by default $RELMO_DATA, else data/ in the working directory.
+    seed
+        Seed of the untrained network's weights.
+    device
+        Device to compute on; auto uses a GPU if there is one.
+    json
+        Print one JSON object with all scores.
+    quiet
+        Show no progress.
+    """
+    if not names:
+        descriptions = TABLES | TRAINED_TABLES
+        if json:
+            print_json(descriptions)
+        else:
+            width = 2 + max(map(len, descriptions))
+            print(*(f"{name:<{width}}{description}" for name, description in descriptions.items()), sep="\n")
+        return
+    for name in names:
+        check_name(name)
+
+    from relmo.analysis.core.published import Controls, data_folder
+    from relmo.analysis.core.untrained import untrained
+    from relmo.loading import load, load_vectors
+
+    say = make_printer(quiet=quiet)
+    bilm = load(model, kinds="bilm", device=device)
+    controls = Controls(untrained(bilm, seed), load_vectors(vectors, say))
+    summaries = []
+    for name in names:
+        with print_warnings(say):
+            table = reproduce(name, bilm, data=data_folder(data), controls=controls, on_message=say)
+        summaries.append(table.summary())
+        if not json:
+            print_published_table(table)
+    if json:
+        print_json({"model": model or "bundled", "reproductions": summaries})
+
+
+@app.command
+def elmo_table(
+    *,
+    data: Path | None = None,
+    out: Path = Path("out/elmo-table"),
+    model: tuple[str, ...] = ("small",),
+    rows: str | None = None,
+    tables: str | None = None,
+    seeds: int | None = None,
+    jobs: int = 1,
+    minutes: float | None = None,
+    reduced: Annotated[bool, Parameter(negative="")] = False,
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    device: Device = "auto",
+    json: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Train six tasks with and without ELMo and compare them with the tables of Peters et al. 2018: what ELMo adds,
+    which layers, where, and the weights of the layers. Finished trainings are kept: the same command resumes the
+    others.
+
+    For example:
+
+        python -m experiments elmo-table --data data --model small --model large=models/original --jobs 4
+
+        python -m experiments elmo-table --rows ner,sst5 --tables 1 --seeds 3 --minutes 8
+
+        python -m experiments elmo-table --dry-run
+
+    Parameters
+    ----------
+    data
+        Folder with the data; by default $RELMO_DATA, else data/ in the working directory.
+    out
+        Folder for models, results, tables and figures.
+    model
+        A biLM, or NAME=FOLDER to name its column; may be given several times.
+    rows
+        Comma-separated tasks among squad, snli, srl, coref, ner, sst5; by default all.
+    tables
+        Comma-separated tables among 1, 2, placement, weights; by default all.
+    seeds
+        Number of seeds per network. By default cheap networks are trained with more seeds.
+    jobs
+        Number of networks trained at a time; 0 trains nothing and shows finished results.
+    minutes
+        Stop after this time. The same command resumes what is not finished.
+    reduced
+        Train tiny networks on the beginning of each file, to test that everything runs; minutes on a CPU.
+    dry_run
+        Print the training commands, one per line, and stop.
+    device
+        Device to compute on; auto uses a GPU if there is one.
+    json
+        Print one JSON object with all scores.
+    quiet
+        Show no progress.
+    """
+    from experiments.elmo_table.plan import TABLES, TablePlan, name_bilms, select_names
+    from experiments.elmo_table.report import make_tables, training_commands
+    from experiments.elmo_table.rows import ROWS
+    from experiments.elmo_table.tables import TEXT_COLUMNS
+    from relmo.analysis.core.published import data_folder
+
+    sources = name_bilms(model)
+    plan = TablePlan(
+        select_names("--tables", tables, TABLES), select_names("--rows", rows, ROWS), list(sources), seeds, reduced
+    )
+    folder = data_folder(data)
+    if dry_run:
+        print(*training_commands(plan, sources, folder, out, device), sep="\n")
+        return
+    say = make_printer(quiet=quiet)
+    seconds = None if minutes is None else 60 * minutes
+    try:
+        report, outcome = make_tables(
+            plan, sources, folder, out, jobs=jobs, device=device, seconds=seconds, on_message=say
+        )
+    except KeyboardInterrupt:
+        say("run the same command to resume the unfinished trainings")
+        raise
+    if json:
+        print_json(report.summary() | {"failed": outcome.failed, "unfinished": outcome.unfinished})
+    else:
+        print_tables(*report.tables(), words=TEXT_COLUMNS)
+    if outcome.unfinished:
+        say(f"{len(outcome.unfinished)} trainings are not finished; run the same command to resume them")
+    if outcome.failed:
+        name, message = next(iter(outcome.failed.items()))
+        raise RelmoError(f"{len(outcome.failed)} trainings failed, such as {name}: {message}")
+
+
+@app.command
+def reading_times(
+    *,
+    model: Annotated[list[str] | None, Parameter(negative="")] = None,
+    train: bool = True,
+    keep: Path | None = None,
+    data: Path | None = None,
+    plot: Path | None = None,
+    overwrite: Overwrite = False,
+    seed: int = 0,
+    device: Device = "auto",
+    json: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Test whether surprisal explains how long people read a word: the gain in log-likelihood of a linear model of
+    reading times when surprisal is added to length, frequency and position. Compared are a 5-gram, an LSTM, the bundled
+    model and GPT-3.
+
+    The times are those of Natural Stories (Futrell et al. 2021): every natural_stories*.tsv in tasks/reading_times of
+    the data folder. The 5-gram and the LSTM are trained first, on 20 MB of text, which takes about eight minutes on one
+    core.
+
+        python -m experiments reading-times --keep out/reading-times --plot out/reading-times.png
+
+        python -m experiments reading-times --no-train --model models/lstm --model models/5-gram
+
+    Parameters
+    ----------
+    model
+        Folder of a language model of any kind; may be given several times. By default the bundled model.
+    train
+        Train the 5-gram and the LSTM. Otherwise only the given models are compared with GPT-3.
+    keep
+        Keep the 5-gram and the LSTM in this folder. If they exist, they are not trained again.
+    data
+        Folder with the data; by default $RELMO_DATA, else data/ in the working directory.
+    plot
+        Draw the gains with their intervals: a .png or .svg file.
+    seed
+        Seed of the untrained network's weights.
+    device
+        Device to compute on; auto uses a GPU if there is one.
+    json
+        Print one JSON object with all scores and the differences between all pairs of models.
+    quiet
+        Show no progress.
+    """
+    check_plot(plot, overwrite=overwrite)
+
+    from experiments.reading_times import draw_gains, make_table, read_data, train_baselines
+    from relmo.analysis.core.published import data_folder
+    from relmo.loading import FORWARD_KINDS, load
+
+    say = make_printer(quiet=quiet)
+    stories = read_data(data_folder(data))
+    models = {name: load(name, kinds=FORWARD_KINDS, device=device) for name in model or ["small"]}
+    baselines = train_baselines(data_folder(data), keep, device=device, on_message=say) if train else {}
+    table = make_table(stories, baselines | models, seed=seed, on_message=say)
+    if plot is not None:
+        draw_gains(plot, table.rows)
+        report_written(plot, quiet=quiet)
+    if json:
+        print_json({"models": [*baselines, *models], "reproductions": [table.summary()]})
+    else:
+        print_published_table(table)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; exit with 0, 2 (usage or data error) or 130 (Ctrl-C)."""
+    run_command(arguments, app)
+
+
+if __name__ == "__main__":
+    main()

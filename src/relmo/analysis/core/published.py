@@ -1,0 +1,77 @@
+"""Tables of published figures beside those of a model: where their data is found, their controls, and their rows."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from relmo.errors import CorpusError
+from relmo.models.bilm import BiLM
+from relmo.models.vectors import WordVectors
+
+DATA_VARIABLE = "RELMO_DATA"
+
+
+def data_folder(folder: Path | None = None) -> Path:
+    """Return the data folder: `folder` if there is one, else $RELMO_DATA, else `data/` in the working directory."""
+    return Path(os.environ.get(DATA_VARIABLE) or "data") if folder is None else folder
+
+
+def require_data(data: Path, relative: str, description: str) -> Path:
+    """Return the path of a file or folder inside the data folder; raise a `CorpusError` if it does not exist."""
+    path = data / relative
+    if not path.exists():
+        raise CorpusError(
+            f"{description}: {path} does not exist (looked for {relative} in {data.absolute()}); "
+            f"set the data folder with --data DIR or {DATA_VARIABLE}=DIR"
+        )
+    return path
+
+
+@dataclass(frozen=True)
+class Controls:
+    """Control models of a table. The same network untrained shows what training adds; static vectors, one per word
+    type, show what context adds (their rows are left out if there are none)."""
+
+    untrained: BiLM
+    vectors: WordVectors | None = None
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """Row of a table: our scores by column and, where the paper has them, the published scores.
+
+    A control has only our scores; a published system that is not run here has only published ones."""
+
+    name: str
+    ours: dict[str, float] = field(default_factory=dict)
+    published: dict[str, float] | None = None
+    note: str = ""
+
+
+@dataclass
+class PublishedTable:
+    """Published table or figure beside ours. `notes` explain the scores; `extra` has further detail for --json."""
+
+    name: str
+    title: str
+    paper: str
+    columns: tuple[str, ...]
+    rows: list[ComparedRow]
+    notes: list[str] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if unknown := {*row.ours, *(row.published or {})} - {*self.columns}:
+                raise ValueError(f"{self.name}: the row {row.name!r} has no column named {', '.join(sorted(unknown))}")
+
+    def row(self, name: str) -> ComparedRow:
+        """Return the row with this name."""
+        return next(row for row in self.rows if row.name == name)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the table as plain values, as --json prints it."""
+        rows = [{"name": row.name, "ours": row.ours, "published": row.published, "note": row.note} for row in self.rows]
+        about = {"name": self.name, "title": self.title, "paper": self.paper, "columns": list(self.columns)}
+        return about | {"rows": rows, "notes": self.notes, "extra": self.extra}

@@ -1,0 +1,264 @@
+"""`relmo analyse agreement` and `relmo analyse number-units`"""
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from relmo.cli.analyse.base import MODELS, OUTPUT, Models, Output, check_minimum
+from relmo.cli.options import check_plot
+from relmo.errors import SettingError
+from relmo.settings.arguments import PathName
+
+if TYPE_CHECKING:
+    from relmo.analysis.core.causal import Unit
+    from relmo.models.bilm import BiLM
+    from relmo.models.lm import LanguageModel
+    from relmo.text.minimal_pairs import MinimalPair
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitOptions:
+    """Ablation and traces of units."""
+
+    sweep: bool = False
+    """Ablate every unit, one at a time, and report the unit that each condition needs."""
+    together: str | None = None
+    """Ablate these units jointly, such as h1.126,h1.338: state, layer and number."""
+    trace: str | None = None
+    """Report the states and gates of this unit over the sentences, by condition."""
+    state: str = "h"
+    """The state whose units --sweep ablates: h, a layer's output, or c, an LSTM's memory."""
+    how: Literal["zero", "mean"] = "zero"
+    """Set ablated units to zero, or to their mean over the pairs."""
+    per_condition: int = 100
+    """The number of pairs sampled from each condition for ablation; 0 takes all. Accuracies are over all pairs."""
+    draws: int = 100
+    """The number of random sets of units that --together is compared with."""
+
+
+def agreement(
+    model: PathName,
+    *files: Path,
+    units: Annotated[UnitOptions, Parameter(name="*", group="Units")] = UnitOptions(),
+    control: bool = True,
+    seed: int = 0,
+    output: Output = OUTPUT,
+    loading: Models = MODELS,
+) -> None:
+    """Measure how often a model prefers the right one of two forms or sentences, by condition, and find the units that
+    it needs.
+
+    Accuracies have 95% intervals and two controls: the same network untrained, and the more frequent form. --sweep
+    ablates every unit, one at a time. --together ablates a set of units and compares with random sets of the same size.
+    --plot draws the gates with --trace, else the sweep with --sweep, else the accuracies.
+
+        relmo analyse agreement small nounpp.txt simple.txt --sweep --plot sweep.png
+
+        relmo analyse agreement models/mine pairs.csv --together h1.126,h1.338
+
+        relmo analyse agreement models/mine nounpp.txt --trace c1.338 --plot gates.png
+
+    Parameters
+    ----------
+    model
+        The folder of a language model, bidirectional or not; or small, a bundled model.
+    files
+        Minimal pairs: BLiMP's .jsonl, Lakretz's .txt, Linzen's .gold with its .text file, Gulordava's .tab, or a .csv
+        or .tsv with columns good and bad, or context, right and wrong, and condition. A folder stands for all such
+        files in it.
+    control
+        Also measure the same network untrained.
+    seed
+        The random seed of the untrained network and of samples.
+    """
+    from relmo.analysis.syntax import agreement as library
+    from relmo.analysis.syntax.gate_traces import gate_traces
+    from relmo.text.minimal_pairs import read_pairs
+
+    output.check()
+    if not files:
+        raise SettingError("PAIRS is missing: relmo analyse agreement MODEL PAIRS…")
+    check_minimum(per_condition=(units.per_condition, 0))
+    together, traced = _parse_units(units.together), _parse_units(units.trace)
+    if len(traced) > 1:
+        raise SettingError(f"--trace {units.trace}: takes one unit, such as h1.126")
+    pairs = [pair for file in files for pair in read_pairs(file)]
+    loaded = loading.load(model)
+    per_condition = units.per_condition or None
+    options: dict[str, Any] = {"how": units.how, "per_condition": per_condition, "seed": seed}
+    reports: dict[str, Any] = {}
+    with output.notes():
+        with output.progress("reading pairs") as progress:
+            reports["agreement"] = library.agreement(loaded, pairs, control=control, seed=seed, progress=progress)
+        if units.sweep:
+            with output.progress("ablating units") as progress:
+                reports["sweep"] = library.sweep(loaded, pairs, state=units.state, progress=progress, **options)
+        if together:
+            with output.progress("ablating sets of units") as progress:
+                options |= {"draws": units.draws, "progress": progress}
+                reports["together"] = library.ablate_together(loaded, pairs, together, **options)
+        if traced:
+            reports["trace"] = gate_traces(loaded, pairs, traced[0], per_condition=per_condition)
+    output.draw([report for report in reports.values() if hasattr(report, "plot")][-1].plot)
+    _print_reports(output, model, files, reports)
+
+
+def _print_reports(output: Output, model: str, files: tuple[Path, ...], reports: dict[str, Any]) -> None:
+    record = {"model": model, "files": [str(file) for file in files]}
+    record |= {name: report.as_dict() for name, report in reports.items()}
+    tables = []
+    for name, report in reports.items():
+        kind = name.removeprefix("together_")
+        title = f"joint ablation of {kind}{'' if kind == 'syntax' else '-range'} units"
+        tables.append(report.table() if kind == name else replace(report.table(), title=title))
+    output.print(record, tables)
+
+
+def _parse_units(names: str | None) -> "list[Unit]":
+    """Parse units as reports name them, separated by commas: h1.126,c0.3."""
+    from relmo.analysis.core.causal import Unit
+
+    units = []
+    for name in names.split(",") if names else []:
+        match = re.fullmatch(r"\s*([hc])(\d+)\.(\d+)\s*", name)
+        if match is None:
+            raise SettingError(f"{name!r} is not a unit; the format is state, layer and number, such as h1.126 or c0.3")
+        units.append(Unit(match[1], int(match[2]), int(match[3])))
+    return units
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberOptions:
+    """Search for number units."""
+
+    states: tuple[str, ...] = ()
+    """States whose units are searched: h, a layer's output, or c, an LSTM's memory; by default both."""
+    subject: int | None = None
+    """The subject's position, from 0, if it cannot be inferred from the words."""
+    every: bool = False
+    """Ablate every unit, not only random units and those that carry the number."""
+    how: Literal["zero", "mean"] = "zero"
+    """Set ablated units to zero, or to their mean over the pairs."""
+    best: int = 10
+    """The number of long-range units, and of short-range ones, to examine."""
+    draws: int = 200
+    """The number of random units for comparison."""
+    per_condition: int = 100
+    """The number of pairs sampled from each condition; 0 takes all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeOptions:
+    """Search for syntax units."""
+
+    trees: Path | None = None
+    """Sentences with trees, .conllu or bracketed: find the units that encode the depth of a word in the tree."""
+    depth: Literal["open", "depth"] = "open"
+    """The definition of depth: the number of dependencies or phrases open after a word, or the depth of the word."""
+    words: int = 20_000
+    """The number of words of the trees to read."""
+    tree_states: tuple[str, ...] = ("h",)
+    """States whose units are searched: h, c, or both."""
+
+
+def number_units(
+    model: PathName,
+    *files: Path,
+    number: Annotated[NumberOptions, Parameter(name="*", group="Number units")] = NumberOptions(),
+    trees: Annotated[TreeOptions, Parameter(name="*", group="Syntax units")] = TreeOptions(),
+    control: bool = True,
+    gates: Path | None = None,
+    seed: int = 0,
+    output: Output = OUTPUT,
+    loading: Models = MODELS,
+) -> None:
+    """Find units that keep the number of a subject until its verb, and test whether the model needs them; with --trees,
+    find units that encode the depth in the syntactic tree.
+
+    After Lakretz et al. 2019. A long-range unit carries the subject's number at every word up to the verb, also past a
+    noun of the other number; past such a noun, a short-range unit carries the number of that noun. Without a needed
+    unit the model gets more verbs wrong than without any random unit. Without files, sentences such as 'The boys near
+    the car know' are generated from common words.
+
+        relmo analyse number-units small --plot number.png --gates gates.png
+
+        relmo analyse number-units models/mine nounpp.txt --states c --every
+
+        relmo analyse number-units small --trees en_ewt-ud-dev.conllu
+
+    Parameters
+    ----------
+    model
+        The folder of a language model of words, bidirectional or not; or small, a bundled model.
+    files
+        Minimal pairs of one kind, as for relmo analyse agreement. Conditions end with the numbers of the nouns,
+        singular or plural, the subject's first.
+    control
+        Also measure the same network untrained.
+    gates
+        Draw the states and gates of the first units over the sentence, by condition, to this .png or .svg file.
+    seed
+        The random seed of the untrained network and of samples.
+    """
+    from relmo.analysis.syntax import number_units as library
+    from relmo.analysis.syntax.agreement import ablate_together
+    from relmo.analysis.syntax.gate_traces import draw_gates, gate_traces
+    from relmo.analysis.syntax.syntax_units import MEASURES, syntax_units
+    from relmo.text.trees import read_depths
+
+    output.check()
+    check_plot(gates, overwrite=output.overwrite)
+    check_minimum(best=(number.best, 1), draws=(number.draws, 1), per_condition=(number.per_condition, 0))
+    check_minimum(words=(trees.words, 1))
+    sentences = None if trees.trees is None else read_depths(trees.trees, trees.depth)
+    loaded = loading.load(model)
+    pairs = _read_or_generate(files, loaded, number, seed)
+    per_condition = number.per_condition or None
+    options: dict[str, Any] = vars(number) | {"states": number.states or None, "per_condition": per_condition}
+    with output.notes():
+        with output.progress("ablating units") as progress:
+            report = library.number_units(loaded, pairs, control=control, seed=seed, progress=progress, **options)
+        reports: dict[str, Any] = {"number": report}
+        reports |= {f"together_{reach}": ablation for reach, ablation in report.together.items()}
+        if sentences is not None:
+            with output.progress("regressing depth") as progress:
+                options = {"states": trees.tree_states, "measure": MEASURES[trees.depth], "words": trees.words}
+                options |= {"control": control, "seed": seed, "progress": progress}
+                reports["syntax"] = syntax_units(loaded, sentences, **options)
+            sources = [unit.unit for unit in reports["syntax"].units]
+            if sources:
+                options = {"how": number.how, "draws": number.draws, "per_condition": per_condition, "seed": seed}
+                reports["together_syntax"] = ablate_together(loaded, pairs, sources, **options)
+            reports |= _connect(loaded, sources, report)
+        if gates is not None:
+            long_range = sorted(report.of("long"), key=lambda unit: not unit.needed)[:2] or report.of("none")[:1]
+            units = [unit.unit for unit in [*long_range, *report.of("short")[:1]]]
+            output.draw(lambda path: draw_gates([gate_traces(loaded, pairs, unit) for unit in units], path), gates)
+    output.draw(report.plot)
+    _print_reports(output, model, files, reports)
+
+
+def _read_or_generate(
+    files: tuple[Path, ...], model: "LanguageModel | BiLM", number: NumberOptions, seed: int
+) -> "list[MinimalPair]":
+    from relmo.text.minimal_pairs import read_pairs
+    from relmo.text.noun_phrases import noun_pp
+
+    if files:
+        return [pair for file in files for pair in read_pairs(file)]
+    vocabulary = None if model.vocabulary is None else model.vocabulary.index
+    return noun_pp(per_condition=number.per_condition or 600, known=vocabulary, seed=seed)
+
+
+def _connect(model: "LanguageModel | BiLM", sources: "list[Unit]", number: Any) -> dict[str, Any]:
+    """Return the weights from syntax units to the gates of up to three long-range units of the same layer."""
+    from relmo.analysis.syntax.connections import connections
+
+    has_projection = bool(model.settings.model.projection)
+    layers = {source.layer for source in sources}
+    units = [unit.unit for unit in number.of("long")]
+    targets = [unit for unit in units if unit.layer in layers and not (unit.state == "h" and has_projection)][:3]
+    return {"connections": connections(model, sources, targets)} if targets else {}

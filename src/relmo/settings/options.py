@@ -1,0 +1,120 @@
+"""Options of `embed`, `surprisal` and `serve`, as keywords and as flags."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from relmo.errors import SettingError
+from relmo.settings.fields import SettingsSection
+
+Layers = Literal["all", "top", "average"] | int
+Carry = Literal["reset", "carry", "warmup"]
+Limit = Annotated[int, Meta(ge=1, le=1 << 30)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedOptions(SettingsSection):
+    """Layers, use of states, and batches of `embed`."""
+
+    layers: Layers = "all"
+    """all, top, average (of all), or a number: 0 for the token vectors, 1 and up for the LSTM layers."""
+    state: Carry = "reset"
+    """reset: every sentence starts from zero, and its vectors depend on nothing else. carry: a lane of a batch
+    continues from the state at the end of the previous batch, as in the original tools. warmup: carry, after a first
+    batch that is run twice."""
+    batch_size: Annotated[int, Meta(ge=1)] | None = None
+    """Largest number of sentences per batch; required by carry and warmup."""
+    tokens_per_batch: Annotated[int, Meta(ge=1)] | None = None
+    """Largest number of words per batch."""
+
+    def check_for(self, num_layers: int) -> None:
+        """Raise `SettingError` if an option is invalid for a model with this number of layers, or has no effect."""
+        layers = self.layers
+        if layers not in ("all", "top", "average") and not (type(layers) is int and 0 <= layers < num_layers):
+            raise SettingError(
+                f"layers is {layers!r}; this model has 'all', 'top', 'average' or 0 (token vectors) to {num_layers - 1}"
+            )
+        self.check()
+        if self.state != "reset" and self.batch_size is None:
+            raise SettingError(
+                f"state '{self.state}' needs a batch_size, the number of lanes, each with a state of its own (the "
+                "original tools had 1, AllenNLP 64)"
+            )
+        if self.state != "reset" and self.tokens_per_batch is not None:
+            raise SettingError(f"tokens_per_batch and state '{self.state}' cannot be used together; give a batch_size")
+
+    def select_layers(self, num_layers: int) -> list[int]:
+        """Return the indices of the layers that are read."""
+        if isinstance(self.layers, int):
+            return [self.layers]
+        return [num_layers - 1] if self.layers == "top" else list(range(num_layers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurprisalOptions(SettingsSection):
+    """Context of the words and rows of the table of `surprisal`."""
+
+    context: Literal["text", "sentence"] = "text"
+    """text: the state is carried from line to line, as in `evaluate`. sentence: every line is read by itself, for lists
+    of unrelated sentences."""
+    direction: Literal["forward", "backward"] = "forward"
+    """Bidirectional models: surprisal of a word given the words before it, or given those after it."""
+    rows: Literal["words", "whitespace"] | None = None
+    """Rows of the table: words of relmo's tokenizer, or stretches between whitespace, with their punctuation. The
+    surprisals of several tokens are summed to one row. The default is the tokenizer of the model."""
+    space: Literal["after", "before"] | None = None
+    """Character models: whitespace that belongs to a word, after it (the default) or before it."""
+    ends: bool = False
+    """Show the ends of lines and texts (backward: the beginnings) as rows of their own."""
+
+    def check_for(self, *, characters: bool, bidirectional: bool, tokenizer: str) -> None:
+        """Raise `SettingError` if an option is invalid, or has no effect with a model of this kind."""
+        self.check()
+        if self.direction == "backward" and not bidirectional:
+            raise SettingError("direction backward needs a bidirectional model; this model is a forward one")
+        if self.space is not None and not characters:
+            raise SettingError("space has an effect with character models only; leave it out")
+        if self.rows == "words" and tokenizer == "whitespace" and not characters:
+            raise SettingError("rows words are smaller than the tokens of this model, which are split at whitespace")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeLimits(SettingsSection):
+    """Limits of `relmo serve` per client and in total."""
+
+    max_bytes: Limit = 1 << 20
+    """Largest request in bytes; larger ones are answered with 413."""
+    max_words: Limit = 2048
+    """Largest number of tokens of a request, counted as its model reads them (words, subwords or characters), including
+    those that the model may generate. Larger requests are answered with 413. One input, or one text whose state is
+    carried, may have half as many."""
+    max_source: Limit = 256
+    """Largest number of tokens of one input of a sequence-to-sequence model. Longer inputs are answered with 413."""
+    max_output: Limit = 128
+    """Largest number of tokens that a sequence-to-sequence model may generate for one input."""
+    batch_words: Limit = 512
+    """Largest number of tokens that are computed together, of one or several requests; smaller batches reduce the
+    latency behind large requests."""
+    queue: Limit = 256
+    """Largest number of requests in the server: waiting, computed (even if the client has disconnected), or answered
+    and not yet read. Further requests are answered with 503. Together they may have 16 times --max-words tokens."""
+    rate: Annotated[float, Meta(ge=0, le=1 << 30)] = 0.0
+    """Largest number of requests per second and client, 0 for no limit; further ones are answered with 429."""
+    connections: Limit = 1024
+    """Largest number of connections. If it is exceeded, the server closes the one that has waited longest for its
+    client."""
+    seconds: Annotated[float, Meta(ge=0.1, le=1 << 30)] = 10.0
+    """Seconds that a client may take to send its request, or to read a part of the response."""
+    grace: Annotated[int, Meta(ge=0, le=1 << 30)] = 30
+    """Seconds that the server has to finish accepted requests when it is stopped."""
+
+    @property
+    def max_item_words(self) -> int:
+        """Largest number of tokens of one input of a request."""
+        return (self.max_words + 1) // 2
+
+    @property
+    def queue_words(self) -> int:
+        """Largest number of tokens of all requests in the server."""
+        return 16 * self.max_words
