@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from relmo.config import build, check_keys, nearest, parse_override, read_preset, read_toml
 from relmo.errors import SettingError, quote
 from relmo.settings.cells import CELLS
@@ -102,6 +100,7 @@ def _to_plain(value: Any) -> Any:
     """Convert paths to strings and numpy numbers to Python's."""
     if isinstance(value, list | tuple):
         return tuple(map(_to_plain, value))
-    if isinstance(value, np.generic):
+    # numpy is not imported, since `--help` would wait for it
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         return value.item()
     return os.fspath(value) if isinstance(value, os.PathLike) else value
